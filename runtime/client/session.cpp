@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "runtime/client/find_or_spawn.hpp"
+#include "runtime/client/group_options.hpp"
 #include "runtime/core/escape.hpp"
 #include "runtime/wire/frame.hpp"
 #include "runtime/wire/messages.hpp"
@@ -65,8 +66,8 @@ T await(const std::shared_ptr<CallState>& state) {
 namespace detail {
 
 const wire::Bound& constructor_bound(const ActorOptions& options) {
-  const bool through_head =
-      !options.here && (options.isolated || options.num_cpus > 0 || !options.name.empty());
+  const bool through_head = !options.here && (options.isolated || options.num_cpus > 0 ||
+                                              !options.name.empty() || options.placement_group);
   return through_head ? kPlacedConstructorBound : kConstructorBound;
 }
 
@@ -115,6 +116,11 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
   spawn.isolated = options.isolated;
   spawn.here = options.here;
   spawn.node = options.node;
+  spawn.group = options.placement_group;
+  spawn.bundle = options.bundle;
+  const char* wrong = detail::group_options_wrong(options);
+  if (options.here && options.placement_group) wrong = "it asks for a placement group, in this process";
+  if (wrong != nullptr) throw BadConfig("cannot spawn a " + spawn.type, wrong, detail::kGroupOptions);
   spawn.max_restarts = options.max_restarts;
   spawn.max_task_retries = options.max_task_retries;
   check_restarts(spawn);

@@ -14,6 +14,7 @@
 #include "runtime/client/actor_group.hpp"
 #include "runtime/client/actor_handle.hpp"
 #include "runtime/client/future.hpp"
+#include "runtime/client/placement_group.hpp"
 #include "runtime/core/fd.hpp"
 #include "runtime/host/actor_context.hpp"
 #include "runtime/tasks/submit.hpp"
@@ -33,7 +34,11 @@ struct ActorOptions {
   /// In this very process instead of a worker; then num_cpus, node and name have no meaning, and it can hold
   /// no GPU.
   bool here = false;
-  NodeId node{};       ///< on this node and no other
+  NodeId node{};  ///< on this node and no other
+  /// In the room that this placement group has reserved, and no other: it waits while the group does, and is
+  /// killed when that is removed.
+  GroupId placement_group{};
+  int bundle = -1;     ///< in that one of the group's bundles, from 0; -1: in any that has room
   std::string name{};  ///< refused when another living actor of the job has it; see Session::find
   /// If a living actor of the job has the name, spawn gives its handle, and the rest of the options and the
   /// arguments have no meaning. Of several that spawn it so at a time one does.
@@ -159,6 +164,15 @@ class Session : public tasks::Submits<Session> {
   ObjectRef<std::decay_t<T>> put(const T& value) const {
     return detail::put_value<std::decay_t<T>>(process(), value);
   }
+
+  /// Reserves room for all of these bundles, or for none of them until there is room for all. Does not wait
+  /// for that: see PlacementGroup::wait. The group is the job's, and removed when that ends. Throws BadConfig
+  /// for no bundles, empty ones and numbers that no node could have, and Refused when another group of the
+  /// job has the name. Waits for the head.
+  PlacementGroup placement_group(const std::vector<Bundle>& bundles,
+                                 const PlacementGroupOptions& options = {}) const;
+  /// The group of that name in this job. Throws Unavailable if there is none. Waits for the head.
+  PlacementGroup find_placement_group(const std::string& name) const;
 
   /// The live nodes.
   std::vector<cluster::NodeInfo> nodes() const;

@@ -20,6 +20,7 @@ using NodeId = Id<struct NodeTag>;        ///< one start of a node process
 using ProcessId = Id<struct ProcessTag>;  ///< one start of a worker or driver process (not the kernel's pid)
 using ActorId = Id<struct ActorTag>;      ///< one actor; a restarted actor keeps its id
 using JobId = Id<struct JobTag>;          ///< one job: a driver and all it started
+using GroupId = Id<struct GroupTag>;      ///< one placement group
 
 /// A light actor's id is chosen by whoever spawns it, and marked: nobody but the process that hosts it knows
 /// it. All other actors' ids are given by the head.

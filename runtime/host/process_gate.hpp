@@ -15,6 +15,7 @@
 #include "runtime/core/fork_guard.hpp"
 #include "runtime/host/call_state.hpp"
 #include "runtime/wire/address.hpp"
+#include "runtime/wire/groups.hpp"
 
 namespace troupe {
 
@@ -85,10 +86,12 @@ struct ActorSpawn {
   bool isolated = false;
   bool here = false;  ///< in this process
   NodeId node{};      ///< on this node and no other
+  GroupId group{};    ///< in the room of that placement group
+  std::int32_t bundle = -1;
   std::int32_t max_restarts = 0;
   std::int32_t max_task_retries = 0;
   /// Whether the head places it. Others are constructed straight in a leased process.
-  bool through_head() const { return !here && (isolated || cpu_e4 != 0 || !name.empty()); }
+  bool through_head() const { return !here && (isolated || cpu_e4 != 0 || !name.empty() || group); }
 };
 
 /// Thread-safe. No method blocks, except open_region.
@@ -134,6 +137,12 @@ class ProcessGate {
   virtual std::shared_ptr<CallState> find(std::string name) = 0;
   /// The live nodes: an encoded wire::NodesAnswer, a vector of cluster::NodeInfo.
   virtual std::shared_ptr<CallState> nodes() = 0;
+  /// Makes a placement group, or asks about one: an encoded wire::GroupAnswer. Null where there are none (a
+  /// test's gate).
+  virtual std::shared_ptr<CallState> group(cluster::GroupVerb /*verb*/, GroupId /*group*/,
+                                           cluster::GroupSpec /*spec*/) {
+    return nullptr;
+  }
 
   /// Runs a callback of the user's in a thread of the runtime that receives nothing: without a delay in
   /// order.

@@ -22,6 +22,16 @@ std::shared_ptr<CallState> Process::nodes() {
   return node_->ask([](std::uint64_t request) { return wire::NodesAsk{request}; }, rings_.get()).state;
 }
 
+std::shared_ptr<CallState> Process::group(cluster::GroupVerb verb, GroupId group, cluster::GroupSpec spec) {
+  const auto asked = node_->ask(
+      [&](std::uint64_t request) {
+        return wire::GroupAsk{request, verb, group, std::move(spec)};
+      },
+      rings_.get());
+  asked.state->set_on_cancel([this, request = asked.number](Duration) { node_->cancel(request); });
+  return asked.state;
+}
+
 NodeLink::Request Process::ask_for_region(const std::string& key, std::size_t bytes, const std::string& label,
                                           bool abortable) {
   return node_->ask(

@@ -131,6 +131,11 @@ void NodeMachine::said(const cluster::NodesAnswered& e) {
   if (head_.answered(e.to.from.process, e.to.request))
     give_answer(e.to, wire::encode(wire::NodesAnswer{e.nodes}));
 }
+void NodeMachine::said(const cluster::GroupAnswered& e) {
+  if (!head_.answered(e.to.from.process, e.to.request)) return;
+  give_answer(e.to, e.ok ? Result<wire::Bytes>(wire::encode(wire::GroupAnswer{e.status}))
+                         : Result<wire::Bytes>(e.error));
+}
 void NodeMachine::said(const cluster::NodeAccepted& /*e*/) {
   if (!std::exchange(member_told_, true)) out_.push_back(TellMember{});
 }
@@ -294,6 +299,13 @@ void NodeMachine::handle(const RegionMade& e) {
 }
 void NodeMachine::asked(LocalProcess& from, const wire::NodesAsk& ask) {
   ask_head(from, ask.request, cluster::NodesWanted{{{self_.info.id, from.id}, ask.request}}, 0);
+}
+void NodeMachine::asked(LocalProcess& from, const wire::GroupAsk& ask) {
+  const std::size_t bytes = ask.spec.name.size() + ask.spec.bundles.size() * sizeof(cluster::BundleDemand);
+  ask_head(from, ask.request,
+           cluster::GroupRequested{
+               {{self_.info.id, from.id}, ask.request}, from.job, ask.verb, ask.group, ask.spec},
+           bytes);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::FindAsk& ask) {
   ask_head(from, ask.request,

@@ -67,6 +67,7 @@ class NodeMachine {
   void said(const cluster::ExpectPeer& e);
   void said(const cluster::PeerAnswered& e);
   void said(const cluster::NodesAnswered& e);
+  void said(const cluster::GroupAnswered& e);
   void said(const cluster::NodeDead& e);
   void said(const cluster::EndJob& e);
   void said(const cluster::RefuseNode& e);
@@ -104,6 +105,7 @@ class NodeMachine {
   void asked(LocalProcess& from, const wire::RegionAsk& ask);
   void asked(LocalProcess& from, const wire::RegionDrop& ask);
   void asked(LocalProcess& from, const wire::NodesAsk& ask);
+  void asked(LocalProcess& from, const wire::GroupAsk& ask);
   void asked(LocalProcess& from, const wire::FindAsk& ask);
   void asked(LocalProcess& from, const wire::KillAsk& ask);
   void asked(LocalProcess& from, const wire::ActorUp& ask);

@@ -51,10 +51,8 @@ TaskNumber LeasePool::take_own(std::uint64_t parent, const Demand& mine, Instant
   if (own == own_.end()) return 0;
   for (const TaskNumber number : own->second) {
     Task& task = tasks_.at(number);
-    const Demand& asks = task.what.demand;
-    if (asks.cpu_e4 > mine.cpu_e4 || asks.gpu_e4 > mine.gpu_e4 || (asks.node && asks.node != mine.node))
-      continue;
-    const Demand demand = asks;
+    const Demand demand = task.what.demand;
+    if (!demand.fits_in(mine)) continue;
     dequeue(number, task);
     tasks_.erase(number);
     emptied(classes_[demand], now, out);

@@ -23,7 +23,14 @@ namespace troupe::tasks {
 struct Demand {
   std::int64_t cpu_e4 = 0;
   std::int64_t gpu_e4 = 0;
-  NodeId node{};  ///< on this node and no other
+  NodeId node{};    ///< on this node and no other
+  GroupId group{};  ///< in the room of that placement group
+  std::int32_t bundle = -1;
+  /// Whether a worker that holds `held` has what this asks for.
+  bool fits_in(const Demand& held) const {
+    return cpu_e4 <= held.cpu_e4 && gpu_e4 <= held.gpu_e4 && (!node || node == held.node) &&
+           (!group || group == held.group) && (bundle < 0 || bundle == held.bundle);
+  }
   auto operator<=>(const Demand&) const = default;
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/client/group_options.hpp"
 #include "runtime/tasks/tasks.hpp"
 #include "runtime/wire/cluster.hpp"
 #include "runtime/wire/frame.hpp"
@@ -52,6 +53,7 @@ std::shared_ptr<CallState> submit(ProcessGate& gate, std::uint64_t function, std
     refuse("num_gpus = " + std::to_string(gpus), "ask for a part of one GPU, or for 0 to 1,024 whole ones");
   if (options.max_retries < 0)
     refuse("max_retries = " + std::to_string(options.max_retries), "ask for 0 or more");
+  if (const char* wrong = detail::group_options_wrong(options)) refuse(wrong, detail::kGroupOptions);
   const auto tasks = gate.tasks();
   if (tasks == nullptr) refuse("this process belongs to no cluster", "submit it in a session");
   TaskSpec spec;
@@ -59,7 +61,7 @@ std::shared_ptr<CallState> submit(ProcessGate& gate, std::uint64_t function, std
   spec.name = name;
   spec.args = std::move(args);
   spec.demand = {std::llround(options.num_cpus * cluster::kCpu), std::llround(gpus * cluster::kGpu),
-                 options.node};
+                 options.node, options.placement_group, options.bundle};
   spec.retries = options.max_retries;
   return tasks->submit(std::move(spec));
 }

@@ -23,6 +23,8 @@ struct TaskOptions {
   int max_retries =
       3;          ///< how often it is tried again when its worker or node dies; never when its code throws
   NodeId node{};  ///< on this node and no other
+  GroupId placement_group{};  ///< as ActorOptions::placement_group
+  int bundle = -1;            ///< as ActorOptions::bundle
 };
 
 namespace tasks {

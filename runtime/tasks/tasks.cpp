@@ -209,6 +209,8 @@ void Tasks::act(const LeasePool::AskLease& ask) {
   spawn.gpu_e4 = ask.demand.gpu_e4;
   spawn.isolated = true;
   spawn.node = ask.demand.node;
+  spawn.group = ask.demand.group;
+  spawn.bundle = ask.demand.bundle;
   (void)&RunnerEntry::registered;
   const auto asked = gate_.spawn(std::move(spawn));
   {

@@ -11,6 +11,7 @@
 #include "runtime/core/error.hpp"
 #include "runtime/core/ids.hpp"
 #include "runtime/wire/address.hpp"
+#include "runtime/wire/groups.hpp"
 #include "runtime/wire/submissions.hpp"
 
 namespace troupe::cluster {
@@ -24,10 +25,12 @@ inline constexpr std::string_view kNameIsTaken = " is taken";
 
 /// What an actor asks of a node.
 struct ActorDemand {
-  std::int64_t cpu_e4 = 0;  ///< CPUs in 1/10000; 0 asks for nothing
-  bool isolated = false;    ///< a process of its own; such actors are spread
-  NodeId affinity{};        ///< this node and no other; none by default
-  std::int64_t gpu_e4 = 0;  ///< GPUs in 1/10000: a part of one, or whole ones; for isolated actors alone
+  std::int64_t cpu_e4 = 0;   ///< CPUs in 1/10000; 0 asks for nothing
+  bool isolated = false;     ///< a process of its own; such actors are spread
+  NodeId affinity{};         ///< this node and no other; none by default
+  std::int64_t gpu_e4 = 0;   ///< GPUs in 1/10000: a part of one, or whole ones; for isolated actors alone
+  GroupId group{};           ///< of the room of this placement group, and no other; none by default
+  std::int32_t bundle = -1;  ///< of that one of its bundles; -1: of any
   bool operator==(const ActorDemand&) const = default;
 };
 
@@ -99,11 +102,21 @@ struct ActorRecord {
   std::vector<std::uint32_t> gpus{};  ///< which of its node's GPUs it holds, by their place in NodeInfo::gpus
   std::uint32_t incarnation = 1;      ///< its life, or the next one while it restarts; never given twice
   std::int32_t restarts = 0;          ///< that it has used up
+  std::int32_t bundle = -1;           ///< of its placement group that it is in
   bool operator==(const ActorRecord&) const = default;
+};
+struct GroupRecord {
+  GroupId group{};
+  GroupSpec spec;
+  Requester requester;
+  GroupState state = GroupState::kWaiting;
+  std::uint32_t generation = 0;        ///< counts how often bundles of it were placed
+  std::vector<PlacedBundle> placed{};  ///< one entry a bundle
+  bool operator==(const GroupRecord&) const = default;
 };
 /// Their bytes, with a version: scheduler/store/records.hpp. Append kinds; change no layout without a new
 /// version.
-using Record = std::variant<NodeRecord, JobRecord, ActorRecord, SubmissionRecord>;
+using Record = std::variant<NodeRecord, JobRecord, ActorRecord, SubmissionRecord, GroupRecord>;
 
 // Events.
 
@@ -237,6 +250,15 @@ struct ActorArguments {
   bool kept = false;
   std::string payload;
 };
+/// A process of that job makes a placement group, or asks about one. Answered by GroupAnswered; one that it
+/// awaits and that waits, by SpawnWaits before.
+struct GroupRequested {
+  Requester requester;
+  JobId job{};
+  GroupVerb verb = GroupVerb::kShow;
+  GroupId group{};  ///< none: kMake, or kShow by the name in `spec`
+  GroupSpec spec{};
+};
 struct Tick {};
 /// The store's records, before any other event of a head that starts again.
 struct Restored {
@@ -248,7 +270,7 @@ using ClusterEvent =
                  ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested, PeerWanted, NodesWanted,
                  LookupActor, KillRequested, Tick, Restored, NodeLeaving, SubmissionRequested,
                  SubmissionStopRequested, DriverStarted, DriverEnded, ResolveActor, ActorArguments,
-                 NodeDrains, DrainRequested>;
+                 NodeDrains, DrainRequested, GroupRequested>;
 
 // Actions: to be carried out in the order given.
 
@@ -404,11 +426,23 @@ struct ActorLeaves {
   bool stays = false;
 };
 
+/// A placement group, and why it is where it is, or waits.
+struct GroupStatus {
+  GroupRecord record;
+  std::string reason;
+};
+struct GroupAnswered {
+  Requester to;
+  bool ok = false;
+  GroupStatus status;
+  ErrorInfo error;  ///< if not ok
+};
+
 using ClusterAction =
     std::variant<Persist, Erase, StartActor, KillActor, ConfirmActor, SpawnAnswered, NameAnswered,
                  JobAnswered, NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead,
                  EndJob, RefuseNode, RequestRegistration, SpawnWaits, HeartbeatAnswered, StartDriver,
                  StopDriver, DriverSettled, ForgetSubmission, ActorPlaced, ArgumentsWanted, DrainNode,
-                 ActorLeaves>;
+                 ActorLeaves, GroupAnswered>;
 
 }  // namespace troupe::cluster

@@ -98,6 +98,16 @@ struct FindAsk {
   std::uint64_t request = 0;
   std::string name;
 };
+/// Makes a placement group, or asks about one: see cluster::GroupRequested. Answer: GroupAnswer.
+struct GroupAsk {
+  std::uint64_t request = 0;
+  cluster::GroupVerb verb = cluster::GroupVerb::kShow;
+  GroupId group;
+  cluster::GroupSpec spec;
+};
+struct GroupAnswer {
+  cluster::GroupStatus status;
+};
 struct Answer {
   std::uint64_t request = 0;
   bool ok = false;
@@ -224,8 +234,7 @@ struct NodeConfig {
   bool hosts_driver = false;     ///< the launcher's link is also a driver's
   std::string temporary_folder;  ///< of the cluster's head; removed when head and launcher are gone
   std::int32_t launcher = 0;
-  std::string
-      package;  ///< its own, which it gives to other nodes; empty: it gives nothing
+  std::string package;         ///< its own, which it gives to other nodes; empty: it gives nothing
   std::int32_t gpus = -1;      ///< that it offers; below 0: all that there are for it
   std::int32_t gpu_part = 0;   ///< of the machine's GPUs it may have each gpu_parts-th, from this one on
   std::int32_t gpu_parts = 1;  ///< nodes that share the machine
@@ -325,6 +334,7 @@ struct StatusAnswer {
   std::vector<cluster::JobRecord> jobs;
   std::vector<ActorStatus> actors;
   std::vector<std::string> waiting;  ///< spawns that no node can hold now, and why
+  std::vector<cluster::GroupStatus> groups{};
 };
 
 // Packages.
@@ -460,7 +470,7 @@ using Control =
                  PeerLeaseAsk, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk, SpawnWaits, OutputTaken, DriverHello,
                  ClientAsk, SubmitAsk, SubmissionAsk, StopSubmissionAsk, SubmissionsAsk, LogAsk, ReadLog,
                  LogRead, ResolveAsk, ActorAt, KeysAsk, KeyRemoveAsk, PackagePut, WhyAsk, ActorLeaves, Drain,
-                 DrainAsk>;
+                 DrainAsk, GroupAsk>;
 
 /// The body of a control frame; the header's `id` is the message's number.
 Bytes encode_control(const Control& message, FrameHeader& header);

@@ -68,6 +68,7 @@ void ActorTable::restarting(Actor& actor, std::string reason, Instant at) {
   record.node = {};
   record.process = {};
   record.gpus.clear();
+  record.bundle = -1;
   ++record.incarnation;
   actor.restart_at = at;
   restarting_.insert(record.actor);

@@ -76,7 +76,7 @@ void ClusterMachine::move_next(NodeId id) {
     const ActorRecord& record = actor.record;
     if (record.state != ActorState::kAlive || !record.spec.is_restartable() || !jobs_.runs(record.spec.job) ||
         !is_live(record.requester.from.node) ||
-        index_.place(record.spec.demand).verdict != PlacementVerdict::kPlaced)
+        place(record.spec.demand).verdict != PlacementVerdict::kPlaced)
       continue;
     actor.moves = true;
     node.drain->moving = actor_id;

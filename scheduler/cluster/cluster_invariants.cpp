@@ -1,13 +1,53 @@
 // What holds between the indices of the machine, for tests.
+#include <algorithm>
+
 #include "runtime/core/assert.hpp"
 #include "scheduler/cluster/cluster_machine.hpp"
+#include "scheduler/placement/group_plan.hpp"
 
 namespace troupe::cluster {
+
+/// How many actors are in groups.
+std::size_t ClusterMachine::check_groups() const {
+  groups_.check();
+  std::size_t actors = 0;
+  for (const auto& [id, group] : groups_.all()) {
+    actors += group.actors.size();
+    std::vector<Group::Use> used;
+    for (const BundleDemand& bundle : group.record.spec.bundles)
+      used.push_back({0, GpuUse(static_cast<std::size_t>(count_of_gpus(bundle.gpu_e4))), 0});
+    for (const ActorId actor_id : group.actors) {
+      const ActorRecord& record = actors_.at(actor_id).record;
+      const auto at = static_cast<std::size_t>(record.bundle);
+      used[at].cpu_e4 += record.spec.demand.cpu_e4;
+      ++used[at].actors;
+      for (const std::uint32_t gpu : record.gpus) {
+        const auto& gpus = group.record.placed[at].gpus;
+        used[at].gpus[static_cast<std::size_t>(std::find(gpus.begin(), gpus.end(), gpu) - gpus.begin())] +=
+            held_of_each(record.spec.demand.gpu_e4);
+      }
+    }
+    TROUPE_ASSERT(used == group.used, "a bundle's room is held by the actors in it");
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      const BundleDemand& has = group.record.spec.bundles[i];
+      const NodeId on = group.record.placed[i].node;
+      TROUPE_ASSERT(used[i].cpu_e4 <= has.cpu_e4, "no bundle is used beyond what it holds");
+      for (const std::int64_t gpu : used[i].gpus)
+        TROUPE_ASSERT(gpu <= held_of_each(has.gpu_e4), "no bundle's GPU is dealt beyond what it is");
+      const bool shown = group.room.nodes().contains(id_of_bundle(static_cast<std::int32_t>(i)));
+      TROUPE_ASSERT(shown == (on && index_.nodes().contains(on)), "a bundle takes actors where a node does");
+    }
+    TROUPE_ASSERT(group.record.state != GroupState::kWaiting ||
+                      !scheduler::plan_group(group.record.spec, group.record.placed, index_).is_placed,
+                  "a group that waits fits nowhere");
+  }
+  return actors;
+}
 
 void ClusterMachine::check_invariants() const {
   jobs_.check();
   actors_.check();
-  std::size_t dead = 0, held = 0;
+  std::size_t dead = 0, held = 0, in_groups = 0;
   std::map<NodeId, std::int64_t> used;
   std::map<NodeId, std::map<std::size_t, std::int64_t>> gpu_used;
   for (const auto& [id, actor] : actors_.all()) {
@@ -26,15 +66,35 @@ void ClusterMachine::check_invariants() const {
     }
     TROUPE_ASSERT(nodes_.contains(record.node) && nodes_.at(record.node).actors.contains(id),
                   "an actor is on a live node, which knows it");
-    used[record.node] += record.spec.demand.cpu_e4;
     TROUPE_ASSERT(holds_what_it_asked(record), "an actor holds the GPUs that it asked for");
-    for (const std::uint32_t gpu : record.gpus)
-      gpu_used[record.node][gpu] += held_of_each(record.spec.demand.gpu_e4);
+    if (const Group* group = groups_.find(record.spec.demand.group)) {
+      TROUPE_ASSERT(group->actors.contains(id) && is_in_its_bundle(*group, record),
+                    "an actor in a group is where its bundle is");
+      ++in_groups;
+    } else {
+      TROUPE_ASSERT(!record.spec.demand.group, "a group outlives what runs in it");
+      used[record.node] += record.spec.demand.cpu_e4;
+      for (const std::uint32_t gpu : record.gpus)
+        gpu_used[record.node][gpu] += held_of_each(record.spec.demand.gpu_e4);
+    }
     ++held;
     const Job* job = jobs_.find(record.spec.job);
     TROUPE_ASSERT(job == nullptr || job->actors.contains(id), "a job knows its actors");
     TROUPE_ASSERT(record.state != ActorState::kStarting || (job != nullptr && job->runs()),
                   "only a running job starts actors");
+  }
+  in_groups -= check_groups();
+  TROUPE_ASSERT(in_groups == 0, "a group knows its actors");
+  for (const auto& [id, group] : groups_.all()) {
+    for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
+      const PlacedBundle& on = group.record.placed[i];
+      if (!on.node) continue;
+      TROUPE_ASSERT(nodes_.contains(on.node) && nodes_.at(on.node).groups.contains(id),
+                    "a bundle is on a live node, which knows it");
+      used[on.node] += group.record.spec.bundles[i].cpu_e4;
+      for (const std::uint32_t gpu : on.gpus)
+        gpu_used[on.node][gpu] += held_of_each(group.record.spec.bundles[i].gpu_e4);
+    }
   }
   submissions_.check();
   for (const auto& [id, submission] : submissions_.all()) {
@@ -54,7 +114,7 @@ void ClusterMachine::check_invariants() const {
                 "dead nodes are bounded");
   for (const auto& [id, node] : nodes_) {
     TROUPE_ASSERT(!dead_nodes_.contains(id), "a node is dead or not");
-    TROUPE_ASSERT(node.cpu_used_e4 == used[id], "a node's CPUs are held by its actors and drivers");
+    TROUPE_ASSERT(node.cpu_used_e4 == used[id], "a node's CPUs are held by its actors, drivers and bundles");
     for (std::size_t gpu = 0; gpu < node.gpu_used_e4.size(); ++gpu) {
       TROUPE_ASSERT(node.gpu_used_e4[gpu] == gpu_used[id][gpu], "a node's GPUs are held by its actors");
       TROUPE_ASSERT(node.gpu_used_e4[gpu] <= kGpu, "no GPU is dealt beyond what it is");
@@ -94,8 +154,7 @@ void ClusterMachine::check_invariants() const {
     TROUPE_ASSERT(actor == nullptr || (actor->record.state == ActorState::kRestarting &&
                                        actor->record.actor == spawn.restarts),
                   "a spawn waits or is answered");
-    TROUPE_ASSERT(index_.place(spawn.spec.demand).verdict != PlacementVerdict::kPlaced,
-                  "what waits fits nowhere");
+    TROUPE_ASSERT(place(spawn.spec.demand).verdict != PlacementVerdict::kPlaced, "what waits fits nowhere");
   }
   TROUPE_ASSERT(payload_bytes == waiting_.payload_bytes(), "payloads are counted");
   for (const auto& [id, job] : jobs_.all()) {

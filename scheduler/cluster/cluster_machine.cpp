@@ -17,6 +17,9 @@ std::string key_of(const JobRecord& r) {
 std::string key_of(const ActorRecord& r) {
   return "actor/" + to_string(r.actor);
 }
+std::string key_of(const GroupRecord& r) {
+  return "group/" + to_string(r.group);
+}
 std::string key_of(const SubmissionRecord& r) {
   return "submission/" + r.spec.id;
 }
@@ -48,7 +51,11 @@ std::vector<ClusterAction> ClusterMachine::withdraw_submission(const std::string
 /// What has become possible by an event.
 std::vector<ClusterAction> ClusterMachine::follow_up() {
   look_at_queue_ = look_at_queue_ || !freed_.empty();
-  for (const NodeId node : std::exchange(freed_, {})) fill(node);
+  if (std::exchange(look_at_groups_, false) || !freed_.empty()) place_groups();
+  for (const NodeId node : std::exchange(freed_, {})) {
+    fill_bundles(node);
+    fill(node);
+  }
   start_submissions();  // after actors: jobs that run go before jobs that wait
   trim();
   return std::exchange(out_, {});
@@ -107,6 +114,7 @@ void ClusterMachine::handle(const Tick&) {
     }
   }
   forget_losses();
+  release_idle_bundles();
   while (submissions_.pop_due(now_)) look_at_queue_ = true;
 }
 
@@ -117,17 +125,18 @@ void ClusterMachine::forget_losses() {
   std::vector<Requester> hopeless;
   for (const auto& [number, spawn] : waiting_.all()) {
     const ActorDemand& demand = spawn.spec.demand;
-    if (!demand.affinity && !index_.has_room_for(demand.cpu_e4, count_of_gpus(demand.gpu_e4)) &&
-        !may_come_back(demand))
+    if (!demand.affinity && !demand.group &&
+        !index_.has_room_for(demand.cpu_e4, count_of_gpus(demand.gpu_e4)) && !may_come_back(demand))
       hopeless.push_back(spawn.requester);
   }
   for (const Requester& requester : hopeless) settle(*waiting_.take(requester));
 }
 
 bool ClusterMachine::may_come_back(const ActorDemand& demand) const {
-  return !demand.affinity && std::any_of(losses_.begin(), losses_.end(), [&](const Loss& loss) {
-    return loss.cpu_e4 >= demand.cpu_e4 && loss.gpus >= count_of_gpus(demand.gpu_e4);
-  });
+  return !demand.affinity && !demand.group &&
+         std::any_of(losses_.begin(), losses_.end(), [&](const Loss& loss) {
+           return loss.cpu_e4 >= demand.cpu_e4 && loss.gpus >= count_of_gpus(demand.gpu_e4);
+         });
 }
 
 void ClusterMachine::trim() {
@@ -205,6 +214,7 @@ void ClusterMachine::end_job(Job& job, const std::string& reason) {
   for (const ActorId actor : job.actors) actors_.ending(actors_.at(actor), ended, now_ + config_.end_again);
   for (const ActorId actor : std::set(job.restarting))
     end_restart(actors_.at(actor), {ErrorCode::kActorDied, name_of(actor) + " died", ended, {}});
+  for (const GroupId group : groups_.of_job(id)) remove_group(groups_.at(group), ended);
   jobs_.settle(id, now_ + config_.keep_ended_jobs);
 }
 
@@ -270,6 +280,7 @@ void ClusterMachine::handle(const SpawnRequested& e) {
     return no({ErrorCode::kRefused, what, "its node holds no process of that job",
                "a process starts actors of its own job alone"});
   }
+  if (auto wrong = group_of_wrong(e.spec)) return no(*std::move(wrong));
   if (!e.spec.name.empty() && job->names.contains(e.spec.name)) return want_taken_name(e, *job);
   const std::size_t payload_bytes =
       actors_.payload_bytes() + waiting_.payload_bytes() + claims_.payload_bytes();
@@ -314,7 +325,7 @@ void ClusterMachine::answer_again(const Requester& requester, Actor& actor, cons
 
 /// Starts the spawn, has it wait, or refuses it.
 void ClusterMachine::settle(PendingSpawn spawn) {
-  const Placement placement = index_.place(spawn.spec.demand);
+  const Placement placement = place(spawn.spec.demand);
   if (placement.verdict == PlacementVerdict::kPlaced && spawn.restarts)
     return start_again(std::move(spawn), placement);
   if (placement.verdict == PlacementVerdict::kPlaced) return start(std::move(spawn), placement);
@@ -328,6 +339,7 @@ void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
   const ActorId id = placed_actor_id(ids_.next(), spawn.spec.is_restartable());
   ActorRecord record{id, std::move(spawn.spec), spawn.requester, placement.node};
   record.gpus = placement.gpus;
+  record.bundle = placement.bundle;
   const Actor& actor = actors_.add({std::move(record), true, spawn.attempts, placement.reason});
   actors_.set_deadline(actors_.at(id), now_ + config_.start_deadline);
   hold(actor);
@@ -352,8 +364,8 @@ void ClusterMachine::wait(PendingSpawn spawn) {
   const ActorDemand& demand = spawn.spec.demand;
   if (is_live(to.from.node) && !spawn.restarts) {
     std::string why;
-    if (demand.gpu_e4 > 0 || demand.affinity) {
-      why = index_.why_waits(demand);
+    if (demand.gpu_e4 > 0 || demand.affinity || demand.group) {
+      why = why_waits(demand);
     } else if (demand.cpu_e4 > 0) {
       why = "no node has " + format_cpus(demand.cpu_e4) + " CPU free";
     }
@@ -367,7 +379,7 @@ void ClusterMachine::fill(NodeId node) {
   const auto fits = [&](const ActorDemand& demand) { return index_.fits(node, demand); };
   for (;;) {
     const PendingSpawn* first = waiting_.first_fit(
-        node, index_.free_of(node),
+        {{}, node}, index_.free_of(node),
         index_.has_free_gpus(node) ? std::function<bool(const ActorDemand&)>(fits) : nullptr);
     if (first == nullptr) return;
     const Requester requester = first->requester;
@@ -405,7 +417,11 @@ void ClusterMachine::free_room(Node& node, std::int64_t cpu_e4, std::int64_t gpu
 void ClusterMachine::hold(const Actor& actor) {
   const ActorRecord& record = actor.record;
   Node& node = nodes_.at(record.node);
-  hold_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
+  if (Group* group = groups_.find(record.spec.demand.group)) {
+    use_bundle(*group, record, 1);
+  } else {
+    hold_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
+  }
   node.actors.insert(record.actor);
   if (Job* job = jobs_.find(record.spec.job)) {
     job->actors.insert(record.actor);
@@ -417,7 +433,12 @@ void ClusterMachine::hold(const Actor& actor) {
 void ClusterMachine::let_go(const Actor& actor) {
   const ActorRecord& record = actor.record;
   Node& node = nodes_.at(record.node);
-  free_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
+  Group* group = groups_.find(record.spec.demand.group);
+  if (group != nullptr) {
+    use_bundle(*group, record, -1);
+  } else {
+    free_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
+  }
   const bool was_there = node.actors.erase(record.actor) == 1;
   TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "an actor is let go once");
   if (Job* job = jobs_.find(record.spec.job)) {
@@ -425,6 +446,7 @@ void ClusterMachine::let_go(const Actor& actor) {
     if (--job->actors_on.at(record.node) == 0) job->actors_on.erase(record.node);
     jobs_.settle(record.spec.job, now_ + config_.keep_ended_jobs);
   }
+  if (group != nullptr) forget_if_empty(*group);
   if (membership_.liveness(record.node) == Liveness::kDead) return;
   refresh(record.node);
   freed_.push_back(record.node);
@@ -432,6 +454,7 @@ void ClusterMachine::let_go(const Actor& actor) {
 
 void ClusterMachine::handle(const SpawnCancelled& e) {
   claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester == e.requester; });
+  for (const GroupId id : groups_.waiting()) groups_.at(id).awaiting.erase(e.requester);
   if (waiting_.contains(e.requester)) return drop(e.requester);
   if (Actor* actor = actors_.of_request(e.requester)) end_actor(*actor, "its requester cancelled it");
 }

@@ -12,6 +12,7 @@
 #include "runtime/core/random.hpp"
 #include "runtime/wire/cluster.hpp"
 #include "scheduler/cluster/actor_table.hpp"
+#include "scheduler/cluster/group_table.hpp"
 #include "scheduler/cluster/job_table.hpp"
 #include "scheduler/cluster/limits.hpp"
 #include "scheduler/cluster/membership.hpp"
@@ -52,6 +53,10 @@ struct ClusterConfig {
   /// Spawns that may wait, and what all that wait or start may hold for their constructors.
   std::size_t max_waiting = 1'000'000;
   std::size_t max_payload_bytes = std::size_t{512} << 20;
+  std::size_t max_groups = 10'000;
+  /// A group that has lost bundles, and finds no room for so long while others wait, too, gives back those in
+  /// which nothing runs: two that hold a part each could wait for each other for ever.
+  Duration release_after = std::chrono::seconds(60);
   /// Submissions that have not ended, and the history of those that have.
   std::size_t max_submissions = 1'000;
   Duration keep_ended_submissions = std::chrono::hours(24 * 7);
@@ -92,6 +97,7 @@ class ClusterMachine {
     std::set<ActorId> actors;       ///< those that are not dead
     std::set<JobId> leases;         ///< running jobs of which it may hold light actors
     std::set<NodeId> peers;         ///< who is told of its death, and the other way round
+    std::set<GroupId> groups;       ///< placement groups whose bundles hold some
     std::set<std::string> drivers;  ///< submissions whose drivers hold its CPUs and GPUs
   };
   /// Whether that request led to an actor or waits.
@@ -123,8 +129,9 @@ class ClusterMachine {
   const JobTable& jobs() const { return jobs_; }
   const WaitingSpawns& waiting() const { return waiting_; }
   const SubmissionTable& submissions() const { return submissions_; }
+  const GroupTable& groups() const { return groups_; }
   /// Why that spawn waits, in words. O(nodes).
-  std::string why_waits(const PendingSpawn& spawn) const { return index_.why_waits(spawn.spec.demand); }
+  std::string why_waits(const PendingSpawn& spawn) const { return why_waits(spawn.spec.demand); }
   Liveness liveness(NodeId node) const { return membership_.liveness(node); }
   std::size_t dead_nodes() const { return dead_nodes_.size(); }
   /// Aborts if an invariant does not hold. O(everything).
@@ -158,6 +165,27 @@ class ClusterMachine {
   void handle(const ActorArguments& e);
   void handle(const NodeDrains& e);
   void handle(const DrainRequested& e);
+  void handle(const GroupRequested& e);
+
+  // cluster_groups.cpp
+  void answer_group(const Requester& to, const Group& group);
+  std::optional<ErrorInfo> group_refused(const GroupRequested& e);
+  void make_group(const GroupRequested& e);
+  bool place_group(Group& group);
+  void hold_bundle(Group& group, std::size_t bundle);
+  void place_groups();
+  void remove_group(Group& group, const std::string& reason);
+  void forget_if_empty(Group& group);
+  void show_bundles(NodeId node, bool hidden, bool suspect);
+  void lose_bundles(NodeId node, const std::string& why);
+  void release_idle_bundles();
+  void fill_bundles(NodeId node);
+  Placement place(const ActorDemand& demand) const;
+  std::string why_waits(const ActorDemand& demand) const;
+  std::optional<ErrorInfo> group_of_wrong(const ActorSpec& spec) const;
+  void restore_group(GroupRecord record);
+  bool is_where_its_bundle_is(const ActorRecord& actor) const;
+  std::size_t check_groups() const;
 
   // cluster_drains.cpp
   void drain(NodeId node, Duration left, const std::string& reason);
@@ -261,6 +289,7 @@ class ClusterMachine {
   JobTable jobs_;
   WaitingSpawns waiting_;
   NameClaims claims_;
+  GroupTable groups_;
   std::set<NodeId> draining_;
   std::map<NodeId, std::string> dead_nodes_;  ///< why
   TimeQueue<NodeId> forget_nodes_;
@@ -273,8 +302,9 @@ class ClusterMachine {
   // While an event is handled.
   Instant now_{};
   std::vector<ClusterAction> out_;
-  std::vector<NodeId> freed_;   ///< nodes that have more room than before
-  bool look_at_queue_ = false;  ///< a submission may start
+  std::vector<NodeId> freed_;    ///< nodes that have more room than before
+  bool look_at_queue_ = false;   ///< a submission may start
+  bool look_at_groups_ = false;  ///< a placement group may find room
 };
 
 }  // namespace troupe::cluster

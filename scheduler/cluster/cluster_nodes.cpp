@@ -115,6 +115,7 @@ void ClusterMachine::hide(NodeId id) {
   const std::int64_t cpu_e4 = seen->second.cpu_e4;
   const auto gpus = static_cast<std::int64_t>(seen->second.gpus.size());
   index_.remove(id);
+  show_bundles(id, true, false);
   look_at_queue_ = true;  // what waited for a node of its size holds up nobody any more
   mourn(cpu_e4, gpus);
 }
@@ -173,6 +174,7 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
   restarts_lost(id, died);
   for (const ActorId actor : again) place_again(actor, actors_.at(actor).attempts + 1);
   drivers_lost(id, died);
+  lose_bundles(id, died);
   TROUPE_ASSERT(nodes_.at(id).actors.empty(), "a dead node holds no actor");
   nodes_.erase(id);
   refuse_bound_to(id, died);
@@ -251,8 +253,10 @@ void ClusterMachine::handle(const NodesWanted& e) {
 void ClusterMachine::refresh(NodeId id) {
   const Node& node = nodes_.at(id);
   if (id == kept_) look_at_queue_ = true;  // another node may lack less now
-  if (node.info.gateway || node.leaving || node.drain) return index_.remove(id);
   const bool doubtful = !node.registered || membership_.liveness(id) != Liveness::kAlive;
+  const bool hidden = node.info.gateway || node.leaving || node.drain;
+  show_bundles(id, hidden, doubtful);
+  if (hidden) return index_.remove(id);
   GpuUse gpus = node.gpu_used_e4;
   gpus.resize(node.info.gpus.size());
   const auto processes = static_cast<int>(node.actors.size() + node.drivers.size());

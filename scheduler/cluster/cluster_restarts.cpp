@@ -68,6 +68,7 @@ void ClusterMachine::start_again(PendingSpawn spawn, const Placement& placement)
   actors_.starting(actor, std::move(spawn.spec.payload), now_ + config_.start_deadline);
   actor.record.node = placement.node;
   actor.record.gpus = placement.gpus;
+  actor.record.bundle = placement.bundle;
   actor.reason = placement.reason;
   jobs_.find(actor.record.spec.job)->restarting.erase(spawn.restarts);
   hold(actor);

@@ -33,6 +33,9 @@ void ClusterMachine::handle(const Restored& e) {
   for (const Record& record : e.records) {
     if (const auto* submission = std::get_if<SubmissionRecord>(&record)) restore_submission(*submission);
   }
+  for (const Record& record : e.records) {
+    if (const auto* group = std::get_if<GroupRecord>(&record)) restore_group(*group);
+  }
   std::vector<ActorId> orphans;
   for (const Record& record : e.records) {
     const auto* actor = std::get_if<ActorRecord>(&record);
@@ -42,8 +45,8 @@ void ClusterMachine::handle(const Restored& e) {
       restore_restart(*actor);
       continue;
     }
-    if (!nodes_.contains(actor->node) || check_spec(actor->spec) ||
-        !holds_what_it_asked(*actor)) {  // its node's death was recorded, its own not
+    if (!nodes_.contains(actor->node) || check_spec(actor->spec) || !holds_what_it_asked(*actor) ||
+        !is_where_its_bundle_is(*actor)) {  // its node's death was recorded, its own not
       out_.push_back(Erase{"actor/" + to_string(actor->actor)});
       continue;
     }
@@ -59,6 +62,16 @@ void ClusterMachine::handle(const Restored& e) {
     if (job.runs() && !nodes_.contains(job.record.driver.node))
       end_job(*jobs_.find(id), "its driver's node is dead");
     jobs_.settle(id, now_ + config_.keep_ended_jobs);
+  }
+  std::vector<GroupId> groups;
+  for (const auto& [id, group] : groups_.all()) groups.push_back(id);
+  for (const GroupId id : groups) {
+    Group& group = groups_.at(id);
+    if (!jobs_.runs(group.record.spec.job)) {
+      remove_group(group, "its job has ended");
+    } else {
+      forget_if_empty(group);
+    }
   }
   for (const ActorId id : orphans) end_actor(actors_.at(id), "its job has ended");
 }

@@ -22,17 +22,42 @@ std::string cpus_wrong(std::int64_t cpu_e4) {
   return format_cpus(cpu_e4) + " CPUs are not between 0 and " + format_cpus(kMaxCpu_e4);
 }
 
+bool is_count_of_cpus(std::int64_t cpu_e4) {
+  return cpu_e4 >= 0 && cpu_e4 <= kMaxCpu_e4;
+}
+
+}  // namespace
+
 bool are_gpus_of(const std::vector<std::uint32_t>& gpus, std::int64_t gpu_e4) {
   if (static_cast<std::int64_t>(gpus.size()) != count_of_gpus(gpu_e4)) return false;
   return std::set<std::uint32_t>(gpus.begin(), gpus.end()).size() == gpus.size() &&
          std::all_of(gpus.begin(), gpus.end(), [](std::uint32_t gpu) { return gpu < kMaxGpus; });
 }
 
-bool is_count_of_cpus(std::int64_t cpu_e4) {
-  return cpu_e4 >= 0 && cpu_e4 <= kMaxCpu_e4;
+std::optional<ErrorInfo> check_group(const GroupSpec& spec) {
+  const std::string what = "cannot make a placement group";
+  const std::string todo = "give each bundle CPUs, GPUs or both: {{.num_cpus = 1}, {.num_cpus = 1}}";
+  if (spec.name.size() > kMaxNameBytes)
+    return too_long(what, "its name", spec.name.size(), kMaxNameBytes, "choose a shorter name");
+  if (spec.bundles.empty()) return ErrorInfo{ErrorCode::kBadInput, what, "it has no bundles", todo};
+  if (spec.bundles.size() > kMaxBundles) {
+    return ErrorInfo{ErrorCode::kLimit, what,
+                     "it has " + std::to_string(spec.bundles.size()) + " bundles, and " +
+                         std::to_string(kMaxBundles) + " are the most",
+                     "make several groups"};
+  }
+  for (std::size_t i = 0; i < spec.bundles.size(); ++i) {
+    const BundleDemand& bundle = spec.bundles[i];
+    const std::string of = "bundle " + std::to_string(i) + ": ";
+    if (!is_count_of_cpus(bundle.cpu_e4))
+      return ErrorInfo{ErrorCode::kBadInput, what, of + cpus_wrong(bundle.cpu_e4), todo};
+    if (!is_count_of_gpus(bundle.gpu_e4))
+      return ErrorInfo{ErrorCode::kBadInput, what, of + gpus_wrong(bundle.gpu_e4), todo};
+    if (bundle.cpu_e4 == 0 && bundle.gpu_e4 == 0)
+      return ErrorInfo{ErrorCode::kBadInput, what, of + "it is empty", todo};
+  }
+  return std::nullopt;
 }
-
-}  // namespace
 
 std::optional<ErrorInfo> check_spec(const ActorSpec& spec) {
   const std::string what = "cannot spawn " + clipped(spec.type.substr(0, kMaxNameBytes));
@@ -51,6 +76,12 @@ std::optional<ErrorInfo> check_spec(const ActorSpec& spec) {
   if (spec.demand.gpu_e4 > 0 && !spec.demand.isolated) {
     return ErrorInfo{ErrorCode::kBadInput, what, "it asks for a GPU and shares its process with others",
                      "GPUs are dealt to processes: spawn it with .isolated = true"};
+  }
+  if (spec.demand.bundle < -1 || (spec.demand.bundle >= 0 && !spec.demand.group) ||
+      (spec.demand.group && spec.demand.affinity)) {
+    return ErrorInfo{ErrorCode::kBadInput, what,
+                     "it asks for a bundle of no placement group, or for a group and a node",
+                     "give a group alone, or a group and one of its bundles"};
   }
   if (spec.max_restarts < -1 || spec.max_task_retries < -1) {
     return ErrorInfo{ErrorCode::kBadInput, what,

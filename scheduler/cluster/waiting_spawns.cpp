@@ -1,8 +1,17 @@
 #include "scheduler/cluster/waiting_spawns.hpp"
 
 #include "runtime/core/assert.hpp"
+#include "scheduler/cluster/group_table.hpp"
 
 namespace troupe::cluster {
+namespace {
+
+SpawnPlace place_of(const ActorDemand& demand) {
+  if (!demand.group) return {{}, demand.affinity};
+  return {demand.group, demand.bundle < 0 ? NodeId{} : id_of_bundle(demand.bundle)};
+}
+
+}  // namespace
 
 void WaitingSpawns::add(PendingSpawn spawn) {
   const std::uint64_t number = ++next_number_;
@@ -11,9 +20,9 @@ void WaitingSpawns::add(PendingSpawn spawn) {
   payload_bytes_ += spawn.spec.payload.size();
   const ActorDemand& demand = spawn.spec.demand;
   if (demand.gpu_e4 > 0) {
-    gpu_queues_[demand.affinity].insert(number);
+    gpu_queues_[place_of(demand)].insert(number);
   } else {
-    queues_[demand.affinity].insert(number, -demand.cpu_e4);
+    queues_[place_of(demand)].insert(number, -demand.cpu_e4);
   }
   jobs_[spawn.spec.job].emplace(number, spawn.requester);
   spawns_.emplace(number, std::move(spawn));
@@ -27,7 +36,7 @@ std::optional<PendingSpawn> WaitingSpawns::take(const Requester& requester) {
   PendingSpawn spawn = std::move(spawns_.extract(number).mapped());
   payload_bytes_ -= spawn.spec.payload.size();
   const auto leave = [&](auto& queues) {
-    const auto queue = queues.find(spawn.spec.demand.affinity);
+    const auto queue = queues.find(place_of(spawn.spec.demand));
     TROUPE_ASSERT(queue != queues.end() && queue->second.erase(number), "what waits is in its queue");
     if (queue->second.empty()) queues.erase(queue);
   };
@@ -42,17 +51,17 @@ std::optional<PendingSpawn> WaitingSpawns::take(const Requester& requester) {
   return spawn;
 }
 
-const PendingSpawn* WaitingSpawns::first_fit(NodeId node, std::int64_t free_e4,
+const PendingSpawn* WaitingSpawns::first_fit(const SpawnPlace& place, std::int64_t free_e4,
                                              const std::function<bool(const ActorDemand&)>& fits_gpus) const {
   if (free_e4 < 0) return nullptr;
   const std::uint64_t* best = nullptr;
-  for (const NodeId affinity : {NodeId{}, node}) {
+  for (const SpawnPlace& affinity : {SpawnPlace{place.group, {}}, place}) {
     const auto queue = queues_.find(affinity);
     if (queue == queues_.end()) continue;
     const std::uint64_t* first = queue->second.first(-free_e4);
     if (first != nullptr && (best == nullptr || *first < *best)) best = first;
   }
-  for (const NodeId affinity : {NodeId{}, node}) {
+  for (const SpawnPlace& affinity : {SpawnPlace{place.group, {}}, place}) {
     const auto queue = gpu_queues_.find(affinity);
     if (!fits_gpus || queue == gpu_queues_.end()) continue;
     for (const std::uint64_t& number : queue->second) {
@@ -67,15 +76,30 @@ const PendingSpawn* WaitingSpawns::first_fit(NodeId node, std::int64_t free_e4,
 
 std::vector<Requester> WaitingSpawns::bound_to(NodeId node) const {
   std::vector<Requester> found;
-  if (!node) return found;
-  if (const auto queue = queues_.find(node); queue != queues_.end()) {
+  if (node) collect({{}, node}, found);
+  return found;
+}
+
+std::vector<Requester> WaitingSpawns::of_group(GroupId group) const {
+  std::vector<Requester> found;
+  std::set<SpawnPlace> places;
+  const SpawnPlace from{group, {}};
+  for (auto at = queues_.lower_bound(from); at != queues_.end() && at->first.group == group; ++at)
+    places.insert(at->first);
+  for (auto at = gpu_queues_.lower_bound(from); at != gpu_queues_.end() && at->first.group == group; ++at)
+    places.insert(at->first);
+  for (const SpawnPlace& place : places) collect(place, found);
+  return found;
+}
+
+void WaitingSpawns::collect(const SpawnPlace& place, std::vector<Requester>& found) const {
+  if (const auto queue = queues_.find(place); queue != queues_.end()) {
     queue->second.each(
         [&](std::uint64_t number, std::int64_t) { found.push_back(spawns_.at(number).requester); });
   }
-  if (const auto queue = gpu_queues_.find(node); queue != gpu_queues_.end()) {
+  if (const auto queue = gpu_queues_.find(place); queue != gpu_queues_.end()) {
     for (const std::uint64_t number : queue->second) found.push_back(spawns_.at(number).requester);
   }
-  return found;
 }
 
 std::vector<Requester> WaitingSpawns::asked_by(NodeId node) const {

@@ -23,6 +23,13 @@ struct PendingSpawn {
   ActorId restarts{};  ///< whose next life it is; none: it is a first one
 };
 
+/// Where a spawn may run: on one node or (NodeId{}) any; or of a placement group's bundles on one or any.
+struct SpawnPlace {
+  GroupId group{};
+  NodeId node{};  ///< in a group: id_of_bundle
+  auto operator<=>(const SpawnPlace&) const = default;
+};
+
 /// First come, first served, of those that fit. Everything takes O(log n) a spawn. Not thread-safe.
 class WaitingSpawns {
  public:
@@ -35,12 +42,13 @@ class WaitingSpawns {
   bool empty() const { return spawns_.empty(); }
   std::size_t payload_bytes() const { return payload_bytes_; }
 
-  /// The first that may run on `node` and asks for no more than `free_e4` CPUs; null if there is none. Of
+  /// The first that may run at `place` and asks for no more than `free_e4` CPUs; null if there is none. Of
   /// those that ask for GPUs the first that `fits_gpus` (null: none) takes: each of them is asked about.
-  const PendingSpawn* first_fit(NodeId node, std::int64_t free_e4,
+  const PendingSpawn* first_fit(const SpawnPlace& place, std::int64_t free_e4,
                                 const std::function<bool(const ActorDemand&)>& fits_gpus) const;
   /// Those that may run on no other node.
   std::vector<Requester> bound_to(NodeId node) const;
+  std::vector<Requester> of_group(GroupId group) const;
   /// Those that a process of `node` asked for.
   std::vector<Requester> asked_by(NodeId node) const;
   std::vector<Requester> of_job(JobId job) const;
@@ -49,6 +57,8 @@ class WaitingSpawns {
   const std::map<std::uint64_t, PendingSpawn>& all() const { return spawns_; }
 
  private:
+  void collect(const SpawnPlace& place, std::vector<Requester>& found) const;
+
   /// By number; the weight is the demand, negative: the first that weighs -free or more fits.
   using Queue = scheduler::WeightedSet<std::uint64_t>;
 
@@ -56,8 +66,8 @@ class WaitingSpawns {
   std::size_t payload_bytes_ = 0;  ///< the sum over spawns_
   std::map<std::uint64_t, PendingSpawn> spawns_;
   std::map<Requester, std::uint64_t> numbers_;
-  std::map<NodeId, Queue> queues_;                        ///< by affinity; NodeId{} for none
-  std::map<NodeId, std::set<std::uint64_t>> gpu_queues_;  ///< the same of those that ask for GPUs
+  std::map<SpawnPlace, Queue> queues_;
+  std::map<SpawnPlace, std::set<std::uint64_t>> gpu_queues_;  ///< the same of those that ask for GPUs
   std::map<JobId, std::map<std::uint64_t, Requester>> jobs_;
 };
 

@@ -115,6 +115,11 @@ bool HeadMachine::is_taken_in_trouble(const cluster::ClusterEvent& event, Output
     out.send.push_back(cluster::JobAnswered{job->driver, job->request, {}, 0, error.why, error});
     return false;
   }
+  if (const auto* group = std::get_if<cluster::GroupRequested>(&event)) {
+    if (group->verb == cluster::GroupVerb::kRemove) return true;
+    dropped_ = true;
+    return false;
+  }
   if (const auto* submission = std::get_if<cluster::SubmissionRequested>(&event))
     return cluster_.submissions().find(submission->spec.id) != nullptr;  // its client is told by the shell
   if (const auto* beat = std::get_if<cluster::Heartbeat>(&event))

@@ -16,6 +16,7 @@ constexpr Duration kKeyGrace = std::chrono::seconds(60);
 /// counted.
 constexpr std::size_t kMostActorBytes = std::size_t{24} << 20;
 constexpr std::size_t kMostWaiting = 100;
+constexpr std::size_t kMostBundles = 50'000;  ///< of all groups that are shown
 
 bool is_owner(const PeerName& from) {
   return from == kOwnerName;
@@ -173,6 +174,12 @@ Result<wire::Bytes> Head::status(const PeerName& from) const {
     all.actors.push_back({std::move(record), actor.reason});
   }
   if (left_out > 0) all.waiting.push_back(std::to_string(left_out) + " more actors are not shown");
+  std::size_t bundles = 0;
+  for (const auto& [id, group] : cluster.groups().all()) {
+    bundles += group.record.placed.size();
+    if (bundles > kMostBundles) break;
+    all.groups.push_back({group.record, group.reason});
+  }
   return wire::encode(all);
 }
 
@@ -230,7 +237,8 @@ std::vector<std::string> Head::waiting() const {
   for (const auto& [number, spawn] : cluster.waiting().all()) {
     const auto& demand = spawn.spec.demand;
     std::string kind = spawn.spec.type + '\n' + std::to_string(demand.cpu_e4) + '\n' +
-                       to_string(demand.affinity) + '\n' + std::to_string(demand.gpu_e4);
+                       to_string(demand.affinity) + '\n' + std::to_string(demand.gpu_e4) + '\n' +
+                       to_string(demand.group) + '\n' + std::to_string(demand.bundle);
     const auto at = kinds.find(kind);
     if (at != kinds.end()) {
       ++at->second.second;

@@ -212,6 +212,12 @@ std::shared_ptr<CallState> DriverPlace::nodes() {
   return now().nodes();
 }
 
+std::shared_ptr<CallState> DriverPlace::group(cluster::GroupVerb verb, GroupId group,
+                                              cluster::GroupSpec spec) {
+  if (auto why = no_place("ask about a placement group")) return failed_call(*std::move(why));
+  return now().group(verb, group, std::move(spec));
+}
+
 Result<SharedMemory> DriverPlace::open_region(const std::string& key, std::size_t bytes,
                                               const std::string& label, bool abortable) {
   if (auto why = no_place("open region " + key)) return *std::move(why);

@@ -62,6 +62,7 @@ class DriverPlace final : public ProcessGate {
   }
   std::shared_ptr<CallState> find(std::string name) override;
   std::shared_ptr<CallState> nodes() override;
+  std::shared_ptr<CallState> group(cluster::GroupVerb verb, GroupId group, cluster::GroupSpec spec) override;
   Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,
                                    bool abortable) override;
   void drop_region(const std::string& key) override { now().drop_region(key); }

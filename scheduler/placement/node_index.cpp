@@ -52,12 +52,6 @@ std::string describe(const NodeView& node, const ActorDemand& demand) {
   return demand.gpu_e4 > 0 ? describe_gpus(node, demand) : describe(node);
 }
 
-std::string wanted(const ActorDemand& demand) {
-  const std::string cpus = format_cpus(demand.cpu_e4) + " CPU";
-  if (demand.gpu_e4 == 0) return cpus;
-  return format_gpus(demand.gpu_e4) + (demand.cpu_e4 == 0 ? "" : " and " + cpus);
-}
-
 bool could_hold(const NodeView& node, const ActorDemand& demand) {
   return node.cpu_e4 >= demand.cpu_e4 && all_gpu(node) >= demand.gpu_e4;
 }
@@ -68,6 +62,12 @@ bool has_room(const NodeView& node, const ActorDemand& demand) {
 }
 
 }  // namespace
+
+std::string NodeIndex::wanted(const ActorDemand& demand) {
+  const std::string cpus = format_cpus(demand.cpu_e4) + " CPU";
+  if (demand.gpu_e4 == 0) return cpus;
+  return format_gpus(demand.gpu_e4) + (demand.cpu_e4 == 0 ? "" : " and " + cpus);
+}
 
 bool NodeIndex::Use::operator<(const Use& other) const {
   const std::int64_t left = used_e4 * other.cpu_e4;
@@ -141,7 +141,7 @@ Placement NodeIndex::place(const ActorDemand& demand) const {
     if (nodes_.empty() || largest() >= demand.cpu_e4) return {};
     return {PlacementVerdict::kNever,
             {},
-            "no node has " + wanted(demand) + " at all: the largest has " + format_cpus(largest())};
+            "no " + noun_ + " has " + wanted(demand) + " at all: the largest has " + format_cpus(largest())};
   }
   if (!demand.isolated) {  // the lowest id of those that are as full and have as many actors
     Use tied = *best;
@@ -150,7 +150,8 @@ Placement NodeIndex::place(const ActorDemand& demand) const {
   }
   const NodeView& node = nodes_.at(best->id);
   return {PlacementVerdict::kPlaced, node.id,
-          (demand.isolated ? "least used node: " : "fullest node with room: ") + describe(node)};
+          (demand.isolated ? "least used " + noun_ + ": " : "fullest " + noun_ + " with room: ") +
+              describe(node)};
 }
 
 Placement NodeIndex::place_on_gpus(const ActorDemand& demand) const {
@@ -171,7 +172,7 @@ Placement NodeIndex::place_on_gpus(const ActorDemand& demand) const {
   for (const NodeId id : with_gpus_) most = std::max(most, nodes_.at(id).gpus.size());
   return {PlacementVerdict::kNever,
           {},
-          "no node has " + wanted(demand) + " at all: " +
+          "no " + noun_ + " has " + wanted(demand) + " at all: " +
               (most == 0 ? "none has a GPU" : "the most GPUs of one are " + std::to_string(most))};
 }
 
@@ -200,6 +201,10 @@ std::string NodeIndex::why_waits(const ActorDemand& demand) const {
   if (nodes_.empty()) return "no node has joined yet";
   if (const auto at = nodes_.find(demand.affinity); at != nodes_.end())
     return "it must run on " + at->second.name + ", and " + describe(at->second, demand);
+  return "no " + noun_ + " has " + wanted(demand) + " free: " + list_free(demand);
+}
+
+std::string NodeIndex::list_free(const ActorDemand& demand) const {
   const bool gpus = demand.gpu_e4 > 0;
   std::vector<const NodeView*> nearest;  // to having room
   for (const auto& [id, node] : nodes_) {
@@ -213,9 +218,9 @@ std::string NodeIndex::why_waits(const ActorDemand& demand) const {
                     });
   std::string list;
   for (std::size_t i = 0; i < named; ++i) list += (i == 0 ? "" : ", ") + describe(*nearest[i], demand);
-  if (nearest.size() > named) list += ", and " + std::to_string(nearest.size() - named) + " nodes with less";
-  if (nearest.empty()) list = "none has a GPU";
-  return "no node has " + wanted(demand) + " free: " + list;
+  if (nearest.size() > named)
+    list += ", and " + std::to_string(nearest.size() - named) + " " + noun_ + "s with less";
+  return nearest.empty() ? "none has a GPU" : list;
 }
 
 }  // namespace troupe::scheduler

@@ -13,6 +13,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "scheduler/placement/placement.hpp"
 #include "scheduler/placement/weighted_set.hpp"
@@ -22,6 +23,9 @@ namespace troupe::scheduler {
 /// Not thread-safe.
 class NodeIndex {
  public:
+  /// `noun`: as sentences call what it holds.
+  explicit NodeIndex(std::string noun = "node") : noun_(std::move(noun)) {}
+
   /// Adds the node, or takes up what changed of it. O(log n).
   /// REQUIRES: 0 <= cpu_e4 <= kMaxCpu_e4 and 0 <= cpu_used_e4 <= kMaxCpu_e4.
   void set(cluster::NodeView node);
@@ -32,6 +36,10 @@ class NodeIndex {
   cluster::Placement place(const cluster::ActorDemand& demand) const;
   /// Why `demand` is not placed now, for a person who asks. O(n).
   std::string why_waits(const cluster::ActorDemand& demand) const;
+  /// What is free of what `demand` asks for, of those that have most of it: "a has 1 of 4, b has 0 of 4".
+  std::string list_free(const cluster::ActorDemand& demand) const;
+  /// "2 GPUs and 1 CPU".
+  static std::string wanted(const cluster::ActorDemand& demand);
 
   /// The CPUs that an actor could get there now; -1 if nothing is placed there.
   std::int64_t free_of(NodeId node) const;
@@ -62,6 +70,7 @@ class NodeIndex {
   cluster::Placement place_on_gpus(const cluster::ActorDemand& demand) const;
   void forget(const cluster::NodeView& node);
 
+  std::string noun_;
   std::map<NodeId, cluster::NodeView> nodes_;
   std::set<NodeId> with_gpus_;
   WeightedSet<Use> by_use_;            ///< those that are not suspect and not overfull; weight: free CPUs

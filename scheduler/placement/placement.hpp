@@ -35,6 +35,7 @@ struct Placement {
   NodeId node{};
   std::string reason;  ///< why there, or why never; empty for kWait: NodeIndex::why_waits tells
   std::vector<std::uint32_t> gpus{};  ///< which of that node's GPUs
+  std::int32_t bundle = -1;           ///< of its placement group
 };
 
 /// "1.5" for 15000: CPUs as a person writes them.

@@ -10,13 +10,20 @@
 
 namespace troupe::store {
 
+/// Up to version 4: there were no placement groups.
+struct ActorDemand4 {
+  std::int64_t cpu_e4 = 0;
+  bool isolated = false;
+  NodeId affinity{};
+  std::int64_t gpu_e4 = 0;
+};
 /// Versions 1 and 2: actors had one life.
 struct ActorSpec2 {
   JobId job{};
   std::string type;
   std::string name;
   std::string payload;
-  cluster::ActorDemand demand;
+  ActorDemand4 demand;
 };
 struct ActorRecord2 {
   ActorId actor{};
@@ -26,6 +33,27 @@ struct ActorRecord2 {
   ProcessId process{};
   cluster::ActorState state = cluster::ActorState::kStarting;
   std::vector<std::uint32_t> gpus{};
+};
+/// Versions 3 and 4.
+struct ActorSpec4 {
+  JobId job{};
+  std::string type;
+  std::string name;
+  std::string payload;
+  ActorDemand4 demand;
+  std::int32_t max_restarts = 0;
+  std::int32_t max_task_retries = 0;
+};
+struct ActorRecord4 {
+  ActorId actor{};
+  ActorSpec4 spec;
+  cluster::Requester requester;
+  NodeId node{};
+  ProcessId process{};
+  cluster::ActorState state = cluster::ActorState::kStarting;
+  std::vector<std::uint32_t> gpus{};
+  std::uint32_t incarnation = 1;
+  std::int32_t restarts = 0;
 };
 /// Versions 2 and 3: a submission brought nothing along.
 struct SubmissionSpec3 {
@@ -53,19 +81,36 @@ struct SubmissionRecord3 {
   std::string message;
 };
 using Record2 = std::variant<cluster::NodeRecord, cluster::JobRecord, ActorRecord2, SubmissionRecord3>;
-using Record3 =
-    std::variant<cluster::NodeRecord, cluster::JobRecord, cluster::ActorRecord, SubmissionRecord3>;
+using Record3 = std::variant<cluster::NodeRecord, cluster::JobRecord, ActorRecord4, SubmissionRecord3>;
+using Record4 =
+    std::variant<cluster::NodeRecord, cluster::JobRecord, ActorRecord4, cluster::SubmissionRecord>;
 
 /// What has kept its layout.
 template <class R>
 cluster::Record converted(R&& record) {
   return std::forward<R>(record);
 }
+inline cluster::ActorDemand demand_of(const ActorDemand4& old) {
+  return {old.cpu_e4, old.isolated, old.affinity, old.gpu_e4};
+}
+inline cluster::Record converted(ActorRecord4&& old) {
+  ActorSpec4& spec = old.spec;
+  return cluster::ActorRecord{old.actor,
+                              {spec.job, std::move(spec.type), std::move(spec.name), std::move(spec.payload),
+                               demand_of(spec.demand), spec.max_restarts, spec.max_task_retries},
+                              old.requester,
+                              old.node,
+                              old.process,
+                              old.state,
+                              std::move(old.gpus),
+                              old.incarnation,
+                              old.restarts};
+}
 inline cluster::Record converted(ActorRecord2&& old) {
   ActorSpec2& spec = old.spec;
   return cluster::ActorRecord{
       old.actor,
-      {spec.job, std::move(spec.type), std::move(spec.name), std::move(spec.payload), spec.demand},
+      {spec.job, std::move(spec.type), std::move(spec.name), std::move(spec.payload), demand_of(spec.demand)},
       old.requester,
       old.node,
       old.process,

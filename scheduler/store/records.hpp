@@ -18,7 +18,8 @@
 namespace troupe {
 
 /// 2: submissions. 3: actors that are started again. 4: packages and priorities of submissions.
-inline constexpr std::uint16_t kRecordVersion = 4;
+/// 5: placement groups.
+inline constexpr std::uint16_t kRecordVersion = 5;
 
 wire::Bytes encode_record(const cluster::Record& record);
 /// Total. Errors: kBadInput (damaged), kRefused (of a newer troupe).

@@ -140,6 +140,16 @@ TEST_CASE("What a waiting task submitted is its own to run, if its worker can ho
   CHECK(f.pool.queued() == 1);
 }
 
+TEST_CASE("A task that asks for the room of a placement group runs in no worker of another room") {
+  Fixture f;
+  const GroupId group{5};
+  f.submit(3, 7, {10000, 0, {}, group, 1});
+  CHECK(f.pool.take_own(7, kOneCpu, f.now, f.out) == 0);
+  CHECK(f.pool.take_own(7, {10000, 0, {}, GroupId{6}, 1}, f.now, f.out) == 0);
+  CHECK(f.pool.take_own(7, {10000, 0, {}, group, 0}, f.now, f.out) == 0);
+  CHECK(f.pool.take_own(7, {10000, 0, {}, group, 1}, f.now, f.out) == 1);
+}
+
 TEST_CASE("Leases that nobody needs any more are not asked for, and given back when they come all the same") {
   Fixture f;
   f.submit(3, 7);

@@ -70,6 +70,35 @@ struct Chaos {
     ended.end = {below(4) != 0, below(6) == 0, static_cast<std::int32_t>(below(3)) - 1, 0, "over"};
     return ended;
   }
+  /// A group, and mostly the job that has it.
+  std::pair<GroupId, JobAnswered> group() {
+    if (groups.empty()) return {GroupId{below(3)}, pick()};
+    const GroupId id = groups[below(groups.size())];
+    const auto* known = s.head->groups().find(id);
+    for (const JobAnswered& one : jobs) {
+      if (known != nullptr && one.job == known->record.spec.job && below(8) != 0) return {id, one};
+    }
+    return {id, pick()};
+  }
+  GroupRequested about_group() {
+    const auto [id, of] = group();
+    GroupVerb verb = static_cast<GroupVerb>(below(4));
+    if (verb == GroupVerb::kRemove && below(3) != 0) verb = GroupVerb::kMake;
+    const JobAnswered by = verb == GroupVerb::kMake ? pick() : of;
+    GroupRequested asked{{by.to, 41 + below(200)}, by.job, verb, id, {}};
+    if (asked.verb != GroupVerb::kMake) {
+      if (below(4) == 0) asked.group = {}, asked.spec.name = name();
+      return asked;
+    }
+    asked.spec = {{}, name(), static_cast<PlacementStrategy>(below(4)), {}};
+    for (std::uint64_t i = below(4); i > 0; --i) {
+      BundleDemand bundle{static_cast<std::int64_t>(below(3)) * kCpu, 0};
+      if (below(3) == 0)
+        bundle.gpu_e4 = below(2) == 0 ? kGpu / 2 : static_cast<std::int64_t>(below(3)) * kGpu;
+      asked.spec.bundles.push_back(bundle);
+    }
+    return asked;
+  }
   std::vector<HeldDriver> held() {
     std::vector<HeldDriver> all;
     for (std::uint64_t i = below(4); i > 0; --i) {
@@ -92,8 +121,16 @@ struct Chaos {
                        below(4) == 0 ? node() : NodeId{}};
     if (demand.isolated && below(2) == 0)
       demand.gpu_e4 = below(2) == 0 ? kGpu / 4 : static_cast<std::int64_t>(below(3)) * kGpu;
-    const JobAnswered by = pick();
-    switch (below(27)) {
+    JobAnswered by = pick();
+    std::uint64_t request = 1 + below(40);
+    if (below(3) == 0) {
+      std::tie(demand.group, by) = group();
+      request += 300 + below(300);
+      demand.cpu_e4 /= 2;
+      demand.bundle = below(2) == 0 ? -1 : static_cast<std::int32_t>(below(4)) - 1;
+      if (below(8) != 0) demand.affinity = {};
+    }
+    switch (below(34)) {
       case 0:
       case 1:
         return NodeJoined{info(), listed(), {job()}, {node(), node()}, below(60) == 0, held()};
@@ -111,12 +148,12 @@ struct Chaos {
       case 6:
       case 7:
       case 8:
-        return SpawnRequested{{by.to, 1 + below(40)},
+        return SpawnRequested{{by.to, request},
                               {by.job, "T", name(), std::string(below(60), 'x'), demand,
                                demand.isolated ? static_cast<std::int32_t>(below(5)) - 1 : 0,
                                static_cast<std::int32_t>(below(2))}};
       case 9:
-        return SpawnCancelled{{by.to, 1 + below(40)}};
+        return SpawnCancelled{{by.to, request}};
       case 10:
       case 11:
         return started();
@@ -150,6 +187,15 @@ struct Chaos {
         return arguments();
       case 26:
         return down();
+      case 27:
+      case 28:
+      case 29:
+      case 30:
+        return about_group();
+      case 31:
+      case 32:
+      case 33:
+        return started();
       default:
         return LookupActor{requester(), job(), name()};
     }
@@ -189,30 +235,42 @@ struct Chaos {
       if (const auto* start = std::get_if<StartActor>(&action)) actors.push_back(start->actor);
       if (const auto* answered = std::get_if<JobAnswered>(&action); answered != nullptr && answered->job)
         jobs.push_back(*answered);
+      if (const auto* made = std::get_if<GroupAnswered>(&action);
+          made != nullptr && made->status.record.group)
+        groups.push_back(made->status.record.group);
     }
     if (jobs.size() > 6) jobs.erase(jobs.begin());
     if (actors.size() > 12) actors.erase(actors.begin());
+    if (groups.size() > 6) groups.erase(groups.begin());
   }
 
   SeededRandom random;
   Script s;
   std::vector<JobAnswered> jobs;
   std::vector<ActorId> actors;
+  std::vector<GroupId> groups;
   ActorId last_actor{};
 };
 
 }  // namespace
 
 TEST_CASE("whatever comes, the machine's indices agree and its records are bounded") {
-  int started = 0, drivers = 0, lives = 0;
+  int started = 0, drivers = 0, lives = 0, in_groups = 0, removed = 0;
   for (int run = 0; run < 20; ++run) {
     const std::uint64_t seed = SystemRandom().next();
     CAPTURE(seed);
     Chaos chaos(seed);
-    for (int i = 0; i < 1500; ++i) {
+    for (int i = 0; i < 2500; ++i) {
       chaos.step();
       started += static_cast<int>(chaos.s.all<StartActor>().size());
-      for (const auto& start : chaos.s.all<StartActor>()) lives += start.incarnation > 1 ? 1 : 0;
+      for (const auto& start : chaos.s.all<StartActor>()) {
+        lives += start.incarnation > 1 ? 1 : 0;
+        in_groups += start.spec.demand.group ? 1 : 0;
+      }
+      for (const auto& persist : chaos.s.all<Persist>()) {
+        const auto* group = std::get_if<GroupRecord>(&persist.record);
+        removed += group != nullptr && group->state == GroupState::kEnding ? 1 : 0;
+      }
       drivers += static_cast<int>(chaos.s.all<StartDriver>().size());
     }
     // The store holds what the machine holds, and no more.
@@ -221,6 +279,8 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
       if (actor != nullptr) REQUIRE(chaos.s.head->actors().contains(actor->actor));
       const auto* node = std::get_if<NodeRecord>(&record);
       const auto* submission = std::get_if<SubmissionRecord>(&record);
+      const auto* group = std::get_if<GroupRecord>(&record);
+      if (group != nullptr) REQUIRE(chaos.s.head->groups().find(group->group)->record == *group);
       if (submission != nullptr)
         REQUIRE(*chaos.s.head->submissions().find(submission->spec.id) == *submission);
       if (node != nullptr) REQUIRE(node->dead != chaos.s.head->nodes().contains(node->node.id));
@@ -229,4 +289,6 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
   CHECK(started > 200);
   CHECK(lives > 0);  // some ten
   CHECK(drivers > 200);
+  CHECK(in_groups > 5);  // some thirty
+  CHECK(removed > 10);
 }

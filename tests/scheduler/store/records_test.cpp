@@ -200,6 +200,72 @@ const std::string kPackagedBytes =
     "07000000"
     "69742072756e73";
 
+/// Since version 5: an actor's placement group and bundle behind its GPUs, its bundle at the end; groups.
+const ActorRecord kGrouped = [] {
+  ActorRecord record = kActor;
+  record.spec.demand.group = GroupId{0x2a};
+  record.spec.demand.bundle = 1;
+  record.bundle = 1;
+  return record;
+}();
+const std::string kGroupedBytes =
+    "02"
+    "3c00000000000000"
+    "0700000000000000"
+    "01000000"
+    "54"
+    "01000000"
+    "6e"
+    "00000000"
+    "1027000000000000"
+    "01"
+    "0100000000000000"
+    "8813000000000000"
+    "2a00000000000000"
+    "01000000"
+    "00000000"
+    "00000000"
+    "0100000000000000"
+    "0200000000000000"
+    "0400000000000000"
+    "0100000000000000"
+    "0500000000000000"
+    "01"
+    "01000000"
+    "01000000"
+    "01000000"
+    "00000000"
+    "01000000";
+const GroupRecord kGroup{GroupId{0x2a},
+                         {JobId{7}, "g", PlacementStrategy::kStrictSpread, {{10000, 0}, {0, 5000}}},
+                         {{NodeId{1}, ProcessId{2}}, 4},
+                         GroupState::kWaiting,
+                         3,
+                         {{NodeId{}, {}}, {NodeId{1}, {1}}}};
+const std::string kGroupBytes =
+    "04"
+    "2a00000000000000"
+    "0700000000000000"
+    "01000000"
+    "67"
+    "03"
+    "02000000"
+    "1027000000000000"
+    "0000000000000000"
+    "0000000000000000"
+    "8813000000000000"
+    "0100000000000000"
+    "0200000000000000"
+    "0400000000000000"
+    "00"
+    "03000000"
+    "02000000"
+    "0000000000000000"
+    "00000000"
+    "0100000000000000"
+    "01000000"
+    "01000000";
+
 }  // namespace
 
 TEST_CASE("records of version 1, which had no version, are read") {
@@ -220,22 +286,31 @@ TEST_CASE("records of version 3 are read") {
   for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0300" + hex)).value() == record);
 }
 
-TEST_CASE("records of version 4 are read, and written") {
+TEST_CASE("records of version 4 are read") {
   const std::vector<std::pair<std::string, Record>> all{
       {kNodeBytes, kNode}, {kJobBytes, kJob}, {kRestartedBytes, kRestarted}, {kPackagedBytes, kPackaged}};
+  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0400" + hex)).value() == record);
+}
+
+TEST_CASE("records of version 5 are read, and written") {
+  const std::vector<std::pair<std::string, Record>> all{{kNodeBytes, kNode},
+                                                        {kJobBytes, kJob},
+                                                        {kGroupedBytes, kGrouped},
+                                                        {kPackagedBytes, kPackaged},
+                                                        {kGroupBytes, kGroup}};
   for (const auto& [hex, record] : all) {
-    const wire::Bytes bytes = bytes_of("fe0400" + hex);
+    const wire::Bytes bytes = bytes_of("fe0500" + hex);
     CHECK(decode_record(bytes).value() == record);
     CHECK(encode_record(record) == bytes);
   }
 }
 
 TEST_CASE("a record of a newer troupe is refused with both versions, a damaged one as that") {
-  const auto newer = decode_record(bytes_of("fe0500" + kJobBytes));
+  const auto newer = decode_record(bytes_of("fe0600" + kJobBytes));
   REQUIRE_FALSE(newer);
   CHECK(newer.error().code == ErrorCode::kRefused);
-  CHECK(newer.error().why == "it has version 5, and this troupe knows 4");
-  for (const char* hex : {"", "fe", "fe04", "fe0400", "03", "7f00"}) {
+  CHECK(newer.error().why == "it has version 6, and this troupe knows 5");
+  for (const char* hex : {"", "fe", "fe05", "fe0500", "03", "7f00"}) {
     const auto damaged = decode_record(bytes_of(hex));
     REQUIRE_FALSE(damaged);
     CHECK(damaged.error().code == ErrorCode::kBadInput);

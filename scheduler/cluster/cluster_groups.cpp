@@ -1,0 +1,305 @@
+// Placement groups: their room, who gets it, and what follows from a death.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/assert.hpp"
+#include "scheduler/cluster/cluster_machine.hpp"
+#include "scheduler/placement/group_plan.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+std::string key_of(const Group& group) {
+  return "group/" + to_string(group.record.group);
+}
+
+ErrorInfo removed(const GroupRecord& group, const std::string& why) {
+  return {ErrorCode::kRefused, name_of(group) + " is not ready", why, "make another one"};
+}
+
+}  // namespace
+
+void ClusterMachine::answer_group(const Requester& to, const Group& group) {
+  if (is_live(to.from.node)) out_.push_back(GroupAnswered{to, true, {group.record, group.reason}, {}});
+}
+
+void ClusterMachine::handle(const GroupRequested& e) {
+  if (!is_registered(e.requester.from.node)) return;
+  const auto no = [&](ErrorInfo error) {
+    out_.push_back(GroupAnswered{e.requester, false, {}, std::move(error)});
+  };
+  if (e.verb == GroupVerb::kMake) {
+    if (const Group* known = groups_.of_request(e.requester)) return answer_group(e.requester, *known);
+    if (auto error = group_refused(e)) return no(*std::move(error));
+    return make_group(e);
+  }
+  const bool by_name = !e.group && e.verb == GroupVerb::kShow;
+  Group* group = by_name ? groups_.named(e.job, e.spec.name) : groups_.find(e.group);
+  if (group != nullptr && (group->record.spec.job != e.job || !holds_job(e.requester.from.node, e.job)))
+    group = nullptr;  // another job's: as if there were none
+  if (group == nullptr) {
+    if (e.verb == GroupVerb::kRemove) return out_.push_back(GroupAnswered{e.requester, true, {}, {}});
+    const std::string name = by_name ? "named '" + clipped(e.spec.name) + "'" : to_string(e.group);
+    return no({by_name ? ErrorCode::kUnavailable : ErrorCode::kRefused, "there is no placement group " + name,
+               "this job made none, or it was removed", "make one: Session::placement_group"});
+  }
+  if (e.verb == GroupVerb::kRemove) {
+    GroupStatus last{group->record, "it was removed"};
+    last.record.state = GroupState::kEnding;
+    remove_group(*group, "it was removed");
+    return out_.push_back(GroupAnswered{e.requester, true, std::move(last), {}});
+  }
+  if (e.verb == GroupVerb::kShow || group->record.state == GroupState::kReady)
+    return answer_group(e.requester, *group);
+  if (group->record.state == GroupState::kEnding) return no(removed(group->record, group->reason));
+  group->awaiting.insert(e.requester);
+  out_.push_back(SpawnWaits{e.requester, clipped(group->reason)});
+}
+
+std::optional<ErrorInfo> ClusterMachine::group_refused(const GroupRequested& e) {
+  const std::string what = "cannot make a placement group";
+  if (auto wrong = check_group(e.spec)) return wrong;
+  if (!jobs_.runs(e.job)) return ErrorInfo{ErrorCode::kRefused, what, kJobIsOver, "register a job first"};
+  if (!holds_job(e.requester.from.node, e.job))
+    return ErrorInfo{ErrorCode::kRefused, what, "its node holds no process of that job", ""};
+  if (!e.spec.name.empty() && groups_.named(e.job, e.spec.name) != nullptr)
+    return ErrorInfo{ErrorCode::kRefused, what, "the name " + e.spec.name + std::string(kNameIsTaken),
+                     "choose another name, find it, or remove it first"};
+  if (groups_.all().size() >= config_.max_groups)
+    return ErrorInfo{ErrorCode::kLimit, what,
+                     "there are " + std::to_string(groups_.all().size()) + " in this cluster", "remove some"};
+  return std::nullopt;
+}
+
+void ClusterMachine::make_group(const GroupRequested& e) {
+  GroupRecord record{GroupId{ids_.next()}, e.spec, e.requester};
+  record.spec.job = e.job;
+  Group& group = groups_.add(std::move(record));
+  if (!place_group(group)) persist(group.record);
+  answer_group(e.requester, group);
+}
+
+/// Places what has no room yet: all of it, or nothing.
+bool ClusterMachine::place_group(Group& group) {
+  const auto plan = scheduler::plan_group(group.record.spec, group.record.placed, index_);
+  if (!plan.is_placed) {
+    if (std::exchange(group.reason, clipped(plan.reason)) == plan.reason) return false;
+    for (const Requester& to : group.awaiting) {
+      if (is_live(to.from.node)) out_.push_back(SpawnWaits{to, group.reason});
+    }
+    return false;
+  }
+  group.reason = clipped(plan.reason);
+  ++group.record.generation;
+  const auto before = std::exchange(group.record.placed, plan.placed);
+  groups_.set_state(group, GroupState::kReady);
+  persist(group.record);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (!before[i].node) hold_bundle(group, i);
+  }
+  for (const Requester& to : std::exchange(group.awaiting, {})) answer_group(to, group);
+  return true;
+}
+
+void ClusterMachine::hold_bundle(Group& group, std::size_t bundle) {
+  const PlacedBundle& on = group.record.placed[bundle];
+  const BundleDemand& has = group.record.spec.bundles[bundle];
+  Node& node = nodes_.at(on.node);
+  hold_room(node, has.cpu_e4, has.gpu_e4, on.gpus);
+  node.groups.insert(group.record.group);
+  refresh(on.node);
+  freed_.push_back(on.node);  // those that wait for the group
+}
+
+/// Groups go before spawns: they ask for more at a time.
+void ClusterMachine::place_groups() {
+  for (const GroupId id : std::set(groups_.waiting())) place_group(groups_.at(id));
+}
+
+/// What is in it ends; its room is given back with the last of that.
+void ClusterMachine::remove_group(Group& group, const std::string& reason) {
+  if (group.record.state == GroupState::kEnding) return;
+  const GroupId id = group.record.group;
+  groups_.set_state(group, GroupState::kEnding);
+  group.reason = reason;
+  persist(group.record);
+  for (const Requester& to : std::exchange(group.awaiting, {})) {
+    if (is_live(to.from.node)) out_.push_back(GroupAnswered{to, false, {}, removed(group.record, reason)});
+  }
+  const std::string why = name_of(group.record) + ": " + reason;
+  const JobId of = group.record.spec.job;
+  // The last that ends takes the group with it.
+  const std::set<ActorId> here = group.actors;
+  for (const Requester& requester : waiting_.of_group(id)) {
+    const auto spawn = waiting_.take(requester);
+    refuse(*spawn, {ErrorCode::kRefused, "cannot place " + spawn->spec.type, why, ""});
+  }
+  for (const ActorId actor : here) end_actor(actors_.at(actor), why);
+  if (Job* job = jobs_.find(of)) {
+    for (const ActorId actor : std::set(job->restarting)) {
+      if (actors_.at(actor).record.spec.demand.group == id) end_actor(actors_.at(actor), why);
+    }
+  }
+  if (Group* left = groups_.find(id)) forget_if_empty(*left);
+}
+
+/// One that was removed, once nothing runs in it.
+void ClusterMachine::forget_if_empty(Group& group) {
+  if (group.record.state != GroupState::kEnding || !group.actors.empty()) return;
+  const GroupId id = group.record.group;
+  out_.push_back(Erase{key_of(group)});
+  const GroupRecord record = group.record;
+  groups_.erase(id);
+  for (std::size_t i = 0; i < record.placed.size(); ++i) {
+    const PlacedBundle& on = record.placed[i];
+    const auto at = nodes_.find(on.node);
+    if (at == nodes_.end()) continue;
+    free_room(at->second, record.spec.bundles[i].cpu_e4, record.spec.bundles[i].gpu_e4, on.gpus);
+    at->second.groups.erase(id);
+    if (membership_.liveness(on.node) == Liveness::kDead) continue;
+    refresh(on.node);
+    freed_.push_back(on.node);
+  }
+}
+
+/// What placement sees of the bundles on that node. Hidden: they take nothing new.
+void ClusterMachine::show_bundles(NodeId id, bool hidden, bool suspect) {
+  const Node& node = nodes_.at(id);
+  for (const GroupId group_id : node.groups) {
+    Group& group = groups_.at(group_id);
+    for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
+      if (group.record.placed[i].node != id) continue;
+      const auto bundle = static_cast<std::int32_t>(i);
+      if (hidden) {
+        group.room.remove(id_of_bundle(bundle));
+      } else {
+        show_bundle(group, bundle, node.info.name, suspect);
+      }
+    }
+  }
+}
+
+/// Their node is dead, and what ran in them was let go: they are placed anew.
+void ClusterMachine::lose_bundles(NodeId id, const std::string& why) {
+  for (const GroupId group_id : nodes_.at(id).groups) {
+    Group& group = groups_.at(group_id);
+    for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
+      if (group.record.placed[i].node != id) continue;
+      TROUPE_ASSERT(group.used[i].actors == 0, "what was on a dead node holds nothing");
+      group.record.placed[i] = {};
+    }
+    group.lost_at = now_;
+    group.reason = clipped("bundles are placed anew: " + why);
+    if (group.record.state == GroupState::kReady) groups_.set_state(group, GroupState::kWaiting);
+    persist(group.record);
+  }
+  look_at_groups_ = true;
+}
+
+void ClusterMachine::release_idle_bundles() {
+  if (groups_.waiting().size() < 2) return;
+  for (const GroupId id : groups_.waiting()) {
+    Group& group = groups_.at(id);
+    auto& placed = group.record.placed;
+    const auto is_idle = [&](std::size_t i) { return placed[i].node && group.used[i].actors == 0; };
+    if (now_ - group.lost_at < config_.release_after) continue;
+    bool released = false;
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+      if (!is_idle(i)) continue;
+      const PlacedBundle was = std::exchange(placed[i], {});
+      const BundleDemand& had = group.record.spec.bundles[i];
+      Node& node = nodes_.at(was.node);
+      free_room(node, had.cpu_e4, had.gpu_e4, was.gpus);
+      group.room.remove(id_of_bundle(static_cast<std::int32_t>(i)));
+      if (std::none_of(placed.begin(), placed.end(), [&](const auto& on) { return on.node == was.node; }))
+        node.groups.erase(id);
+      refresh(was.node);
+      freed_.push_back(was.node);
+      released = true;
+    }
+    if (released) persist(group.record);
+  }
+}
+
+/// Gives the room of bundles on that node to those that wait for it.
+void ClusterMachine::fill_bundles(NodeId node) {
+  const auto at = nodes_.find(node);
+  if (at == nodes_.end()) return;
+  for (const GroupId id : std::set(at->second.groups)) {
+    const Group& group = groups_.at(id);
+    for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
+      if (group.record.placed[i].node != node) continue;
+      const NodeId bundle = id_of_bundle(static_cast<std::int32_t>(i));
+      const auto fits = [&](const ActorDemand& demand) { return group.room.fits(bundle, demand); };
+      for (;;) {
+        const PendingSpawn* first = waiting_.first_fit(
+            {id, bundle}, group.room.free_of(bundle),
+            group.room.has_free_gpus(bundle) ? std::function<bool(const ActorDemand&)>(fits) : nullptr);
+        if (first == nullptr) break;
+        const Requester requester = first->requester;
+        settle(*waiting_.take(requester));
+        TROUPE_ASSERT(actors_.of_request(requester) != nullptr, "what fits a bundle is placed");
+      }
+    }
+  }
+}
+
+Placement ClusterMachine::place(const ActorDemand& demand) const {
+  if (!demand.group) return index_.place(demand);
+  const Group* group = groups_.find(demand.group);
+  if (group == nullptr)
+    return {PlacementVerdict::kNever, {}, "placement group " + to_string(demand.group) + " was removed"};
+  return place_in(*group, demand);
+}
+
+std::string ClusterMachine::why_waits(const ActorDemand& demand) const {
+  const Group* group = groups_.find(demand.group);
+  return group == nullptr ? index_.why_waits(demand) : why_waits_in(*group, demand);
+}
+
+/// Why no actor of that spec can be in the group that it asks for.
+std::optional<ErrorInfo> ClusterMachine::group_of_wrong(const ActorSpec& spec) const {
+  if (!spec.demand.group) return std::nullopt;
+  const std::string what = "cannot spawn " + spec.type;
+  const Group* group = groups_.find(spec.demand.group);
+  if (group == nullptr || group->record.spec.job != spec.job)
+    return ErrorInfo{ErrorCode::kRefused, what,
+                     "there is no placement group " + to_string(spec.demand.group) +
+                         " in this job: it was removed, or is another job's",
+                     "make one: Session::placement_group"};
+  const Placement placement = place_in(*group, spec.demand);
+  if (placement.verdict != PlacementVerdict::kNever) return std::nullopt;
+  return ErrorInfo{ErrorCode::kRefused, what, placement.reason, "ask for what a bundle of it has"};
+}
+
+/// Of a store.
+void ClusterMachine::restore_group(GroupRecord record) {
+  if (check_group(record.spec)) return out_.push_back(Erase{"group/" + to_string(record.group)});
+  record.placed.resize(record.spec.bundles.size());
+  bool changed = false;
+  for (std::size_t i = 0; i < record.placed.size(); ++i) {
+    PlacedBundle& on = record.placed[i];
+    if (!on.node || (nodes_.contains(on.node) && are_gpus_of(on.gpus, record.spec.bundles[i].gpu_e4)))
+      continue;
+    on = {};
+    changed = true;
+  }
+  if (changed && record.state == GroupState::kReady) record.state = GroupState::kWaiting;
+  Group& group = groups_.add(std::move(record));
+  group.reason = "known from before the head restarted";
+  group.lost_at = now_;
+  if (changed) persist(group.record);
+  for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
+    if (group.record.placed[i].node) hold_bundle(group, i);
+  }
+  look_at_groups_ = true;
+}
+
+/// An actor of a store whose place is not that of its bundle cannot be.
+bool ClusterMachine::is_where_its_bundle_is(const ActorRecord& actor) const {
+  if (!actor.spec.demand.group) return true;
+  const Group* group = groups_.find(actor.spec.demand.group);
+  return group != nullptr && is_in_its_bundle(*group, actor);
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,79 @@
+/// The placement groups that the head knows, and who holds what of their bundles.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/core/clock.hpp"
+#include "runtime/wire/cluster.hpp"
+#include "scheduler/placement/node_index.hpp"
+
+namespace troupe::cluster {
+
+/// A group. Its bundles hold room on their nodes; actors in it hold room of its bundles.
+struct Group {
+  struct Use {
+    std::int64_t cpu_e4 = 0;
+    GpuUse gpus{};  ///< one entry a GPU of the bundle
+    int actors = 0;
+    bool operator==(const Use&) const = default;
+  };
+  GroupRecord record;
+  std::string reason{};                 ///< why its bundles are where they are, or what it waits for
+  std::vector<Use> used{};              ///< by bundle
+  std::set<ActorId> actors{};           ///< those that are on a node
+  Instant lost_at{};                    ///< when it last lost a bundle
+  std::set<Requester> awaiting{};       ///< who wants to hear when it is ready
+  scheduler::NodeIndex room{"bundle"};  ///< the bundles that take actors, by id_of_bundle
+};
+
+/// Bundles as nodes of an index of their own.
+inline NodeId id_of_bundle(std::int32_t bundle) {
+  return {static_cast<std::uint64_t>(bundle) + 1};
+}
+
+/// "placement group x": as messages name it.
+std::string name_of(const GroupRecord& group);
+/// Where in the group that demand goes, on the bundle's real node. An actor goes to the bundle that it asks
+/// for, or to the least used one (isolated) or the fullest one with room.
+Placement place_in(const Group& group, const ActorDemand& demand);
+/// Why that demand waits.
+std::string why_waits_in(const Group& group, const ActorDemand& demand);
+/// What placement sees of a bundle, if it has a node.
+void show_bundle(Group& group, std::int32_t bundle, const std::string& node_name, bool suspect);
+/// An actor holds room of its bundle, or (sign -1) not any more. REQUIRES: is_in_its_bundle.
+void use_bundle(Group& group, const ActorRecord& actor, int sign);
+/// Whether the actor's node and GPUs are its bundle's.
+bool is_in_its_bundle(const Group& group, const ActorRecord& actor);
+
+/// Not thread-safe. Everything takes O(log n).
+class GroupTable {
+ public:
+  /// REQUIRES: its id is new.
+  Group& add(GroupRecord record);
+  Group* find(GroupId id);
+  const Group* find(GroupId id) const;
+  Group& at(GroupId id) { return groups_.at(id); }
+  /// The one of that name in the job which was not removed; null: there is none.
+  Group* named(JobId job, const std::string& name);
+  /// The one that this request made.
+  Group* of_request(const Requester& requester);
+  std::vector<GroupId> of_job(JobId job) const;
+  void set_state(Group& group, GroupState state);
+  void erase(GroupId id);
+
+  const std::set<GroupId>& waiting() const { return waiting_; }
+  const std::map<GroupId, Group>& all() const { return groups_; }
+  /// Aborts if an invariant does not hold.
+  void check() const;
+
+ private:
+  std::map<GroupId, Group> groups_;
+  std::map<JobId, std::set<GroupId>> jobs_;
+  std::map<Requester, GroupId> requests_;
+  std::set<GroupId> waiting_;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,285 @@
+#include "scheduler/placement/group_plan.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "runtime/core/assert.hpp"
+
+namespace troupe::scheduler {
+namespace {
+
+using cluster::ActorDemand;
+using cluster::BundleDemand;
+using cluster::GpuUse;
+using cluster::GroupSpec;
+using cluster::kGpu;
+using cluster::NodeView;
+using cluster::PlacedBundle;
+
+constexpr std::size_t kMostLooks = 2'000'000;  ///< at nodes, of one search
+constexpr std::size_t kNamed = 4;              ///< nodes in a sentence
+
+ActorDemand demand_of(const BundleDemand& bundle) {
+  return {bundle.cpu_e4, true, {}, bundle.gpu_e4};
+}
+
+/// A node that takes new bundles.
+struct Host {
+  const NodeView* view = nullptr;
+  std::int64_t free_cpu = 0;
+  GpuUse gpus;
+  int bundles = 0;  ///< of this group
+
+  bool is_like(const Host& other) const { return free_cpu == other.free_cpu && gpus == other.gpus; }
+  void take(const BundleDemand& bundle, const std::vector<std::uint32_t>& which, int sign) {
+    free_cpu -= sign * bundle.cpu_e4;
+    bundles += sign;
+    for (const std::uint32_t gpu : which) gpus[gpu] += sign * cluster::held_of_each(bundle.gpu_e4);
+  }
+};
+
+/// The GPUs that a bundle could get there, in the order in which they are tried. A part of a GPU may go to
+/// any one that has room: what is the same of two of them is tried once.
+std::vector<std::vector<std::uint32_t>> deals(const Host& host, const BundleDemand& bundle) {
+  if (host.free_cpu < bundle.cpu_e4) return {};
+  if (bundle.gpu_e4 == 0) return {{}};
+  const auto best = cluster::deal_gpus(host.gpus, bundle.gpu_e4);
+  if (!best) return {};
+  std::vector<std::vector<std::uint32_t>> all{*best};
+  if (bundle.gpu_e4 >= kGpu) return all;
+  std::set<std::int64_t> seen{host.gpus[best->front()]};
+  for (std::uint32_t gpu = 0; gpu < host.gpus.size(); ++gpu) {
+    if (host.gpus[gpu] + bundle.gpu_e4 <= kGpu && seen.insert(host.gpus[gpu]).second) all.push_back({gpu});
+  }
+  return all;
+}
+
+class Planner {
+ public:
+  Planner(const GroupSpec& spec, const std::vector<PlacedBundle>& kept, const NodeIndex& nodes)
+      : spec_(spec), nodes_(nodes), placed_(kept) {
+    for (const auto& [id, view] : nodes.nodes()) {
+      const auto here = [id = id](const PlacedBundle& bundle) { return bundle.node == id; };
+      const auto count = static_cast<int>(std::count_if(kept.begin(), kept.end(), here));
+      if (!view.suspect) hosts_.push_back({&view, view.cpu_e4 - view.cpu_used_e4, view.gpus, count});
+    }
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      if (!kept[i].node) order_.push_back(i);
+    }
+    std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
+      const BundleDemand &one = spec.bundles[a], &other = spec.bundles[b];
+      return std::pair(one.gpu_e4, one.cpu_e4) > std::pair(other.gpu_e4, other.cpu_e4);
+    });
+    for (const std::size_t i : order_) {
+      total_.cpu_e4 += spec.bundles[i].cpu_e4;
+      total_.gpu_e4 += spec.bundles[i].gpu_e4;
+    }
+    most_looks_ = std::max(kMostLooks, 4 * order_.size() * hosts_.size());
+  }
+
+  GroupPlan plan() {
+    const bool found = place();
+    std::set<NodeId> on;
+    std::string list;
+    for (const PlacedBundle& bundle : placed_) {
+      if (!found || !on.insert(bundle.node).second || on.size() > kNamed) continue;
+      const auto at = nodes_.nodes().find(bundle.node);
+      list += (list.empty() ? "" : ", ") +
+              (at == nodes_.nodes().end() ? to_string(bundle.node) : at->second.name);
+    }
+    if (!found) return {false, {}, why_not()};
+    if (on.size() > kNamed) list += ", ...";
+    return {true, placed_,
+            std::string(name_of(spec_.strategy)) + " on " + std::to_string(on.size()) +
+                (on.size() == 1 ? " node: " : " nodes: ") + list};
+  }
+
+ private:
+  bool place() {
+    if (order_.empty()) return true;
+    if (hosts_.empty()) return false;
+    switch (spec_.strategy) {
+      case PlacementStrategy::kStrictSpread:
+        return match();
+      case PlacementStrategy::kStrictPack:
+        return place_on_one();
+      case PlacementStrategy::kPack:
+        return (order_.size() == placed_.size() && place_on_one()) || search_all();
+      case PlacementStrategy::kSpread:
+        return search_all();
+    }
+    return false;
+  }
+
+  bool search_all() {
+    std::vector<Host*> all;
+    for (Host& host : hosts_) all.push_back(&host);
+    return has_enough(all) && search(0, all);
+  }
+
+  bool place_on_one() {
+    std::vector<Host*> fits;
+    NodeId bound{};
+    for (const PlacedBundle& bundle : placed_) {
+      if (bundle.node) bound = bundle.node;
+    }
+    for (Host& host : hosts_) {
+      if ((!bound || host.view->id == bound) && has_enough({&host})) fits.push_back(&host);
+    }
+    const auto size = [&](const Host* host) {
+      return std::tuple(total_.gpu_e4 > 0 ? cluster::free_gpu(host->gpus) : 0, host->free_cpu,
+                        host->view->id);
+    };
+    std::sort(fits.begin(), fits.end(), [&](const Host* a, const Host* b) { return size(a) < size(b); });
+    return std::any_of(fits.begin(), fits.end(), [&](Host* host) { return search(0, {host}); });
+  }
+
+  /// Whether these have as much as all bundles together ask for.
+  bool has_enough(const std::vector<Host*>& hosts) const {
+    std::int64_t cpu_e4 = 0, gpu_e4 = 0;
+    for (const Host* host : hosts) {
+      cpu_e4 += std::max<std::int64_t>(0, host->free_cpu);
+      gpu_e4 += cluster::free_gpu(host->gpus);
+    }
+    return cpu_e4 >= total_.cpu_e4 && gpu_e4 >= total_.gpu_e4;
+  }
+
+  /// Places order_[at] and all behind it, or nothing.
+  bool search(std::size_t at, const std::vector<Host*>& hosts) {
+    if (at == order_.size()) return true;
+    const BundleDemand& bundle = spec_.bundles[order_[at]];
+    std::vector<Host*> left;
+    for (Host* host : hosts) {
+      if (!deals(*host, bundle).empty()) left.push_back(host);
+    }
+    looks_ += hosts.size();
+    std::vector<Host> tried;  // as they were
+    while (!left.empty() && looks_ <= most_looks_) {
+      looks_ += left.size();
+      const auto best = std::min_element(left.begin(), left.end(),
+                                         [&](const Host* a, const Host* b) { return is_before(*a, *b); });
+      Host& host = **best;
+      left.erase(best);
+      if (std::any_of(tried.begin(), tried.end(), [&](const Host& one) { return one.is_like(host); }))
+        continue;
+      tried.push_back(host);
+      for (const auto& gpus : deals(host, bundle)) {
+        host.take(bundle, gpus, 1);
+        placed_[order_[at]] = {host.view->id, gpus};
+        if (search(at + 1, hosts)) return true;
+        placed_[order_[at]] = {};
+        host.take(bundle, gpus, -1);
+      }
+    }
+    return false;
+  }
+
+  bool is_before(const Host& a, const Host& b) const {
+    const bool spreads = spec_.strategy == PlacementStrategy::kSpread;
+    if (a.bundles != b.bundles) return spreads ? a.bundles < b.bundles : a.bundles > b.bundles;
+    const auto free = [&](const Host& host) {
+      return std::pair(total_.gpu_e4 > 0 ? cluster::free_gpu(host.gpus) : 0, host.free_cpu);
+    };
+    return free(a) != free(b) ? free(a) > free(b) : a.view->id < b.view->id;
+  }
+
+  /// Each bundle takes the emptiest node that is left, and where none is, has another one move.
+  bool match() {
+    std::vector<Host*> empty;
+    for (Host& host : hosts_) {
+      if (host.bundles == 0) empty.push_back(&host);
+    }
+    std::sort(empty.begin(), empty.end(), [&](const Host* a, const Host* b) { return is_before(*a, *b); });
+    std::vector<std::optional<std::size_t>> of(empty.size());  // by node: the bundle
+    std::vector<bool> asked;
+    const std::function<bool(std::size_t)> seat = [&](std::size_t bundle) {
+      const auto fits = [&](std::size_t i) { return !deals(*empty[i], spec_.bundles[bundle]).empty(); };
+      for (std::size_t i = 0; i < empty.size(); ++i) {
+        if (of[i] || !fits(i)) continue;
+        of[i] = bundle;
+        return true;
+      }
+      for (std::size_t i = 0; i < empty.size(); ++i) {
+        if (asked[i] || !of[i] || !fits(i)) continue;
+        asked[i] = true;
+        if (!seat(*of[i])) continue;
+        of[i] = bundle;
+        return true;
+      }
+      return false;
+    };
+    for (const std::size_t bundle : order_) {
+      asked.assign(empty.size(), false);
+      if (!seat(bundle)) return false;
+      ++matched_;
+    }
+    for (std::size_t i = 0; i < empty.size(); ++i) {
+      if (of[i]) placed_[*of[i]] = {empty[i]->view->id, deals(*empty[i], spec_.bundles[*of[i]]).front()};
+    }
+    return true;
+  }
+
+  std::string why_not() const {
+    if (nodes_.nodes().empty()) return "no node has joined yet";
+    const std::string strategy = name_of(spec_.strategy);
+    const std::string all = "all " + std::to_string(spec_.bundles.size()) + " bundles";
+    for (const std::size_t i : order_) {
+      const ActorDemand demand = demand_of(spec_.bundles[i]);
+      const std::string of = "bundle " + std::to_string(i) + ": ";
+      if (const auto never = nodes_.place(demand); never.verdict == cluster::PlacementVerdict::kNever)
+        return of + never.reason;
+      if (hosts_.empty() || nodes_.place(demand).verdict != cluster::PlacementVerdict::kPlaced)
+        return of + nodes_.why_waits(demand);
+    }
+    const ActorDemand total{total_.cpu_e4, true, {}, total_.gpu_e4};
+    const std::string free = NodeIndex::wanted(total) + ": " + nodes_.list_free(total);
+    if (spec_.strategy == PlacementStrategy::kStrictPack) {
+      const bool never = !nodes_.has_room_for(total.cpu_e4, cluster::count_of_gpus(total.gpu_e4));
+      return strategy + " wants " + all + " on one node, and none has " + (never ? "" : "free ") + free +
+             (never ? "; it waits for a node that has it" : "");
+    }
+    if (spec_.strategy == PlacementStrategy::kStrictSpread) {
+      return strategy + " wants a node for each of " + all + ": there are " + std::to_string(hosts_.size()) +
+             " nodes, with room for " + std::to_string(placed_.size() - order_.size() + matched_) + ": " +
+             nodes_.list_free(total);
+    }
+    return all + " do not fit at a time: they ask for " + free;
+  }
+
+  const GroupSpec& spec_;
+  const NodeIndex& nodes_;
+  std::vector<PlacedBundle> placed_;
+  std::vector<Host> hosts_;
+  std::vector<std::size_t> order_;  ///< bundles to be placed, the largest first
+  BundleDemand total_;              ///< of those
+  std::size_t looks_ = 0;
+  std::size_t most_looks_ = 0;
+  std::size_t matched_ = 0;
+};
+
+}  // namespace
+
+GroupPlan plan_group(const GroupSpec& spec, const std::vector<PlacedBundle>& kept, const NodeIndex& nodes) {
+  TROUPE_ASSERT(kept.size() == spec.bundles.size(), "a bundle is placed or not");
+  return Planner(spec, kept, nodes).plan();
+}
+
+const char* name_of(PlacementStrategy strategy) {
+  switch (strategy) {
+    case PlacementStrategy::kPack:
+      return "PACK";
+    case PlacementStrategy::kSpread:
+      return "SPREAD";
+    case PlacementStrategy::kStrictPack:
+      return "STRICT_PACK";
+    case PlacementStrategy::kStrictSpread:
+      return "STRICT_SPREAD";
+  }
+  return "?";
+}
+
+}  // namespace troupe::scheduler
