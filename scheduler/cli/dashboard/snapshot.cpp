@@ -15,7 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostNodes = 500, kMostJobs = 200, kMostKinds = 200, kMostWaiting = 100;
+constexpr std::size_t kMostNodes = 500, kMostJobs = 200, kMostKinds = 200, kMostWaiting = 100,
+                      kMostGroups = 100;
 
 std::string lower(std::string_view text) {
   std::string all(text);
@@ -82,9 +83,11 @@ json snapshot_of(const ClusterView& view) {
   all["left_out"] = {{"nodes", status.nodes.size() - std::min(status.nodes.size(), kMostNodes)},
                      {"jobs", view.jobs.size() - all["jobs"].size()},
                      {"actors", kinds_left_out},
+                     {"groups", status.groups.size() - std::min(status.groups.size(), kMostGroups)},
                      {"waiting", status.waiting.size() - std::min(status.waiting.size(), kMostWaiting)}};
   keep_first(all["nodes"], kMostNodes);
   keep_first(all["waiting"], kMostWaiting);
+  keep_first(all["groups"], kMostGroups);
   all["sweeps"] = parsed(view.sweeps);
   all["training"] = parsed(view.training);
   all["error"] = view.error.empty() ? json() : json(view.error);
