@@ -44,6 +44,14 @@ struct StatusOptions {
 };
 int status(const StatusOptions& options);
 
+struct GroupOptions {
+  std::string folder;
+  std::string address;  ///< empty: the one the folder remembers
+  std::string output = "table";
+};
+/// Placement groups: where their bundles are, or what they wait for.
+int list_groups(const GroupOptions& options);
+
 struct DrainOptions {
   std::string node;  ///< its name or id
   std::int64_t grace_s = 30;

@@ -132,6 +132,25 @@ void add_drain(CLI::App& app, DrainOptions& o) {
       ->check(kHostAndPort);
 }
 
+constexpr const char* kGroupFooter =
+    "A program makes them (Session::placement_group): room on nodes that is reserved together. The list says "
+    "where\n"
+    "their bundles are, or what they wait for.\n"
+    "  troupe group list\n"
+    "  troupe group list -o json\n";
+
+void add_group(CLI::App& app, GroupOptions& o) {
+  app.footer(kGroupFooter);
+  app.require_subcommand(1);
+  auto* list = app.add_subcommand("list", "All of them, with the reason of each");
+  list->add_option("-o,--output", o.output, "table, or json for programs")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "json"}));
+  list->add_option("--folder", o.folder, kFolderHelp);
+  list->add_option("--address", o.address, "HOST:PORT of the head [default: as remembered]")
+      ->check(kHostAndPort);
+}
+
 constexpr const char* kFlightHelp = "Say which ranks diverged in a collective that failed, and where";
 constexpr const char* kFlightFooter =
     "Ranks leave dumps of their last 1,000 operations when a collective fails. Those of a machine are found\n"
@@ -241,6 +260,9 @@ int run(int argc, char** argv) {
   key_remove->add_option("name", key_options.remove, "As troupe key list shows it")->required();
   for (auto* command : {key_list, key_remove})
     command->add_option("--folder", key_options.folder, kFolderHelp);
+  GroupOptions group_options;
+  auto* group_command = app.add_subcommand("group", "List placement groups");
+  add_group(*group_command, group_options);
   DrainOptions drain_options;
   auto* drain_command = app.add_subcommand("drain", kDrainHelp);
   add_drain(*drain_command, drain_options);
@@ -278,6 +300,7 @@ int run(int argc, char** argv) {
   if (run_command.parsed()) return run_command.run();
   if (start_command->parsed()) return start(start_options);
   if (status_command->parsed()) return status(status_options);
+  if (group_command->parsed()) return list_groups(group_options);
   if (drain_command->parsed()) return drain(drain_options);
   if (token_command->parsed()) return token(token_options);
   if (key_command->parsed()) return key(key_options);

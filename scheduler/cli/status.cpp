@@ -89,6 +89,10 @@ void print(const wire::StatusAnswer& all) {
                 escape_name(actor.spec.type).c_str(), escape_name(job_name(all, actor.spec.job)).c_str(),
                 to_string(actor.node).c_str(), state_name(actor.state));
   }
+  if (!all.groups.empty()) {
+    std::printf("\n");
+    print_groups(all);
+  }
   for (const auto& spawn : all.waiting) std::printf("waits: %s\n", escape_name(spawn).c_str());
 }
 
@@ -125,8 +129,8 @@ json as_json(const wire::StatusAnswer& all) {
                       {"state", state_name(actor.state)},
                       {"reason", reason}});
   }
-  return {
-      {"head", all.address}, {"nodes", nodes}, {"jobs", jobs}, {"actors", actors}, {"waiting", all.waiting}};
+  return {{"head", all.address}, {"nodes", nodes},         {"jobs", jobs},
+          {"actors", actors},    {"waiting", all.waiting}, {"groups", groups_as_json(all)}};
 }
 
 namespace {
@@ -151,8 +155,12 @@ void write_secret(const std::string& path, const std::string& text) {
 
 }  // namespace
 
+wire::StatusAnswer ask_status(const std::string& folder, const std::string& address) {
+  return ask_for<wire::StatusAnswer>(folder, address, wire::StatusAsk{1});
+}
+
 int status(const StatusOptions& options) {
-  const auto all = ask_for<wire::StatusAnswer>(options.folder, options.address, wire::StatusAsk{1});
+  const auto all = ask_status(options.folder, options.address);
   if (options.json) {
     std::printf("%s\n", as_json(all).dump(2, ' ', false, json::error_handler_t::replace).c_str());
   } else {

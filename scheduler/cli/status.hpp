@@ -12,7 +12,12 @@ namespace troupe::cli {
 const char* state_name(cluster::ActorState state);
 /// Its id where it is not among them.
 std::string job_name(const wire::StatusAnswer& all, JobId id);
-/// {"head", "nodes", "jobs", "actors", "waiting"}: what troupe status --json prints.
+/// Asks the head; an empty address: the one that the folder remembers. Throws Error.
+wire::StatusAnswer ask_status(const std::string& folder, const std::string& address);
+/// Placement groups: a table, and what troupe group list -o json prints.
+void print_groups(const wire::StatusAnswer& all);
+nlohmann::json groups_as_json(const wire::StatusAnswer& all);
+/// {"head", "nodes", "jobs", "actors", "groups", "waiting"}: what troupe status --json prints.
 nlohmann::json as_json(const wire::StatusAnswer& all);
 
 }  // namespace troupe::cli

@@ -49,6 +49,6 @@ check() {  # check LANGUAGE FOLDER PATTERN PAGES...: prints the blocks that no f
 }
 
 code=0
-check cpp examples '*.[ch]pp' README.md docs/actors.md docs/ddp.md docs/data-parallel.md docs/horovod.md docs/jobs.md docs/launch.md docs/tasks-and-objects.md docs/use-it.md || code=1
+check cpp examples '*.[ch]pp' README.md docs/actors.md docs/ddp.md docs/data-parallel.md docs/horovod.md docs/jobs.md docs/launch.md docs/placement.md docs/tasks-and-objects.md docs/use-it.md || code=1
 check cmake tests/package CMakeLists.txt docs/use-it.md || code=1
 exit "$code"

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMostNodes = 500, kMostJobs = 200, kMostKinds = 200, kMostWaiting = 100,
-                      kMostDeployments = 200;
+                      kMostDeployments = 200, kMostGroups = 100;
 
 std::string lower(std::string_view text) {
   std::string all(text);
@@ -84,10 +84,12 @@ json snapshot_of(const ClusterView& view) {
       {"nodes", status.nodes.size() - std::min(status.nodes.size(), kMostNodes)},
       {"jobs", view.jobs.size() - all["jobs"].size()},
       {"actors", kinds_left_out},
+      {"groups", status.groups.size() - std::min(status.groups.size(), kMostGroups)},
       {"waiting", status.waiting.size() - std::min(status.waiting.size(), kMostWaiting)},
       {"deployments", view.deployments.size() - std::min(view.deployments.size(), kMostDeployments)}};
   keep_first(all["nodes"], kMostNodes);
   keep_first(all["waiting"], kMostWaiting);
+  keep_first(all["groups"], kMostGroups);
   all["sweeps"] = parsed(view.sweeps);
   all["deployments"] = view.deployments;
   keep_first(all["deployments"], kMostDeployments);

@@ -15,6 +15,7 @@ expect 'start status stop' troupe st
 expect '--address' troupe start --a
 expect 'submit status stop' troupe job s
 expect 'status scale stop' troupe serve s
+expect 'list' troupe group l
 expect '--pid --port' troupe serve scale --p
 expect '--name --node-dir --num-cpus --num-gpus' troupe job submit --n
 expect '--no-python --nnodes --nproc-per-node --node-rank' troupe run --n
