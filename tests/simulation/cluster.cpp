@@ -479,6 +479,8 @@ void Cluster::check_settled() {
     if (actor.record.state != cluster::ActorState::kDead)
       world.violation("the head believes that actor " + to_string(id) + " lives");
   }
+  if (!head->machine.cluster().groups().all().empty()) world.violation("a placement group outlived its job");
+  if (!disk.storage.scan("group/")->empty()) world.violation("a placement group outlived its job on disk");
   for (const Node* node : nodes) {
     if (!head->machine.cluster().nodes().contains(node->info.id))
       world.violation(node->name + " is not back in the cluster");

@@ -145,6 +145,58 @@ CallerActor::CallerActor()
       number_(cluster_.load.new_echo()),
       callees_(3) {
   for (std::size_t at = 0; at < callees_.size(); ++at) fill(at);
+  make_group_later();
+}
+
+// Placement groups: a few at a time, for a few seconds each.
+
+Future<wire::GroupAnswer> CallerActor::ask(cluster::GroupVerb verb, GroupId group, cluster::GroupSpec spec) {
+  const auto asking = process_.expect("an answer about a placement group", seconds(80));
+  const Future<wire::GroupAnswer> answer(me_.process().group(verb, group, std::move(spec)));
+  answer.then([this, asking](const Result<wire::GroupAnswer>&) { process_.met(asking); });
+  return answer;
+}
+
+void CallerActor::make_group_later() {
+  me_.run_after(cluster_.world.between(milliseconds(50), seconds(2)), [this] {
+    if (cluster_.job_done || cluster_.faults_over) return;  // the job needs the room to end
+    make_group();
+    make_group_later();
+  });
+}
+
+void CallerActor::make_group() {
+  World& world = cluster_.world;
+  cluster::GroupSpec spec;
+  spec.strategy = static_cast<PlacementStrategy>(world.random.below(4));
+  const std::size_t bundles = 1 + world.random.below(3);
+  for (std::size_t i = 0; i < bundles; ++i)
+    spec.bundles.push_back({static_cast<std::int64_t>(1 + world.random.below(10)) * cluster::kCpu / 10, 0});
+  ask(cluster::GroupVerb::kMake, {}, spec).then([this](const Result<wire::GroupAnswer>& made) {
+    if (!made) return cluster_.world.trace(process_.name, "no group: " + made.error().message());
+    const GroupId group = made->status.record.group;
+    groups_[group];
+    ask(cluster::GroupVerb::kAwait, group).then([this](const Result<wire::GroupAnswer>& ready) {
+      if (ready) ++cluster_.load.groups_ready;
+    });
+    me_.run_after(cluster_.world.between(milliseconds(1), seconds(6)),
+                  [this, group] { remove_group(group); });
+  });
+}
+
+void CallerActor::remove_group(GroupId group) {
+  const auto in_it = groups_.extract(group).mapped();
+  ask(cluster::GroupVerb::kRemove, group)
+      .then([this, group, in_it](const Result<wire::GroupAnswer>& removed) {
+        if (!removed) {
+          if (process_.has_lost_node()) return;  // the job ends
+          groups_[group] = in_it;
+          me_.run_after(milliseconds(500), [this, group] { remove_group(group); });
+          return;
+        }
+        ++cluster_.load.groups_removed;
+        for (const std::uint64_t number : in_it) cluster_.load.killed(number, process_);
+      });
 }
 
 void CallerActor::fill(std::size_t at) {
@@ -157,6 +209,16 @@ void CallerActor::fill(std::size_t at) {
   if (world.chance(0.5) && !cluster_.nodes.empty()) {
     const Node* on = cluster_.nodes[world.random.below(cluster_.nodes.size())];
     if (on->is_member) options.node = on->info.id;
+  }
+  if (!groups_.empty() && world.chance(0.5)) {
+    auto in = groups_.begin();
+    std::advance(in, static_cast<std::ptrdiff_t>(world.random.below(groups_.size())));
+    options.node = {};
+    options.isolated = true;
+    options.num_cpus = static_cast<double>(world.random.below(6)) / 10;
+    options.placement_group = in->first;
+    if (world.chance(0.3)) options.bundle = 0;
+    in->second.push_back(number);
   }
   if (options.isolated && world.chance(0.6)) {
     options.max_restarts = static_cast<int>(world.random.below(4)) - 1;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/client/session.hpp"
+#include "runtime/wire/messages.hpp"
 #include "tests/simulation/world.hpp"
 
 namespace troupe::sim {
@@ -46,6 +47,8 @@ class Load {
   long errors = 0;
   long deaths_told = 0;
   long restarted = 0;  ///< lives but the first
+  long groups_ready = 0;
+  long groups_removed = 0;
 
  private:
   struct Echo {
@@ -92,7 +95,7 @@ class EchoActor {
   std::map<ActorId, std::uint64_t> sequences_;   ///< of its own calls
 };
 
-/// Calls. A light actor of its process.
+/// Calls, makes placement groups, and has some of those whom it calls in them. A light actor of its process.
 class CallerActor {
  public:
   CallerActor();
@@ -104,6 +107,10 @@ class CallerActor {
     std::uint64_t sequence = 0;
     std::uint64_t life = 0;  ///< the last that an answer came from
   };
+  void make_group_later();
+  void make_group();
+  void remove_group(GroupId group);
+  Future<wire::GroupAnswer> ask(cluster::GroupVerb verb, GroupId group, cluster::GroupSpec spec = {});
   void fill(std::size_t at);
   void up(std::size_t at, std::uint64_t number, const ActorHandle<EchoActor>& handle);
   void call(std::size_t at);
@@ -115,6 +122,7 @@ class CallerActor {
   Cluster& cluster_;
   const std::uint64_t number_;
   std::vector<Callee> callees_;
+  std::map<GroupId, std::vector<std::uint64_t>> groups_;  ///< that were made: who was spawned into them
 };
 
 }  // namespace troupe::sim

@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
     }
   }
   int broken = 0;
-  long answers = 0, errors = 0, deaths = 0, restarted = 0;
+  long answers = 0, errors = 0, deaths = 0, restarted = 0, groups_ready = 0, groups_removed = 0;
   long commits = 0, generations = 0, transfers = 0, followed = 0, rewinds = 0, heads = 0, drivers = 0;
   for (std::uint64_t s = seed; s < seed + count; ++s) {
     troupe::sim::Scenario scenario = troupe::sim::draw_scenario(s);
@@ -91,6 +91,8 @@ int main(int argc, char** argv) {
     errors += cluster.load.errors;
     deaths += cluster.load.deaths_told;
     restarted += cluster.load.restarted;
+    groups_ready += cluster.load.groups_ready;
+    groups_removed += cluster.load.groups_removed;
     drivers += cluster.driver_starts;
     if (bad) {
       std::printf("\nThe last events of seed %llu:\n", static_cast<unsigned long long>(s));
@@ -110,6 +112,7 @@ int main(int argc, char** argv) {
       commits, generations, transfers, followed, rewinds, heads, drivers);
   std::printf("%ld calls answered, %ld failed, %ld deaths told, %ld actors started again\n", answers, errors,
               deaths, restarted);
+  std::printf("%ld placement groups got their room, %ld were removed\n", groups_ready, groups_removed);
   std::printf("%d of %llu seeds broke an invariant\n", broken, static_cast<unsigned long long>(count));
   return broken == 0 ? 0 : 1;
 }

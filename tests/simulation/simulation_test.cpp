@@ -25,6 +25,7 @@ struct Outcome {
   long calls_failed = 0;
   long deaths_told = 0;
   long restarted = 0;
+  long groups_ready = 0;
 };
 
 Outcome simulate(std::uint64_t seed, const Scenario& broken = {}) {
@@ -33,9 +34,9 @@ Outcome simulate(std::uint64_t seed, const Scenario& broken = {}) {
   scenario.floor = broken.floor;
   Cluster cluster(std::move(scenario), false);
   cluster.run();
-  return {cluster.world.violated(), cluster.world.trace_hash(), cluster.rewinds,      cluster.transfers,
-          cluster.followed,         cluster.generations,        cluster.states_taken, cluster.load.errors,
-          cluster.load.deaths_told, cluster.load.restarted};
+  return {cluster.world.violated(), cluster.world.trace_hash(), cluster.rewinds,          cluster.transfers,
+          cluster.followed,         cluster.generations,        cluster.states_taken,     cluster.load.errors,
+          cluster.load.deaths_told, cluster.load.restarted,     cluster.load.groups_ready};
 }
 
 /// The first of 5,000 seeds that finds the broken rule, or -1.
@@ -56,7 +57,7 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
   const std::uint64_t first = from_environment("TROUPE_SIM_SEED", 1);
   const std::uint64_t count = from_environment("TROUPE_SIM_COUNT", 1250);
   long rewinds = 0, transfers = 0, followed = 0, generations = 0, states_taken = 0, calls_failed = 0,
-       deaths_told = 0, restarted = 0;
+       deaths_told = 0, restarted = 0, groups_ready = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     const Outcome outcome = simulate(seed);
     if (!outcome.violated.empty()) {
@@ -70,6 +71,7 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     calls_failed += outcome.calls_failed;
     deaths_told += outcome.deaths_told;
     restarted += outcome.restarted;
+    groups_ready += outcome.groups_ready;
   }
   // The faults hit what they are for; a simulator that breaks nothing proves nothing.
   if (count >= 1250) {
@@ -79,6 +81,7 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     CHECK(calls_failed > 1000);
     CHECK(deaths_told > 500);
     CHECK(restarted > 75);
+    CHECK(groups_ready > 500);
     CHECK(states_taken > static_cast<long>(count));
     CHECK(generations > static_cast<long>(count) * 3 / 2);
   }
