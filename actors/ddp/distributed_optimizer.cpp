@@ -234,7 +234,7 @@ void DistributedOptimizer::done(std::size_t index) {
 
 std::function<void()> DistributedOptimizer::launch(std::size_t bucket) {
   const torch::Tensor flat = laid_.flat[bucket];
-  const double predivide = options_.gradient_predivide_factor;
+  const double predivide = group_->size() == 1 ? 1 : options_.gradient_predivide_factor;
   if (predivide != 1) flat.div_(predivide);
   const bool compresses = options_.compression == Compression::kFp16 && flat.element_size() > 2;
   const torch::Tensor sent = compresses ? flat.to(torch::kFloat16) : flat;

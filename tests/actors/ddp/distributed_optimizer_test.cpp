@@ -142,6 +142,7 @@ TEST_CASE("100 steps agree with Horovod's formulas to 1e-5, and ranks with each 
       Setting{"average of Adam", 2, {}, true}, Setting{"3 passes", 2, {.backward_passes_per_step = 3}},
       Setting{"fp16", 2, {.compression = Compression::kFp16}},
       Setting{"predivide", 2, {.gradient_predivide_factor = 4}},
+      Setting{"predivide of one rank", 1, {.gradient_predivide_factor = 4}},
       Setting{"adasum", 2, {.op = GradientOp::kAdasum}},
       Setting{"adasum of 4", 4, {.op = GradientOp::kAdasum}},
       Setting{
