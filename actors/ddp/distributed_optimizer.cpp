@@ -275,8 +275,8 @@ void DistributedOptimizer::finish() {
 
 void DistributedOptimizer::synchronize() {
   if (is_adasum() || synchronized_) return;
-  check_hooks();
   try {
+    check_hooks();
     const torch::NoGradGuard no_grad;
     if (!begun_) begin();
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -316,9 +316,9 @@ torch::Tensor DistributedOptimizer::step(const torch::optim::Optimizer::LossClos
 
 /// The optimizer steps on this rank's gradients, and what it changed is reduced.
 torch::Tensor DistributedOptimizer::step_adasum(const torch::optim::Optimizer::LossClosure& closure) {
-  check_hooks();
   torch::Tensor loss;
   try {
+    check_hooks();
     {
       const torch::NoGradGuard no_grad;
       starts_.resize(parameters_.size());

@@ -400,6 +400,22 @@ TEST_CASE("parameters whose data were replaced are named") {
                         optimizer.step();
                       }),
              Catch::Contains("BadConfig: parameter first.weight is not reduced"));
+  // On one rank alone: the others do not wait for it.
+  const auto op = GENERATE(GradientOp::kAverage, GradientOp::kAdasum);
+  const auto said = fork_ddp(2, [&](const Group& group) {
+    Pair net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    DistributedOptimizer optimizer(sgd, net->named_parameters(), group, {.op = op});
+    net->forward(input(0)).sum().backward();
+    if (group->rank() == 1) net->to(torch::kFloat64);
+    return thrown_by([&] {
+      optimizer.step();
+      optimizer.step();
+    });
+  });
+  CHECK_THAT(said[0],
+             Catch::Contains("CollectiveAborted: ") && Catch::Contains("first.weight is not reduced"));
+  CHECK_THAT(said[1], Catch::Contains("BadConfig: parameter first.weight is not reduced"));
 }
 
 TEST_CASE("one backward too many, or a sparse gradient, is said and ends the group") {
