@@ -166,7 +166,8 @@ DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
       hooks_(parameters_, [this](std::size_t index) { gradient_ready(index); }) {}
 
 DistributedOptimizer::~DistributedOptimizer() {
-  if (launched_.empty()) return;
+  if (std::none_of(launched_.begin(), launched_.end(), [](const auto& bucket) { return bool(bucket); }))
+    return;
   try {  // others may be at what it sends
     if (group_->abort_reason().empty()) group_->abort("a DistributedOptimizer ended in the middle of a step");
     group_->await_quiet();

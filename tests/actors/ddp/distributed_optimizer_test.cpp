@@ -392,6 +392,20 @@ TEST_CASE("calls of a DistributedOptimizer in the wrong order are errors, and th
       Contains("cannot skip the synchronisation"));
 }
 
+TEST_CASE("a DistributedOptimizer that has launched nothing ends without the group") {
+  const auto said = fork_ddp(2, [](const Group& group) {
+    Pair net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    {
+      DistributedOptimizer optimizer(sgd, net->named_parameters(), group, {.backward_passes_per_step = 2});
+      net->forward(input(0)).sum().backward();
+    }
+    group->barrier()->wait();  // both have ended theirs
+    return std::string();
+  });
+  for (const std::string& text : said) CHECK(text == "");
+}
+
 TEST_CASE("parameters whose data were replaced are named") {
   CHECK_THAT(error_of(1,
                       [](const Group& group, Pair& net, torch::optim::Optimizer& sgd) {
