@@ -188,7 +188,11 @@ void DistributedOptimizer::gradient_ready(std::size_t index) {
           "call step() of the DistributedOptimizer, or synchronize(), after so many backwards, or give "
           "a larger number");
     }
-    synchronized_ = false;
+    if (synchronized_) {
+      throw BadConfig("the gradient of " + parameter.name + " came after synchronize()",
+                      "it would be added to what all ranks have, on this rank alone",
+                      "call step() or zero_grad() of the DistributedOptimizer before the next backward");
+    }
     if (!begun_) begin();
     if (++passes_[index] == options_.backward_passes_per_step && !is_adasum()) take(index);
   } catch (...) {
@@ -305,6 +309,7 @@ torch::Tensor DistributedOptimizer::step(const torch::optim::Optimizer::LossClos
     loss = optimizer_.step([&] {
       torch::Tensor value = closure();
       reduce();
+      synchronized_ = false;  // it may be called again
       return value;
     });
   } else {

@@ -82,7 +82,8 @@ class DistributedOptimizer {
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
   /// Ends the reduction: behind it every `.grad` is what all ranks have. What this rank has no gradient for
-  /// counts as zeros. To clip, say; the step that follows does not reduce again. Does nothing with kAdasum.
+  /// counts as zeros. To clip, say; the step that follows does not reduce again. A backward between them is
+  /// an error. Does nothing with kAdasum.
   void synchronize();
   /// synchronize(), unless it was called since the last step, and the optimizer's step. A closure's gradients
   /// are reduced each time it was called.
@@ -144,7 +145,7 @@ class DistributedOptimizer {
   BucketViews laid_;
 
   bool reduces_ = true;        ///< step() does
-  bool synchronized_ = false;  ///< since the last step and backward
+  bool synchronized_ = false;  ///< since the last step and zero_grad()
 
   // Since the last reduction.
   std::uint64_t reductions_ = 0;  ///< begun so far

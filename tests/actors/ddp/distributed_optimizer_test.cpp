@@ -432,7 +432,7 @@ TEST_CASE("parameters whose data were replaced are named") {
   CHECK_THAT(said[1], Catch::Contains("BadConfig: parameter first.weight is not reduced"));
 }
 
-TEST_CASE("one backward too many, or a sparse gradient, is said and ends the group") {
+TEST_CASE("one backward too many, one after synchronize(), or a sparse gradient is said and ends the group") {
   using Catch::Contains;
   const auto said = fork_ddp(2, [](const Group& group) {
     Pair net;
@@ -447,6 +447,20 @@ TEST_CASE("one backward too many, or a sparse gradient, is said and ends the gro
   CHECK_THAT(said[0], Contains("CollectiveAborted") && Contains("came once more before a step"));
   CHECK_THAT(said[1], Contains("BadConfig") && Contains("second.bias came once more before a step") &&
                           Contains("backward_passes_per_step is 2"));
+  const auto late = fork_ddp(2, [](const Group& group) {
+    Pair net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    DistributedOptimizer optimizer(sgd, net->named_parameters(), group);
+    return thrown_by([&] {
+      net->forward(input(0)).sum().backward();
+      optimizer.synchronize();
+      if (group->rank() == 1) net->forward(input(0)).sum().backward();
+      optimizer.step();
+      optimizer.synchronize();  // rank 1 never comes to it
+    });
+  });
+  CHECK_THAT(late[0], Contains("CollectiveAborted") && Contains("came after synchronize()"));
+  CHECK_THAT(late[1], Contains("BadConfig") && Contains("second.bias came after synchronize()"));
   const auto sparse = fork_ddp(2, [](const Group& group) {
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(5, 3).sparse(true));
     torch::optim::SGD sgd(table->parameters(), 1.0);
