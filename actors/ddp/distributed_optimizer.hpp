@@ -86,7 +86,8 @@ class DistributedOptimizer {
   /// an error. Does nothing with kAdasum.
   void synchronize();
   /// synchronize(), unless it was called since the last step, and the optimizer's step. A closure's gradients
-  /// are reduced each time it was called.
+  /// are reduced each time it was called; its loss is not. LBFGS decides by the loss how often it calls it:
+  /// return the mean over the ranks there, or ranks part.
   torch::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
   /// The optimizer's. Throws BadConfig between a backward and the step or synchronize(): gradients are on
   /// their way then.
