@@ -223,6 +223,7 @@ void run_elastic(std::shared_ptr<ProcessGroup> group, ElasticState& state,
     try {
       state.sync(*group);
       body(group);
+      group->host_group().barrier()->wait();  // the last step of another may fail yet
       return;
     } catch (const CollectiveAborted& error) {
       if (resets == reset_limit) throw;

@@ -85,6 +85,26 @@ TEST_CASE("after the death of a rank the others go on from the last commit witho
   CHECK(said[2] == said[0]);
 }
 
+TEST_CASE("a rank that dies when others are through with their last step takes them back to the commit") {
+  const TempFolder folder;
+  const std::string url = "file://" + folder.path() + "/meeting";
+  const auto said = fork_ddp(3, [&](const Group& place) -> std::string {
+    const int me = place->rank();
+    const Group first =
+        collectives::init_process_group("native", url + "?rank=" + std::to_string(me) + "&world_size=3");
+    Program program;
+    int begun = 0;
+    run_elastic(first, program.state, [&](const Group& group) {
+      ++begun;
+      program.step += group->size();
+      if (me == 1) ::raise(SIGKILL);
+    });
+    return std::to_string(begun) + " times, " + std::to_string(program.step);
+  });
+  CHECK(said[0] == "2 times, 2");
+  CHECK(said[2] == said[0]);
+}
+
 TEST_CASE("a run that begins anew from a commit's file has the bits of one that was never stopped") {
   const TempFolder folder;
   const auto run = [](const std::string& file, int until) {
