@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <span>
 #include <sstream>
@@ -57,6 +58,11 @@ void write_whole(const std::string& path, const std::string& bytes) {
     if (::fsync(fd.get()) != 0) failed("fsync");
   }
   if (std::rename(temporary.c_str(), path.c_str()) != 0) failed("rename");
+}
+
+/// Nobody waits for a rank that failed by itself.
+void abort_with(ProcessGroup& group, const std::exception& error) {
+  if (group.abort_reason().empty()) group.abort("rank " + std::to_string(group.rank()) + ": " + error.what());
 }
 
 }  // namespace
@@ -222,7 +228,12 @@ void run_elastic(std::shared_ptr<ProcessGroup> group, ElasticState& state,
     std::string why;
     try {
       state.sync(*group);
-      body(group);
+      try {
+        body(group);
+      } catch (const std::exception& error) {
+        abort_with(*group, error);
+        throw;
+      }
       group->host_group().barrier()->wait();  // the last step of another may fail yet
       return;
     } catch (const CollectiveAborted& error) {

@@ -92,12 +92,13 @@ class ElasticState {
   bool writes_ = false;  ///< it is rank 0
 };
 
-/// Runs `body` with the group, until it has returned on every rank. When a rank dies, or another collective
-/// of the group fails, the others restore the last commit, form a group of those that are left
+/// Runs `body` with the group, until it has returned on every rank: within the group's timeout of each other,
+/// so what one rank does alone at the end comes after run_elastic. When a rank dies, or another collective of
+/// the group fails, the others restore the last commit, form a group of those that are left
 /// (ProcessGroup::rebuild), sync and run `body` again, so make there what belongs to a group:
-/// DistributedOptimizer, samplers. Collective. Throws what else `body` throws, and CollectiveAborted or
-/// Timeout when it has begun anew `reset_limit` times: give 0 under a launcher that starts all ranks again
-/// when one dies, as `troupe run --max-restarts` does.
+/// DistributedOptimizer, samplers. Collective. Throws what else `body` throws, on that rank: the others go on
+/// as after its death. Throws CollectiveAborted or Timeout when it has begun anew `reset_limit` times: give 0
+/// under a launcher that starts all ranks again when one dies, as `troupe run --max-restarts` does.
 void run_elastic(std::shared_ptr<collectives::ProcessGroup> group, ElasticState& state,
                  const std::function<void(const std::shared_ptr<collectives::ProcessGroup>&)>& body,
                  int reset_limit = 100);

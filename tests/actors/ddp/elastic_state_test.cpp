@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 
 #include "actors/ddp/distributed_optimizer.hpp"
@@ -103,6 +104,24 @@ TEST_CASE("a rank that dies when others are through with their last step takes t
   });
   CHECK(said[0] == "2 times, 2");
   CHECK(said[2] == said[0]);
+}
+
+TEST_CASE("what the loop throws on one rank reaches the others") {
+  const auto said = fork_ddp(2, [](const Group& place) {
+    Program program;
+    return thrown_by([&] {
+      run_elastic(
+          place, program.state,
+          [&](const Group& group) {
+            if (group->rank() == 1) throw std::out_of_range("no more batches");
+            DistributedOptimizer optimizer(program.adam, program.net->named_parameters(), group);
+            program.train(optimizer);
+          },
+          0);
+    });
+  });
+  CHECK_THAT(said[0], Catch::StartsWith("CollectiveAborted") && Catch::Contains("rank 1: no more batches"));
+  CHECK(said[1] == "other: no more batches");
 }
 
 TEST_CASE("a run that begins anew from a commit's file has the bits of one that was never stopped") {
