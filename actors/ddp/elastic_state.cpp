@@ -36,7 +36,8 @@ torch::Tensor tensor_of(const std::string& text) {
   return bytes;
 }
 std::string characters_of(const torch::Tensor& bytes) {
-  return {static_cast<const char*>(bytes.data_ptr()), bytes.nbytes()};
+  const torch::Tensor dense = bytes.contiguous();
+  return {static_cast<const char*>(dense.data_ptr()), dense.nbytes()};
 }
 
 /// Whole or not at all.
@@ -168,8 +169,25 @@ void ElasticState::read() {
     torch::load(all, options_.file);
   } catch (const c10::Error& error) {
     refuse(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    refuse(error.what());
   }
   if (all.size() < 4) refuse("it is no commit");
+  for (const torch::Tensor& tensor : all) {
+    if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != torch::kStrided)
+      refuse("it has a tensor that no commit has");
+  }
+  const auto check = [&](const torch::Tensor& found, const std::string& name, torch::ScalarType type,
+                         torch::IntArrayRef sizes) {
+    if (found.scalar_type() == type && found.sizes() == sizes) return;
+    std::ostringstream why;
+    why << "it is damaged: " << name << " is " << torch::toString(found.scalar_type()) << ' ' << found.sizes()
+        << " there, and " << torch::toString(type) << ' ' << sizes << " in this program";
+    refuse(why.str());
+  };
+  check(all[0], "its description", torch::kUInt8, {all[0].numel()});
+  check(all[1], "its number", torch::kInt64, {});
+  check(all[2], "the optimizer's description", torch::kUInt8, {all[2].numel()});
   const std::vector<Fact> mine = facts();
   std::istringstream lines(characters_of(all[0]));
   std::string line;
@@ -183,12 +201,25 @@ void ElasticState::read() {
   }
   if (std::getline(lines, line)) refuse("it has more than this program: " + line);
   Commit commit;
-  commit.optimizer = snapshot_for(optimizer_, characters_of(all[2]));
+  try {
+    commit.optimizer = snapshot_for(optimizer_, characters_of(all[2]));
+  } catch (const BadInput& error) {
+    refuse(error.info().why);
+  }
   const std::vector<torch::Tensor*> kept = commit.optimizer.tensors();
   if (all.size() != 4 + tensors_.size() + kept.size()) refuse("it is cut off");
   auto next = all.begin() + 3;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) commit.tensors.push_back(*next++);
-  for (torch::Tensor* tensor : kept) *tensor = *next++;
+  for (const NamedTensor& tensor : tensors_) {
+    check(*next, tensor.name, tensor.tensor.scalar_type(), tensor.tensor.sizes());
+    commit.tensors.push_back(*next++);
+  }
+  for (torch::Tensor* tensor : kept) {
+    check(*next, "what the optimizer keeps", tensor->scalar_type(), tensor->sizes());
+    *tensor = (next++)->contiguous();
+  }
+  std::int64_t values_size = 0;
+  for (const Value& value : values_) values_size += static_cast<std::int64_t>(value.size);
+  check(*next, "the bytes of all values", torch::kUInt8, {values_size});
   const std::string values = characters_of(*next);
   commit.values.assign(values.begin(), values.end());
   last_ = std::move(commit);
@@ -199,14 +230,18 @@ void ElasticState::read() {
 void ElasticState::sync(ProcessGroup& group) {
   check_agreement(group.host_group(), facts());
   writes_ = group.rank() == 0 && !options_.file.empty();
-  if (writes_ && !synced_ && ::access(options_.file.c_str(), F_OK) == 0) {
-    try {
-      read();
-    } catch (const Error& error) {
-      group.abort(error.what());  // the others wait for what it says
-      throw;
-    }
+  try {
+    if (writes_ && !synced_ && ::access(options_.file.c_str(), F_OK) == 0) read();
+    take_newest(group);
+  } catch (const std::exception& error) {
+    abort_with(group, error);
+    throw;
   }
+  synced_ = true;
+}
+
+/// Takes over what the rank with the most commits has.
+void ElasticState::take_newest(ProcessGroup& group) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
   group.host_group().all_gather(std::span(&commits_, 1), all)->wait();
   const auto most = std::max_element(all.begin(), all.end());
@@ -218,7 +253,6 @@ void ElasticState::sync(ProcessGroup& group) {
   for (const Value& value : values_)
     group.host_group().broadcast(std::span(value.bytes, value.size), root)->wait();
   commits_ = *most;
-  synced_ = true;
   last_ = taken();
 }
 

@@ -55,7 +55,7 @@ class ElasticState {
   void restore();
   /// Collective: all ranks go on with the last commit of the one that has the most; the first time of rank
   /// 0's, or its file's. Throws BadConfig where the ranks' models or values differ, BadInput for a file of
-  /// other ones.
+  /// other ones, or a damaged one.
   void sync(collectives::ProcessGroup& group);
 
   /// Whether there is something to restore: behind the first sync() or commit().
@@ -80,6 +80,7 @@ class ElasticState {
   Commit taken() const;
   void write() const;
   void read();
+  void take_newest(collectives::ProcessGroup& group);
 
   torch::nn::Module& module_;
   torch::optim::Optimizer& optimizer_;

@@ -2,12 +2,15 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "actors/ddp/distributed_optimizer.hpp"
 #include "collectives/rendezvous/init.hpp"
@@ -221,6 +224,65 @@ TEST_CASE("an elastic state refuses another program's file and values, with one 
                program.state.add("late", program.step);
              }),
              Contains("it was synced already"));
+}
+
+TEST_CASE("a damaged commit is refused on rank 0, and the others are told") {
+  const TempFolder folder;
+  const std::string file = folder.path() + "/commit";
+  const auto begin = [&] {
+    return fork_ddp(2, [&](const Group& group) {
+      Program program(file);
+      return thrown_by([&] {
+        run_elastic(
+            group, program.state,
+            [&](const Group& of) {
+              DistributedOptimizer optimizer(program.adam, program.net->named_parameters(), of);
+              program.train(optimizer);
+              program.state.commit();
+            },
+            0);
+      });
+    });
+  };
+  CHECK(begin()[0] == "nothing thrown");
+  const auto text = [](const std::string& of) {
+    torch::Tensor bytes = torch::empty({static_cast<std::int64_t>(of.size())}, torch::kUInt8);
+    std::copy(of.begin(), of.end(), bytes.data_ptr<std::uint8_t>());
+    return bytes;
+  };
+  using All = std::vector<torch::Tensor>;
+  struct Damage {
+    const char* said;
+    std::function<void(All&)> make;
+  };
+  // 0 what it is of, 1 its number, 2 the optimizer's fields, 3 to 7 Pair's, 8 the rates, ..., values
+  const std::vector<Damage> damages{
+      {"first.weight is Float [3] there, and Float [8, 8]", [](All& all) { all[3] = torch::ones({3}); }},
+      {"first.weight is Float [1] there", [](All& all) { all[3] = torch::ones({1}); }},
+      {"first.bias is Double [8] there", [](All& all) { all[4] = all[4].to(torch::kFloat64); }},
+      {"what the optimizer keeps is Double [2] there",
+       [](All& all) { all[8] = torch::ones({2}, torch::kFloat64); }},
+      {"the bytes of all values is Byte [3] there",
+       [](All& all) { all.back() = all.back().narrow(0, 0, 3).clone(); }},
+      {"its number is Float [1] there", [](All& all) { all[1] = torch::ones({1}); }},
+      {"its description is Float [2] there", [](All& all) { all[0] = torch::ones({2}); }},
+      {"its field exp_avg does not fit parameter 0",
+       [&](All& all) { all[2] = text("1 exp_avg 6 2 4000000000 4000000000"); }},
+      {"its field exp_avg does not fit parameter 0", [&](All& all) { all[2] = text("1 exp_avg 99 2 8 8"); }},
+      {"it is cut off", [](All& all) { all.erase(all.end() - 2); }},
+  };
+  All good;
+  torch::load(good, file);
+  for (const Damage& damage : damages) {
+    CAPTURE(damage.said);
+    All all = good;
+    damage.make(all);
+    torch::save(all, file);
+    const auto said = begin();
+    CHECK_THAT(said[0], Catch::StartsWith("BadInput: cannot begin with the commit") &&
+                            Catch::Contains(damage.said) && Catch::Contains("remove it to begin anew"));
+    CHECK_THAT(said[1], Catch::StartsWith("CollectiveAborted") && Catch::Contains(damage.said));
+  }
 }
 
 }  // namespace
