@@ -40,13 +40,20 @@ std::string characters_of(const torch::Tensor& bytes) {
   return {static_cast<const char*>(dense.data_ptr()), dense.nbytes()};
 }
 
-/// Whole or not at all.
-void write_whole(const std::string& path, const std::string& bytes) {
+std::string host_name() {
+  char name[256] = "?";
+  (void)::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+/// Whole or not at all, by way of `temporary` in the same folder, which no other process writes.
+void write_whole(const std::string& path, const std::string& temporary, const std::string& bytes) {
   const auto failed = [&](const char* call) {
+    const int error = errno;
+    (void)::unlink(temporary.c_str());
     throw_error(
-        io_error("cannot write the commit " + path + ": " + call, errno, "look at the disk and the folder"));
+        io_error("cannot write the commit " + path + ": " + call, error, "look at the disk and the folder"));
   };
-  const std::string temporary = path + ".new";
   {
     const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (!fd) failed("open");
@@ -59,6 +66,10 @@ void write_whole(const std::string& path, const std::string& bytes) {
     if (::fsync(fd.get()) != 0) failed("fsync");
   }
   if (std::rename(temporary.c_str(), path.c_str()) != 0) failed("rename");
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd || ::fsync(fd.get()) != 0) failed("fsync of the folder");
 }
 
 /// Nobody waits for a rank that failed by itself.
@@ -152,7 +163,9 @@ void ElasticState::write() const {
   all.push_back(tensor_of(std::string(last_.values.begin(), last_.values.end())));
   std::ostringstream bytes;
   torch::save(all, bytes);
-  write_whole(options_.file, bytes.str());
+  const std::string temporary =
+      options_.file + ".new-" + host_name() + '-' + std::to_string(::getpid()) + '-' + to_string(generation_);
+  write_whole(options_.file, temporary, bytes.str());
 }
 
 void ElasticState::read() {
@@ -230,6 +243,7 @@ void ElasticState::read() {
 void ElasticState::sync(ProcessGroup& group) {
   check_agreement(group.host_group(), facts());
   writes_ = group.rank() == 0 && !options_.file.empty();
+  generation_ = group.generation();
   try {
     if (writes_ && !synced_ && ::access(options_.file.c_str(), F_OK) == 0) read();
     take_newest(group);

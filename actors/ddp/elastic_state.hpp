@@ -90,7 +90,8 @@ class ElasticState {
   Commit last_;
   std::uint64_t commits_ = 0;
   bool synced_ = false;
-  bool writes_ = false;  ///< it is rank 0
+  bool writes_ = false;    ///< it is rank 0
+  Generation generation_;  ///< of the group that it was synced in
 };
 
 /// Runs `body` with the group, until it has returned on every rank: within the group's timeout of each other,

@@ -27,6 +27,13 @@ torch::Tensor loss_of(Pair& net, int step, int rank) {
   return (net->forward(input(rank)) - torch::cos(input(step))).square().mean();
 }
 
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
+  return names;
+}
+
 /// What a program trains: Adam on Pair, a step a call.
 struct Program {
   explicit Program(const std::string& file = {}) : state(*net, adam, {file}) { state.add("step", step); }
@@ -151,7 +158,7 @@ TEST_CASE("a run that begins anew from a commit's file has the bits of one that 
   CHECK_THAT(rest[0], Catch::EndsWith(" 8 6"));  // steps 0, 2, 4; 4 again, 6, 8
   CHECK(rest[0].substr(0, rest[0].rfind(' ')) == whole[0].substr(0, whole[0].rfind(' ')));
   CHECK(rest[0] == rest[1]);
-  CHECK(!std::filesystem::exists(folder.path() + "/commit.new"));
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"commit"});
 }
 
 TEST_CASE("restore() takes parameters, buffers, the optimizer and values back, without a group") {
@@ -213,6 +220,15 @@ TEST_CASE("an elastic state refuses another program's file and values, with one 
                program.state.commit();
              }),
              Contains("cannot write the commit"));
+  const TempFolder blocked;
+  CHECK_THAT(error_of([&](const Group& group) {
+               Program program(blocked.path() + "/commit");
+               program.state.sync(*group);
+               std::filesystem::create_directory(blocked.path() + "/commit");
+               program.state.commit();
+             }),
+             Contains("cannot write the commit") && Contains("rename"));
+  CHECK(names_in(blocked.path()) == std::vector<std::string>{"commit"});  // nothing half written
   CHECK_THAT(error_of([](const Group&) {
                Program program;
                program.state.add("step", program.step);
