@@ -19,6 +19,7 @@
 #include "runtime/core/error.hpp"
 #include "runtime/core/fd.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/quiet_thread.hpp"
 
 namespace troupe::train {
 
@@ -89,6 +90,10 @@ ElasticState::ElasticState(torch::nn::Module& module, torch::optim::Optimizer& o
   }
 }
 
+ElasticState::~ElasticState() {
+  if (writer_.joinable()) writer_.join();
+}
+
 void ElasticState::add_bytes(std::string name, std::uint8_t* bytes, std::size_t size) {
   const auto refuse = [&](const char* why, const char* todo) {
     throw BadConfig("cannot add the value " + name + " to an elastic state", why, todo);
@@ -118,7 +123,14 @@ ElasticState::Commit ElasticState::taken() const {
   return commit;
 }
 
+void ElasticState::flush() {
+  if (!writer_.joinable()) return;
+  writer_.join();
+  written_.get();
+}
+
 void ElasticState::commit() {
+  flush();
   last_ = taken();
   ++commits_;
   if (writes_) write();
@@ -151,7 +163,7 @@ void ElasticState::restore() {
 
 /// The file: torch::save of tensors. What it is of, as text; the number of the commit; the optimizer's
 /// fields, as text; parameters and buffers; what the optimizer keeps; values.
-void ElasticState::write() const {
+void ElasticState::write() {
   std::string of;
   for (const Fact& fact : facts()) of += fact.name + '\t' + fact.value + '\n';
   std::vector<torch::Tensor> all{tensor_of(of),
@@ -161,11 +173,15 @@ void ElasticState::write() const {
   OptimizerSnapshot optimizer = last_.optimizer;
   for (const torch::Tensor* tensor : optimizer.tensors()) all.push_back(*tensor);
   all.push_back(tensor_of(std::string(last_.values.begin(), last_.values.end())));
-  std::ostringstream bytes;
-  torch::save(all, bytes);
   const std::string temporary =
       options_.file + ".new-" + host_name() + '-' + std::to_string(::getpid()) + '-' + to_string(generation_);
-  write_whole(options_.file, temporary, bytes.str());
+  std::packaged_task<void()> task([all, temporary, file = options_.file] {  // nobody writes to a commit
+    std::ostringstream bytes;
+    torch::save(all, bytes);
+    write_whole(file, temporary, bytes.str());
+  });
+  written_ = task.get_future();
+  writer_ = start_quiet_thread(std::move(task));
 }
 
 void ElasticState::read() {
@@ -283,7 +299,7 @@ void run_elastic(std::shared_ptr<ProcessGroup> group, ElasticState& state,
         throw;
       }
       group->host_group().barrier()->wait();  // the last step of another may fail yet
-      return;
+      break;
     } catch (const CollectiveAborted& error) {
       if (resets == reset_limit) throw;
       why = error.what();
@@ -295,6 +311,7 @@ void run_elastic(std::shared_ptr<ProcessGroup> group, ElasticState& state,
     group = group->rebuild();
     if (state.has_commit()) state.restore();
   }
+  state.flush();  // nobody waits for the disk now
 }
 
 }  // namespace troupe::train

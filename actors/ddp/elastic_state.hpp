@@ -18,8 +18,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -41,6 +43,9 @@ class ElasticState {
  public:
   /// `module` and `optimizer` live longer.
   ElasticState(torch::nn::Module& module, torch::optim::Optimizer& optimizer, ElasticOptions options = {});
+  ~ElasticState();
+  ElasticState(const ElasticState&) = delete;
+  ElasticState& operator=(const ElasticState&) = delete;
 
   /// A number, or a struct without pointers, that lives longer: in the same order on every rank, before the
   /// first sync(). Throws BadConfig for a name that is there already, and later.
@@ -49,8 +54,11 @@ class ElasticState {
     add_bytes(std::move(name), reinterpret_cast<std::uint8_t*>(&value), sizeof value);
   }
 
-  /// Keeps a copy of all of it, on every rank. Throws IoError where the file cannot be written.
+  /// Keeps a copy of all of it, on every rank. The file is written meanwhile, and the next commit waits for
+  /// it; throws IoError where that one could not be written.
   void commit();
+  /// Waits for the file. Throws IoError where it could not be written. run_elastic calls it at the end.
+  void flush();
   /// Back to the last commit. Gradients are dropped.
   void restore();
   /// Collective: all ranks go on with the last commit of the one that has the most; the first time of rank
@@ -78,7 +86,7 @@ class ElasticState {
   void add_bytes(std::string name, std::uint8_t* bytes, std::size_t size);
   std::vector<Fact> facts() const;
   Commit taken() const;
-  void write() const;
+  void write();
   void read();
   void take_newest(collectives::ProcessGroup& group);
 
@@ -90,6 +98,8 @@ class ElasticState {
   Commit last_;
   std::uint64_t commits_ = 0;
   bool synced_ = false;
+  std::thread writer_;  ///< of the last commit's file
+  std::future<void> written_;
   bool writes_ = false;    ///< it is rank 0
   Generation generation_;  ///< of the group that it was synced in
 };

@@ -192,6 +192,7 @@ TEST_CASE("an elastic state refuses another program's file and values, with one 
           Program program(folder.path() + "/commit");
           program.state.sync(*group);
           program.state.commit();
+          program.state.flush();
         }) == "nothing thrown");
   CHECK_THAT(error_of([&](const Group& group) {
                Pair wide(12);
@@ -218,6 +219,7 @@ TEST_CASE("an elastic state refuses another program's file and values, with one 
                Program program(folder.path() + "/no/such");
                program.state.sync(*group);
                program.state.commit();
+               program.state.commit();  // waits for the one before
              }),
              Contains("cannot write the commit"));
   const TempFolder blocked;
@@ -226,6 +228,7 @@ TEST_CASE("an elastic state refuses another program's file and values, with one 
                program.state.sync(*group);
                std::filesystem::create_directory(blocked.path() + "/commit");
                program.state.commit();
+               program.state.flush();
              }),
              Contains("cannot write the commit") && Contains("rename"));
   CHECK(names_in(blocked.path()) == std::vector<std::string>{"commit"});  // nothing half written
