@@ -166,7 +166,8 @@ DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
       hooks_(parameters_, [this](std::size_t index) { gradient_ready(index); }) {}
 
 DistributedOptimizer::~DistributedOptimizer() {
-  if (launched_.empty()) return;
+  if (std::none_of(launched_.begin(), launched_.end(), [](const auto& bucket) { return bool(bucket); }))
+    return;
   try {  // others may be at what it sends
     if (group_->abort_reason().empty()) group_->abort("a DistributedOptimizer ended in the middle of a step");
     group_->await_quiet();
@@ -187,7 +188,11 @@ void DistributedOptimizer::gradient_ready(std::size_t index) {
           "call step() of the DistributedOptimizer, or synchronize(), after so many backwards, or give "
           "a larger number");
     }
-    synchronized_ = false;
+    if (synchronized_) {
+      throw BadConfig("the gradient of " + parameter.name + " came after synchronize()",
+                      "it would be added to what all ranks have, on this rank alone",
+                      "call step() or zero_grad() of the DistributedOptimizer before the next backward");
+    }
     if (!begun_) begin();
     if (++passes_[index] == options_.backward_passes_per_step && !is_adasum()) take(index);
   } catch (...) {
@@ -234,7 +239,7 @@ void DistributedOptimizer::done(std::size_t index) {
 
 std::function<void()> DistributedOptimizer::launch(std::size_t bucket) {
   const torch::Tensor flat = laid_.flat[bucket];
-  const double predivide = options_.gradient_predivide_factor;
+  const double predivide = group_->size() == 1 ? 1 : options_.gradient_predivide_factor;
   if (predivide != 1) flat.div_(predivide);
   const bool compresses = options_.compression == Compression::kFp16 && flat.element_size() > 2;
   const torch::Tensor sent = compresses ? flat.to(torch::kFloat16) : flat;
@@ -275,8 +280,8 @@ void DistributedOptimizer::finish() {
 
 void DistributedOptimizer::synchronize() {
   if (is_adasum() || synchronized_) return;
-  check_hooks();
   try {
+    check_hooks();
     const torch::NoGradGuard no_grad;
     if (!begun_) begin();
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -304,6 +309,7 @@ torch::Tensor DistributedOptimizer::step(const torch::optim::Optimizer::LossClos
     loss = optimizer_.step([&] {
       torch::Tensor value = closure();
       reduce();
+      synchronized_ = false;  // it may be called again
       return value;
     });
   } else {
@@ -316,9 +322,9 @@ torch::Tensor DistributedOptimizer::step(const torch::optim::Optimizer::LossClos
 
 /// The optimizer steps on this rank's gradients, and what it changed is reduced.
 torch::Tensor DistributedOptimizer::step_adasum(const torch::optim::Optimizer::LossClosure& closure) {
-  check_hooks();
   torch::Tensor loss;
   try {
+    check_hooks();
     {
       const torch::NoGradGuard no_grad;
       starts_.resize(parameters_.size());

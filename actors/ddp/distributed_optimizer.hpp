@@ -82,10 +82,12 @@ class DistributedOptimizer {
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
   /// Ends the reduction: behind it every `.grad` is what all ranks have. What this rank has no gradient for
-  /// counts as zeros. To clip, say; the step that follows does not reduce again. Does nothing with kAdasum.
+  /// counts as zeros. To clip, say; the step that follows does not reduce again. A backward between them is
+  /// an error. Does nothing with kAdasum.
   void synchronize();
   /// synchronize(), unless it was called since the last step, and the optimizer's step. A closure's gradients
-  /// are reduced each time it was called.
+  /// are reduced each time it was called; its loss is not. LBFGS decides by the loss how often it calls it:
+  /// return the mean over the ranks there, or ranks part.
   torch::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
   /// The optimizer's. Throws BadConfig between a backward and the step or synchronize(): gradients are on
   /// their way then.
@@ -144,7 +146,7 @@ class DistributedOptimizer {
   BucketViews laid_;
 
   bool reduces_ = true;        ///< step() does
-  bool synchronized_ = false;  ///< since the last step and backward
+  bool synchronized_ = false;  ///< since the last step and zero_grad()
 
   // Since the last reduction.
   std::uint64_t reductions_ = 0;  ///< begun so far

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <span>
 #include <sstream>
@@ -18,6 +19,7 @@
 #include "runtime/core/error.hpp"
 #include "runtime/core/fd.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/quiet_thread.hpp"
 
 namespace troupe::train {
 
@@ -35,16 +37,24 @@ torch::Tensor tensor_of(const std::string& text) {
   return bytes;
 }
 std::string characters_of(const torch::Tensor& bytes) {
-  return {static_cast<const char*>(bytes.data_ptr()), bytes.nbytes()};
+  const torch::Tensor dense = bytes.contiguous();
+  return {static_cast<const char*>(dense.data_ptr()), dense.nbytes()};
 }
 
-/// Whole or not at all.
-void write_whole(const std::string& path, const std::string& bytes) {
+std::string host_name() {
+  char name[256] = "?";
+  (void)::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+/// Whole or not at all, by way of `temporary` in the same folder, which no other process writes.
+void write_whole(const std::string& path, const std::string& temporary, const std::string& bytes) {
   const auto failed = [&](const char* call) {
+    const int error = errno;
+    (void)::unlink(temporary.c_str());
     throw_error(
-        io_error("cannot write the commit " + path + ": " + call, errno, "look at the disk and the folder"));
+        io_error("cannot write the commit " + path + ": " + call, error, "look at the disk and the folder"));
   };
-  const std::string temporary = path + ".new";
   {
     const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (!fd) failed("open");
@@ -57,6 +67,15 @@ void write_whole(const std::string& path, const std::string& bytes) {
     if (::fsync(fd.get()) != 0) failed("fsync");
   }
   if (std::rename(temporary.c_str(), path.c_str()) != 0) failed("rename");
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd || ::fsync(fd.get()) != 0) failed("fsync of the folder");
+}
+
+/// Nobody waits for a rank that failed by itself.
+void abort_with(ProcessGroup& group, const std::exception& error) {
+  if (group.abort_reason().empty()) group.abort("rank " + std::to_string(group.rank()) + ": " + error.what());
 }
 
 }  // namespace
@@ -69,6 +88,10 @@ ElasticState::ElasticState(torch::nn::Module& module, torch::optim::Optimizer& o
   for (const auto& item : module_.named_buffers()) {
     if (item.value().defined()) tensors_.push_back({item.key(), item.value()});
   }
+}
+
+ElasticState::~ElasticState() {
+  if (writer_.joinable()) writer_.join();
 }
 
 void ElasticState::add_bytes(std::string name, std::uint8_t* bytes, std::size_t size) {
@@ -100,7 +123,14 @@ ElasticState::Commit ElasticState::taken() const {
   return commit;
 }
 
+void ElasticState::flush() {
+  if (!writer_.joinable()) return;
+  writer_.join();
+  written_.get();
+}
+
 void ElasticState::commit() {
+  flush();
   last_ = taken();
   ++commits_;
   if (writes_) write();
@@ -133,7 +163,7 @@ void ElasticState::restore() {
 
 /// The file: torch::save of tensors. What it is of, as text; the number of the commit; the optimizer's
 /// fields, as text; parameters and buffers; what the optimizer keeps; values.
-void ElasticState::write() const {
+void ElasticState::write() {
   std::string of;
   for (const Fact& fact : facts()) of += fact.name + '\t' + fact.value + '\n';
   std::vector<torch::Tensor> all{tensor_of(of),
@@ -143,9 +173,15 @@ void ElasticState::write() const {
   OptimizerSnapshot optimizer = last_.optimizer;
   for (const torch::Tensor* tensor : optimizer.tensors()) all.push_back(*tensor);
   all.push_back(tensor_of(std::string(last_.values.begin(), last_.values.end())));
-  std::ostringstream bytes;
-  torch::save(all, bytes);
-  write_whole(options_.file, bytes.str());
+  const std::string temporary =
+      options_.file + ".new-" + host_name() + '-' + std::to_string(::getpid()) + '-' + to_string(generation_);
+  std::packaged_task<void()> task([all, temporary, file = options_.file] {  // nobody writes to a commit
+    std::ostringstream bytes;
+    torch::save(all, bytes);
+    write_whole(file, temporary, bytes.str());
+  });
+  written_ = task.get_future();
+  writer_ = start_quiet_thread(std::move(task));
 }
 
 void ElasticState::read() {
@@ -162,8 +198,25 @@ void ElasticState::read() {
     torch::load(all, options_.file);
   } catch (const c10::Error& error) {
     refuse(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    refuse(error.what());
   }
   if (all.size() < 4) refuse("it is no commit");
+  for (const torch::Tensor& tensor : all) {
+    if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != torch::kStrided)
+      refuse("it has a tensor that no commit has");
+  }
+  const auto check = [&](const torch::Tensor& found, const std::string& name, torch::ScalarType type,
+                         torch::IntArrayRef sizes) {
+    if (found.scalar_type() == type && found.sizes() == sizes) return;
+    std::ostringstream why;
+    why << "it is damaged: " << name << " is " << torch::toString(found.scalar_type()) << ' ' << found.sizes()
+        << " there, and " << torch::toString(type) << ' ' << sizes << " in this program";
+    refuse(why.str());
+  };
+  check(all[0], "its description", torch::kUInt8, {all[0].numel()});
+  check(all[1], "its number", torch::kInt64, {});
+  check(all[2], "the optimizer's description", torch::kUInt8, {all[2].numel()});
   const std::vector<Fact> mine = facts();
   std::istringstream lines(characters_of(all[0]));
   std::string line;
@@ -177,12 +230,25 @@ void ElasticState::read() {
   }
   if (std::getline(lines, line)) refuse("it has more than this program: " + line);
   Commit commit;
-  commit.optimizer = snapshot_for(optimizer_, characters_of(all[2]));
+  try {
+    commit.optimizer = snapshot_for(optimizer_, characters_of(all[2]));
+  } catch (const BadInput& error) {
+    refuse(error.info().why);
+  }
   const std::vector<torch::Tensor*> kept = commit.optimizer.tensors();
   if (all.size() != 4 + tensors_.size() + kept.size()) refuse("it is cut off");
   auto next = all.begin() + 3;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) commit.tensors.push_back(*next++);
-  for (torch::Tensor* tensor : kept) *tensor = *next++;
+  for (const NamedTensor& tensor : tensors_) {
+    check(*next, tensor.name, tensor.tensor.scalar_type(), tensor.tensor.sizes());
+    commit.tensors.push_back(*next++);
+  }
+  for (torch::Tensor* tensor : kept) {
+    check(*next, "what the optimizer keeps", tensor->scalar_type(), tensor->sizes());
+    *tensor = (next++)->contiguous();
+  }
+  std::int64_t values_size = 0;
+  for (const Value& value : values_) values_size += static_cast<std::int64_t>(value.size);
+  check(*next, "the bytes of all values", torch::kUInt8, {values_size});
   const std::string values = characters_of(*next);
   commit.values.assign(values.begin(), values.end());
   last_ = std::move(commit);
@@ -193,14 +259,19 @@ void ElasticState::read() {
 void ElasticState::sync(ProcessGroup& group) {
   check_agreement(group.host_group(), facts());
   writes_ = group.rank() == 0 && !options_.file.empty();
-  if (writes_ && !synced_ && ::access(options_.file.c_str(), F_OK) == 0) {
-    try {
-      read();
-    } catch (const Error& error) {
-      group.abort(error.what());  // the others wait for what it says
-      throw;
-    }
+  generation_ = group.generation();
+  try {
+    if (writes_ && !synced_ && ::access(options_.file.c_str(), F_OK) == 0) read();
+    take_newest(group);
+  } catch (const std::exception& error) {
+    abort_with(group, error);
+    throw;
   }
+  synced_ = true;
+}
+
+/// Takes over what the rank with the most commits has.
+void ElasticState::take_newest(ProcessGroup& group) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
   group.host_group().all_gather(std::span(&commits_, 1), all)->wait();
   const auto most = std::max_element(all.begin(), all.end());
@@ -212,7 +283,6 @@ void ElasticState::sync(ProcessGroup& group) {
   for (const Value& value : values_)
     group.host_group().broadcast(std::span(value.bytes, value.size), root)->wait();
   commits_ = *most;
-  synced_ = true;
   last_ = taken();
 }
 
@@ -222,8 +292,14 @@ void run_elastic(std::shared_ptr<ProcessGroup> group, ElasticState& state,
     std::string why;
     try {
       state.sync(*group);
-      body(group);
-      return;
+      try {
+        body(group);
+      } catch (const std::exception& error) {
+        abort_with(*group, error);
+        throw;
+      }
+      group->host_group().barrier()->wait();  // the last step of another may fail yet
+      break;
     } catch (const CollectiveAborted& error) {
       if (resets == reset_limit) throw;
       why = error.what();
@@ -235,6 +311,7 @@ void run_elastic(std::shared_ptr<ProcessGroup> group, ElasticState& state,
     group = group->rebuild();
     if (state.has_commit()) state.restore();
   }
+  state.flush();  // nobody waits for the disk now
 }
 
 }  // namespace troupe::train

@@ -85,8 +85,18 @@ std::string text_of(const OptimizerSnapshot& snapshot) {
 
 OptimizerSnapshot snapshot_for(torch::optim::Optimizer& like, const std::string& text) {
   std::istringstream words(text);
+  const auto refuse = [](std::string why) {
+    throw BadInput({ErrorCode::kBadInput,
+                    "cannot take an optimizer's state",
+                    std::move(why),
+                    "give the state of an optimizer of these parameters",
+                    {},
+                    {}});
+  };
   OptimizerSnapshot snapshot = snapshot_of(like);
-  for (auto& of_one : snapshot.fields) {
+  const std::vector<torch::Tensor> parameters = parameters_of(like);
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    auto& of_one = snapshot.fields[index];
     of_one.clear();
     std::size_t count = 0;
     for (words >> count; words && count > 0; --count) {
@@ -97,14 +107,16 @@ OptimizerSnapshot snapshot_for(torch::optim::Optimizer& like, const std::string&
       std::vector<std::int64_t> sizes;
       for (std::int64_t size = 0; sizes.size() < dimensions && words >> size;) sizes.push_back(size);
       if (!words) break;
-      field.tensor = torch::empty(sizes, static_cast<torch::ScalarType>(dtype));
+      const auto type = static_cast<torch::ScalarType>(dtype);
+      const bool fits = field.name == "step" ? type == torch::kInt64 && dimensions == 0
+                                             : (torch::isFloatingType(type) || torch::isComplexType(type)) &&
+                                                   parameters[index].sizes() == sizes;
+      if (!fits) refuse("its field " + field.name + " does not fit parameter " + std::to_string(index));
+      field.tensor = torch::empty(sizes, type);
       of_one.push_back(std::move(field));
     }
   }
-  if (!words) {
-    throw BadInput(
-        {ErrorCode::kBadInput, "cannot take an optimizer's state", "its description is cut off", {}, {}, {}});
-  }
+  if (!words) refuse("its description is cut off");
   return snapshot;
 }
 

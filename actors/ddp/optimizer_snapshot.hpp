@@ -33,7 +33,7 @@ void install(torch::optim::Optimizer& optimizer, const OptimizerSnapshot& snapsh
 /// Names, dtypes and shapes of the fields.
 std::string text_of(const OptimizerSnapshot& snapshot);
 /// A snapshot of `like`'s options whose fields are empty tensors, as `text` says, on the CPU. Errors:
-/// BadInput for a text that is cut off.
+/// BadInput for a text that is cut off, or has a field that does not fit its parameter.
 OptimizerSnapshot snapshot_for(torch::optim::Optimizer& like, const std::string& text);
 
 }  // namespace troupe::train

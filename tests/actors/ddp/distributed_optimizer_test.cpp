@@ -142,6 +142,7 @@ TEST_CASE("100 steps agree with Horovod's formulas to 1e-5, and ranks with each 
       Setting{"average of Adam", 2, {}, true}, Setting{"3 passes", 2, {.backward_passes_per_step = 3}},
       Setting{"fp16", 2, {.compression = Compression::kFp16}},
       Setting{"predivide", 2, {.gradient_predivide_factor = 4}},
+      Setting{"predivide of one rank", 1, {.gradient_predivide_factor = 4}},
       Setting{"adasum", 2, {.op = GradientOp::kAdasum}},
       Setting{"adasum of 4", 4, {.op = GradientOp::kAdasum}},
       Setting{
@@ -391,6 +392,20 @@ TEST_CASE("calls of a DistributedOptimizer in the wrong order are errors, and th
       Contains("cannot skip the synchronisation"));
 }
 
+TEST_CASE("a DistributedOptimizer that has launched nothing ends without the group") {
+  const auto said = fork_ddp(2, [](const Group& group) {
+    Pair net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    {
+      DistributedOptimizer optimizer(sgd, net->named_parameters(), group, {.backward_passes_per_step = 2});
+      net->forward(input(0)).sum().backward();
+    }
+    group->barrier()->wait();  // both have ended theirs
+    return std::string();
+  });
+  for (const std::string& text : said) CHECK(text == "");
+}
+
 TEST_CASE("parameters whose data were replaced are named") {
   CHECK_THAT(error_of(1,
                       [](const Group& group, Pair& net, torch::optim::Optimizer& sgd) {
@@ -399,9 +414,25 @@ TEST_CASE("parameters whose data were replaced are named") {
                         optimizer.step();
                       }),
              Catch::Contains("BadConfig: parameter first.weight is not reduced"));
+  // On one rank alone: the others do not wait for it.
+  const auto op = GENERATE(GradientOp::kAverage, GradientOp::kAdasum);
+  const auto said = fork_ddp(2, [&](const Group& group) {
+    Pair net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    DistributedOptimizer optimizer(sgd, net->named_parameters(), group, {.op = op});
+    net->forward(input(0)).sum().backward();
+    if (group->rank() == 1) net->to(torch::kFloat64);
+    return thrown_by([&] {
+      optimizer.step();
+      optimizer.step();
+    });
+  });
+  CHECK_THAT(said[0],
+             Catch::Contains("CollectiveAborted: ") && Catch::Contains("first.weight is not reduced"));
+  CHECK_THAT(said[1], Catch::Contains("BadConfig: parameter first.weight is not reduced"));
 }
 
-TEST_CASE("one backward too many, or a sparse gradient, is said and ends the group") {
+TEST_CASE("one backward too many, one after synchronize(), or a sparse gradient is said and ends the group") {
   using Catch::Contains;
   const auto said = fork_ddp(2, [](const Group& group) {
     Pair net;
@@ -416,6 +447,20 @@ TEST_CASE("one backward too many, or a sparse gradient, is said and ends the gro
   CHECK_THAT(said[0], Contains("CollectiveAborted") && Contains("came once more before a step"));
   CHECK_THAT(said[1], Contains("BadConfig") && Contains("second.bias came once more before a step") &&
                           Contains("backward_passes_per_step is 2"));
+  const auto late = fork_ddp(2, [](const Group& group) {
+    Pair net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    DistributedOptimizer optimizer(sgd, net->named_parameters(), group);
+    return thrown_by([&] {
+      net->forward(input(0)).sum().backward();
+      optimizer.synchronize();
+      if (group->rank() == 1) net->forward(input(0)).sum().backward();
+      optimizer.step();
+      optimizer.synchronize();  // rank 1 never comes to it
+    });
+  });
+  CHECK_THAT(late[0], Contains("CollectiveAborted") && Contains("came after synchronize()"));
+  CHECK_THAT(late[1], Contains("BadConfig") && Contains("second.bias came after synchronize()"));
   const auto sparse = fork_ddp(2, [](const Group& group) {
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(5, 3).sparse(true));
     torch::optim::SGD sgd(table->parameters(), 1.0);

@@ -2,11 +2,15 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "actors/ddp/distributed_optimizer.hpp"
 #include "collectives/rendezvous/init.hpp"
@@ -21,6 +25,13 @@ using test::TempFolder;
 
 torch::Tensor loss_of(Pair& net, int step, int rank) {
   return (net->forward(input(rank)) - torch::cos(input(step))).square().mean();
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
+  return names;
 }
 
 /// What a program trains: Adam on Pair, a step a call.
@@ -85,6 +96,44 @@ TEST_CASE("after the death of a rank the others go on from the last commit witho
   CHECK(said[2] == said[0]);
 }
 
+TEST_CASE("a rank that dies when others are through with their last step takes them back to the commit") {
+  const TempFolder folder;
+  const std::string url = "file://" + folder.path() + "/meeting";
+  const auto said = fork_ddp(3, [&](const Group& place) -> std::string {
+    const int me = place->rank();
+    const Group first =
+        collectives::init_process_group("native", url + "?rank=" + std::to_string(me) + "&world_size=3");
+    Program program;
+    int begun = 0;
+    run_elastic(first, program.state, [&](const Group& group) {
+      ++begun;
+      program.step += group->size();
+      if (me == 1) ::raise(SIGKILL);
+    });
+    return std::to_string(begun) + " times, " + std::to_string(program.step);
+  });
+  CHECK(said[0] == "2 times, 2");
+  CHECK(said[2] == said[0]);
+}
+
+TEST_CASE("what the loop throws on one rank reaches the others") {
+  const auto said = fork_ddp(2, [](const Group& place) {
+    Program program;
+    return thrown_by([&] {
+      run_elastic(
+          place, program.state,
+          [&](const Group& group) {
+            if (group->rank() == 1) throw std::out_of_range("no more batches");
+            DistributedOptimizer optimizer(program.adam, program.net->named_parameters(), group);
+            program.train(optimizer);
+          },
+          0);
+    });
+  });
+  CHECK_THAT(said[0], Catch::StartsWith("CollectiveAborted") && Catch::Contains("rank 1: no more batches"));
+  CHECK(said[1] == "other: no more batches");
+}
+
 TEST_CASE("a run that begins anew from a commit's file has the bits of one that was never stopped") {
   const TempFolder folder;
   const auto run = [](const std::string& file, int until) {
@@ -109,7 +158,7 @@ TEST_CASE("a run that begins anew from a commit's file has the bits of one that 
   CHECK_THAT(rest[0], Catch::EndsWith(" 8 6"));  // steps 0, 2, 4; 4 again, 6, 8
   CHECK(rest[0].substr(0, rest[0].rfind(' ')) == whole[0].substr(0, whole[0].rfind(' ')));
   CHECK(rest[0] == rest[1]);
-  CHECK(!std::filesystem::exists(folder.path() + "/commit.new"));
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"commit"});
 }
 
 TEST_CASE("restore() takes parameters, buffers, the optimizer and values back, without a group") {
@@ -143,6 +192,7 @@ TEST_CASE("an elastic state refuses another program's file and values, with one 
           Program program(folder.path() + "/commit");
           program.state.sync(*group);
           program.state.commit();
+          program.state.flush();
         }) == "nothing thrown");
   CHECK_THAT(error_of([&](const Group& group) {
                Pair wide(12);
@@ -169,8 +219,19 @@ TEST_CASE("an elastic state refuses another program's file and values, with one 
                Program program(folder.path() + "/no/such");
                program.state.sync(*group);
                program.state.commit();
+               program.state.commit();  // waits for the one before
              }),
              Contains("cannot write the commit"));
+  const TempFolder blocked;
+  CHECK_THAT(error_of([&](const Group& group) {
+               Program program(blocked.path() + "/commit");
+               program.state.sync(*group);
+               std::filesystem::create_directory(blocked.path() + "/commit");
+               program.state.commit();
+               program.state.flush();
+             }),
+             Contains("cannot write the commit") && Contains("rename"));
+  CHECK(names_in(blocked.path()) == std::vector<std::string>{"commit"});  // nothing half written
   CHECK_THAT(error_of([](const Group&) {
                Program program;
                program.state.add("step", program.step);
@@ -182,6 +243,65 @@ TEST_CASE("an elastic state refuses another program's file and values, with one 
                program.state.add("late", program.step);
              }),
              Contains("it was synced already"));
+}
+
+TEST_CASE("a damaged commit is refused on rank 0, and the others are told") {
+  const TempFolder folder;
+  const std::string file = folder.path() + "/commit";
+  const auto begin = [&] {
+    return fork_ddp(2, [&](const Group& group) {
+      Program program(file);
+      return thrown_by([&] {
+        run_elastic(
+            group, program.state,
+            [&](const Group& of) {
+              DistributedOptimizer optimizer(program.adam, program.net->named_parameters(), of);
+              program.train(optimizer);
+              program.state.commit();
+            },
+            0);
+      });
+    });
+  };
+  CHECK(begin()[0] == "nothing thrown");
+  const auto text = [](const std::string& of) {
+    torch::Tensor bytes = torch::empty({static_cast<std::int64_t>(of.size())}, torch::kUInt8);
+    std::copy(of.begin(), of.end(), bytes.data_ptr<std::uint8_t>());
+    return bytes;
+  };
+  using All = std::vector<torch::Tensor>;
+  struct Damage {
+    const char* said;
+    std::function<void(All&)> make;
+  };
+  // 0 what it is of, 1 its number, 2 the optimizer's fields, 3 to 7 Pair's, 8 the rates, ..., values
+  const std::vector<Damage> damages{
+      {"first.weight is Float [3] there, and Float [8, 8]", [](All& all) { all[3] = torch::ones({3}); }},
+      {"first.weight is Float [1] there", [](All& all) { all[3] = torch::ones({1}); }},
+      {"first.bias is Double [8] there", [](All& all) { all[4] = all[4].to(torch::kFloat64); }},
+      {"what the optimizer keeps is Double [2] there",
+       [](All& all) { all[8] = torch::ones({2}, torch::kFloat64); }},
+      {"the bytes of all values is Byte [3] there",
+       [](All& all) { all.back() = all.back().narrow(0, 0, 3).clone(); }},
+      {"its number is Float [1] there", [](All& all) { all[1] = torch::ones({1}); }},
+      {"its description is Float [2] there", [](All& all) { all[0] = torch::ones({2}); }},
+      {"its field exp_avg does not fit parameter 0",
+       [&](All& all) { all[2] = text("1 exp_avg 6 2 4000000000 4000000000"); }},
+      {"its field exp_avg does not fit parameter 0", [&](All& all) { all[2] = text("1 exp_avg 99 2 8 8"); }},
+      {"it is cut off", [](All& all) { all.erase(all.end() - 2); }},
+  };
+  All good;
+  torch::load(good, file);
+  for (const Damage& damage : damages) {
+    CAPTURE(damage.said);
+    All all = good;
+    damage.make(all);
+    torch::save(all, file);
+    const auto said = begin();
+    CHECK_THAT(said[0], Catch::StartsWith("BadInput: cannot begin with the commit") &&
+                            Catch::Contains(damage.said) && Catch::Contains("remove it to begin anew"));
+    CHECK_THAT(said[1], Catch::StartsWith("CollectiveAborted") && Catch::Contains(damage.said));
+  }
 }
 
 }  // namespace
