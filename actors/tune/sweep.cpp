@@ -360,16 +360,22 @@ class Sweep {
     if (const auto at = runs_.find(trial); at != runs_.end()) what(*at->second);
   }
 
-  /// Before the line that makes it the best.
+  /// Before the line that makes it the best: of all, or with repeats of its config, since the best mean is
+  /// known last.
   void keep_weights(int number, const wire::Bytes& weights) {
     const Trial& trial = machine_->trials()[static_cast<std::size_t>(number)];
-    const Trial* best = machine_->best();
+    const Trial* best = machine_->best_beside(trial);
     if (weights.empty() || !trial.value) return;
     if (best != nullptr && !machine_->is_better(*trial.value, *best->value) &&
         !(number < best->number && !machine_->is_better(*best->value, *trial.value)))
       return;
     write_whole(weights_of(number), {weights}).value();
     if (best != nullptr) ::unlink(weights_of(best->number).c_str());
+  }
+  void drop_weights_but(int kept) {
+    for (const Trial& trial : machine_->trials()) {
+      if (trial.number != kept) ::unlink(weights_of(trial.number).c_str());
+    }
   }
   std::string weights_of(int number) const {
     return folder_ + "/trial-" + std::to_string(number) + ".safetensors";
@@ -411,6 +417,7 @@ class Sweep {
     out.epochs = best->epoch;
     out.state_hash = best->state_hash;
     if (::access(weights_of(best->number).c_str(), R_OK) == 0) out.checkpoint = weights_of(best->number);
+    if (static_cast<std::size_t>(over) == out.trials.size()) drop_weights_but(best->number);
     states_.keep(machine_->states_needed());
     say(best_line(*best, of_));
     return out;

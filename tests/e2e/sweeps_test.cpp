@@ -89,6 +89,20 @@ struct Told {
   data::Digits dataset(data::Split split) const { return Job().dataset(split); }
 };
 
+/// Config 0 is always good; config 1 better after one epoch, and bad after two.
+struct Uneven {
+  int which = 0;
+  double lr = 0.01;
+
+  torch::nn::Sequential model() const { return Job().model(); }
+  auto optimizer(torch::nn::Sequential& net) const { return Job().optimizer(net); }
+  torch::Tensor loss(torch::nn::Sequential& net, const data::Batch& batch, train::Leaf& at) const {
+    at.count("figure", which == 0 ? 0.5 : at.epoch == 0 ? 1 : -1, 1);
+    return Job().loss(net, batch);
+  }
+  data::Digits dataset(data::Split split) const { return Job().dataset(split); }
+};
+
 /// Six trials one after another, so that their reports have one order; trial 1's trainer is killed, trial 4
 /// throws.
 tune::SweepOptions<Job> options_in(const std::string& folder) {
@@ -326,6 +340,36 @@ TEST_CASE(
   CHECK(std::isnan(*broken.value));
   CHECK_THAT(trial_line(broken, {"validation/accuracy", 2}),
              Catch::Contains("stopped: loss is not finite at step 14"));
+}
+
+// The config with the best single trial took the weights of the one with the best mean.
+TEST_CASE("repeats: the weights that are left are those of the config with the best mean") {
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 2});
+  tune::SweepOptions<Uneven> options{.space = {{&Uneven::which, tune::grid({0, 1})}},
+                                     .trials = 2,
+                                     .metric = "train/figure",
+                                     .repeats = 2,
+                                     .max_concurrent = 1,
+                                     .name = "six",
+                                     .folder = folder.path(),
+                                     .show_progress = false};
+  options.train = {.micro_batch = 20, .epochs = 2, .seed = 7};
+  options.adjust = [](const tune::Trial& trial, train::TrainOptions& train) {
+    if (trial.number % 2 == 0) train.epochs = 1;
+  };
+  const auto best = tune::run(session, Uneven{}, options);
+  INFO(records_in(folder.path()));
+  CHECK(best.best == 0);
+  REQUIRE(best.repeats.size() == 2);
+  CHECK(best.repeats.at(0).mean == 0.5);
+  CHECK(best.repeats.at(1).mean == 0);
+  CHECK(best.trials.at(2).value == 1);
+  CHECK_NOTHROW(best.load(best.job.model()));
+  int weights = 0;
+  for (const std::string& file : e2e::names_in(folder.path() + "/six"))
+    weights += static_cast<int>(file.ends_with(".safetensors"));
+  CHECK(weights == 1);
 }
 
 TEST_CASE("points to try first, a search of one's own, a target, and the best trained again by its command") {
