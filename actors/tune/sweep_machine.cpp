@@ -201,6 +201,7 @@ bool SweepMachine::reached_target(Trial& trial, SweepStep& out) {
   out.actions.push_back(StopTrial{trial.number});
   plan_of(trial).stops = true;
   complete(trial, TrialState::kFinished, out);
+  take_out(trial, out);  // before its time, as far as those that wait for it know
   return true;
 }
 
