@@ -1,6 +1,7 @@
 // Sweeps on real clusters: trials that are killed, throw, stop early and copy each other, and drivers that
 // die.
 #include <signal.h>
+#include <sys/stat.h>
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
@@ -42,11 +43,28 @@ struct Walker {
   double at = 0, steps = 0;
 };
 
+struct Place {
+  double lr = 0.1;
+  std::string folder;
+};
+/// Cannot save its state the first time, of all in that folder.
+struct Forgetful {
+  explicit Forgetful(Place of) : walker({0, of.lr}), folder(std::move(of.folder)) {}
+  report::Metrics step() { return walker.step(); }
+  wire::Bytes save() {
+    if (::mkdir((folder + "/forgot").c_str(), 0700) == 0) throw std::runtime_error("it forgot");
+    return walker.save();
+  }
+  void load(wire::Bytes state) { walker.load(std::move(state)); }
+  Walker walker;
+  std::string folder;
+};
+
 }  // namespace walking
 
 namespace {
 
-using walking::Settings, walking::Walker;
+using walking::Settings, walking::Walker, walking::Place, walking::Forgetful;
 
 struct Job {
   int which = 0;
@@ -457,6 +475,35 @@ TEST_CASE("trials that are actors: they step, are copied, throw and hang, each f
   CHECK(stumbled.best == 0);
   CHECK_THAT(stumbled.trials.at(1).error, Catch::Contains("it cannot walk"));
   CHECK_THAT(stumbled.trials.at(2).error, Catch::Contains("it has told nothing for 20 s"));
+}
+
+// It had been written down as paused, with a state that was not there, and failed whenever it was to go on.
+TEST_CASE("a trial that cannot save its state is tried again from the state before") {
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 3});
+  const auto walked = tune::run_actors<Forgetful>(
+      session, Place{.folder = folder.path()},
+      {.space = {{&Place::lr, tune::log_uniform(1e-3, 0.5)}},
+       .trials = 3,
+       .metric = "distance/loss",
+       .scheduler = tune::Pbt{.perturbation_interval = 2, .quantile_fraction = 0.25, .synch = true},
+       .train = {.epochs = 6},
+       .max_concurrent = 3,
+       .retries = 1,
+       .name = "walk",
+       .folder = folder.path(),
+       .show_progress = false});
+  const std::string records = e2e::read_file(folder.path() + "/walk/results.jsonl");
+  INFO(records);
+  CHECK(e2e::count(records, "\"event\":\"failure\"") == 1);
+  CHECK_THAT(records, Catch::Contains("it forgot"));
+  int failures = 0;
+  for (const tune::Trial& trial : walked.trials) {
+    CHECK(trial.state == tune::TrialState::kFinished);
+    CHECK(trial.metrics.at("steps") == 6);
+    failures += trial.failures;
+  }
+  CHECK(failures == 1);
 }
 
 TEST_CASE("Ctrl-C ends a sweep in order, and it is resumed; a metric that nobody reports is said at once") {
