@@ -31,11 +31,14 @@ struct Walker {
   explicit Walker(Settings of) : settings(of) {}
   report::Metrics step() {
     if (settings.which == 1) throw std::logic_error("it cannot walk");
-    if (settings.which == 2) std::this_thread::sleep_for(1h);
+    if (settings.which == 2) std::this_thread::sleep_for(2h);
     at += settings.lr * (3 - at);
     return {{"distance/loss", std::abs(3 - at)}, {"steps", ++steps}};
   }
-  wire::Bytes save() { return wire::encode(std::pair(at, steps)); }
+  wire::Bytes save() {
+    if (settings.which == 3) std::this_thread::sleep_for(2h);
+    return wire::encode(std::pair(at, steps));
+  }
   void load(wire::Bytes state) {
     std::tie(at, steps) = wire::decode<std::pair<double, double>>(state).value();
   }
@@ -465,16 +468,24 @@ TEST_CASE("trials that are actors: they step, are copied, throw and hang, each f
   }
   CHECK(clones >= 1);
 
-  options.space = {{&Settings::which, tune::grid({0, 1, 2})}, {&Settings::lr, tune::uniform(0.1, 0.5)}};
-  options.trials = 3;
+  options.space = {{&Settings::which, tune::grid({0, 1})}, {&Settings::lr, tune::uniform(0.1, 0.5)}};
+  options.trials = 2;
   options.scheduler = tune::Fifo{};
   options.retries = 0;
-  options.silent_seconds = 20;
   options.name = "stumble";
   const auto stumbled = tune::run_actors<Walker>(session, Settings{}, options);
   CHECK(stumbled.best == 0);
   CHECK_THAT(stumbled.trials.at(1).error, Catch::Contains("it cannot walk"));
-  CHECK_THAT(stumbled.trials.at(2).error, Catch::Contains("it has told nothing for 20 s"));
+
+  // In step() and in the last save(): the sweep waited for that one for an hour.
+  options.space = {{&Settings::which, tune::grid({2, 3})}};
+  options.silent_seconds = 20;
+  options.max_seconds = 600;
+  options.name = "hang";
+  const auto hung = tune::run_actors<Walker>(session, Settings{}, options);
+  for (const tune::Trial& trial : hung.trials)
+    CHECK_THAT(trial.error, Catch::Contains("it has told nothing for 20 s"));
+  CHECK(hung.trials.at(1).epoch == 6);
 }
 
 // It had been written down as paused, with a state that was not there, and failed whenever it was to go on.
