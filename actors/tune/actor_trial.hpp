@@ -58,6 +58,7 @@ class ActorTrial final : public TrialRun {
     }
   }
 
+  bool has_begun() const override { return actor_.has_value(); }
   std::optional<report::Event> next_event() override {
     if (over_) return std::nullopt;
     if (!actor_) {

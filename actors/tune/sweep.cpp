@@ -220,7 +220,8 @@ class Sweep {
     feed(TrialEnded{number, result->state_hash});
     return true;
   }
-  bool is_silent(int number) const {
+  bool is_silent(int number) {
+    if (!runs_.at(number)->has_begun()) begun_.at(number).heard_at = now();
     return plan_.silent_seconds > 0 && to_seconds(now() - begun_.at(number).heard_at) > plan_.silent_seconds;
   }
   /// What `ask` gives; nothing where it throws, which is then the trial's failure, and no one else's.

@@ -44,7 +44,8 @@ struct SweepOptions {
   /// best one has the best mean. With Fifo alone, since others judge single trials.
   int repeats = 1;
   std::optional<double> target{};  ///< a trial whose metric is as good as that has finished
-  /// A trial that tells nothing for so long, no step and no report, counts as one that failed; 0: it may.
+  /// A trial that tells nothing for so long, no step and no report, counts as one that failed; 0: it may. Of
+  /// run_actors from when its actor is there: not while it waits for room in the cluster.
   double silent_seconds = 3600;
   double max_seconds =
       0;  ///< then the sweep ends as at Ctrl-C, and may be resumed; 0: when all trials are over

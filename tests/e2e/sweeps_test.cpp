@@ -488,6 +488,47 @@ TEST_CASE("trials that are actors: they step, are copied, throw and hang, each f
   CHECK(hung.trials.at(1).epoch == 6);
 }
 
+// The time that it waited for CPUs counted as its silence.
+TEST_CASE("a trial that waits for room in the cluster is not silent") {
+  struct Waits : tune::TrialRun {
+    const std::chrono::steady_clock::time_point from = std::chrono::steady_clock::now();
+    bool over = false;
+    bool has_begun() const override { return std::chrono::steady_clock::now() - from > 500ms; }
+    std::optional<report::Event> next_event() override {
+      if (over || !has_begun()) return std::nullopt;
+      over = true;
+      report::EpochDone done;
+      done.epoch = 1;
+      done.metrics = {{"loss", 1}};
+      return done;
+    }
+    bool is_over() const override { return over; }
+    train::RunResult wait() override {
+      train::RunResult result;
+      result.state_hash = "ab";
+      return result;
+    }
+    train::Snapshot snapshot() override { return {}; }
+    void go_on() override {}
+    void stop() override { over = true; }
+  };
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 1});
+  tune::SweepPlan plan;
+  plan.job = plan.job_name = plan.name = "waits";
+  plan.space = "none";
+  plan.sample = [](tune::Search&) { return tune::Config(); };
+  plan.start = [](auto&&...) { return std::make_unique<Waits>(); };
+  plan.trains = false;
+  plan.metric = "loss";
+  plan.train.epochs = 1;
+  plan.retries = 0;
+  plan.silent_seconds = 0.1;
+  plan.folder = folder.path();
+  plan.show_progress = false;
+  CHECK(tune::run_sweep(session, plan).trials.at(0).error.empty());
+}
+
 // It had been written down as paused, with a state that was not there, and failed whenever it was to go on.
 TEST_CASE("a trial that cannot save its state is tried again from the state before") {
   const e2e::TempFolder folder;
