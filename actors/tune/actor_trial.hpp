@@ -3,7 +3,7 @@
 ///     struct Pendulum {
 ///       explicit Pendulum(Settings of);
 ///       troupe::report::Metrics step();        // one epoch, and what it came to: {{"reward", 12.5}}
-///       troupe::wire::Bytes save();            // both or none: PBT and HyperBand need them
+///       troupe::wire::Bytes save();            // both or none: Pbt, HyperBand, MedianStopping need them
 ///       void load(troupe::wire::Bytes state);
 ///     };
 ///     auto best = tune::run_actors<Pendulum>(session, Settings{}, {.space = ..., .metric = "reward", ...});

@@ -47,6 +47,12 @@ void check(const DriverSession& session, const SweepPlan& plan) {
   if (plan.repeats > 1 && (plan.own_scheduler || !std::holds_alternative<Fifo>(plan.scheduler)))
     refuse("repeats = " + std::to_string(plan.repeats) + " with a scheduler that judges single trials",
            "use Fifo, or repeat the best config afterwards");
+  const AnyScheduler& scheduler = plan.scheduler;
+  if (!plan.saves && !plan.own_scheduler &&
+      (std::holds_alternative<HyperBand>(scheduler) || std::holds_alternative<MedianStopping>(scheduler) ||
+       std::holds_alternative<Pbt>(scheduler)))
+    refuse("the scheduler pauses or copies trials, and their actor has no save() and load()",
+           "give it both, or take Fifo, Asha or one of Optuna's pruners");
   if (plan.target && std::isnan(*plan.target)) refuse("target = nan", "use a number, or leave it out");
   if (plan.first.size() > static_cast<std::size_t>(plan.trials))
     refuse("try_first has " + std::to_string(plan.first.size()) + " configs for " +

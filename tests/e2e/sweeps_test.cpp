@@ -46,6 +46,13 @@ struct Walker {
   double at = 0, steps = 0;
 };
 
+/// Without a state that could be saved.
+struct Fleeting {
+  explicit Fleeting(Settings of) : walker(of) {}
+  report::Metrics step() { return walker.step(); }
+  Walker walker;
+};
+
 struct Place {
   double lr = 0.1;
   std::string folder;
@@ -67,7 +74,7 @@ struct Forgetful {
 
 namespace {
 
-using walking::Settings, walking::Walker, walking::Place, walking::Forgetful;
+using walking::Settings, walking::Walker, walking::Place, walking::Forgetful, walking::Fleeting;
 
 struct Job {
   int which = 0;
@@ -476,6 +483,20 @@ TEST_CASE("trials that are actors: they step, are copied, throw and hang, each f
   const auto stumbled = tune::run_actors<Walker>(session, Settings{}, options);
   CHECK(stumbled.best == 0);
   CHECK_THAT(stumbled.trials.at(1).error, Catch::Contains("it cannot walk"));
+
+  // It was taken, and every trial that paused failed.
+  options.space = {{&Settings::lr, tune::uniform(0.1, 0.5)}};
+  options.name = "fleeting";
+  for (const tune::AnyScheduler& scheduler :
+       {tune::AnyScheduler(tune::HyperBand{}), tune::AnyScheduler(tune::MedianStopping{}),
+        tune::AnyScheduler(tune::Pbt{})}) {
+    options.scheduler = scheduler;
+    CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run_actors<Fleeting>(session, Settings{}, options); }),
+               Catch::Contains("their actor has no save() and load()"));
+  }
+  options.scheduler = tune::Asha{.max_t = 6, .reduction_factor = 2};
+  CHECK(tune::run_actors<Fleeting>(session, Settings{}, options).best >= 0);
+  options.scheduler = tune::Fifo{};
 
   // In step() and in the last save(): the sweep waited for that one for an hour.
   options.space = {{&Settings::which, tune::grid({2, 3})}};
