@@ -292,9 +292,12 @@ int stop(const TuneWords& words) {
 
 }  // namespace
 
-/// Text of users is inside, so nothing of it may end the script element.
+/// Text of users is inside, so nothing of it may end the script element. The command is not: a page is sent
+/// to others, and it may name a token.
 std::string page_of(const SweepRecords& sweep) {
-  std::string records = dump({{"name", sweep.name}, {"lines", sweep.lines}});
+  Json lines = sweep.lines;
+  if (!lines.empty()) lines.front().erase("again");
+  std::string records = dump({{"name", sweep.name}, {"lines", std::move(lines)}});
   std::string safe;
   for (const char c : records) safe += c == '<' ? std::string("\\u003c") : std::string(1, c);
   std::string page(kSweepPage);
