@@ -228,12 +228,13 @@ int show(const TuneWords& words) {
   return 0;
 }
 
-/// What trains a trial again; empty: the records do not say.
+/// What trains a trial again; empty: the records do not say, or it has no state to come to.
 std::string command_of(const SweepRecords& sweep, const TrialRecord& trial) {
   const auto at = sweep.lines.front().find("again");
   if (at == sweep.lines.front().end() || !at->is_string() || !trial.clones.empty()) return "";
+  if (trial.state_hash.empty() || !trial.value || std::isnan(*trial.value)) return "";
   std::string command = *at;
-  const auto slot = command.find(":TRIAL");
+  const auto slot = command.find(":TRIAL", command.find(" && TROUPE_TRIAL="));  // behind the folder
   return slot == std::string::npos ? "" : command.replace(slot + 1, 5, std::to_string(trial.number));
 }
 
