@@ -153,6 +153,14 @@ tune::SweepOptions<Job> options_in(const std::string& folder) {
   return options;
 }
 
+/// TROUPE_TRIAL, for as long as it lives.
+struct TrialAgain {
+  explicit TrialAgain(const std::string& text) { ::setenv("TROUPE_TRIAL", text.c_str(), 1); }
+  TrialAgain(const TrialAgain&) = delete;
+  TrialAgain& operator=(const TrialAgain&) = delete;
+  ~TrialAgain() { ::unsetenv("TROUPE_TRIAL"); }
+};
+
 /// All that a sweep came to.
 std::string text_of(const tune::SweepOutcome& sweep) {
   std::ostringstream text;
@@ -426,17 +434,18 @@ TEST_CASE("points to try first, a search of one's own, a target, and the best tr
   CHECK(best.epochs < 4);
   CHECK_THAT(records_in(folder.path()), Catch::Contains("TROUPE_TRIAL=six:TRIAL "));
 
-  ::setenv("TROUPE_TRIAL", ("six:" + std::to_string(best.best)).c_str(), 1);
-  const auto again = tune::run(session, Job{}, options);
-  CHECK(again.state_hash == best.state_hash);
-  CHECK(again.job.lr == best.job.lr);
-  ::setenv("TROUPE_TRIAL", "six:7", 1);
-  CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); }),
-             Catch::Contains("there is no trial 7"));
-  ::setenv("TROUPE_TRIAL", "six", 1);
-  CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); }),
-             Catch::Contains("give it NAME:NUMBER"));
-  ::unsetenv("TROUPE_TRIAL");
+  {
+    const TrialAgain of("six:" + std::to_string(best.best));
+    const auto again = tune::run(session, Job{}, options);
+    CHECK(again.state_hash == best.state_hash);
+    CHECK(again.job.lr == best.job.lr);
+  }
+  const auto refusal_of = [&](const std::string& text) {
+    const TrialAgain of(text);
+    return e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); });
+  };
+  CHECK_THAT(refusal_of("six:7"), Catch::Contains("there is no trial 7"));
+  CHECK_THAT(refusal_of("six"), Catch::Contains("give it NAME:NUMBER"));
 
   options.name = "brief";
   options.target = {};
