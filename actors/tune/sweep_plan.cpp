@@ -155,10 +155,16 @@ std::optional<int> trial_again(SweepPlan& plan) {
     refuse(std::string(kTrialAgain) + " is '" + escape_name(text) + "'",
            "give it NAME:NUMBER, as troupe tune best prints it");
   const std::string name = text.substr(0, colon);
-  if (!plan.name.empty() && plan.name != name)
-    refuse(std::string(kTrialAgain) + " names the sweep '" + escape_name(name) + "', and this one is '" +
-               escape_name(plan.name) + "'",
-           "unset it, or start the program as troupe tune best prints it");
+  if (!plan.name.empty() && plan.name != name) {
+    // A program may have several sweeps: this one is over, and says again what it came to.
+    std::error_code none;
+    if (!std::filesystem::exists(plan.folder + "/" + name + "/results.jsonl", none))
+      refuse(std::string(kTrialAgain) + " names the sweep '" + escape_name(name) + "', which is not in '" +
+                 escape_name(plan.folder) + "', and this one is '" + escape_name(plan.name) + "'",
+             "unset it, or start the program as troupe tune best prints it");
+    plan.resume = true;
+    return std::nullopt;
+  }
   plan.name = name;
   plan.resume = true;
   return number;

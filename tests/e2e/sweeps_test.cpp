@@ -454,7 +454,15 @@ TEST_CASE("points to try first, a search of one's own, a target, and the best tr
   CHECK(brief.signal == 0);
   CHECK(brief.best == -1);
   options.max_seconds = 0;
-  CHECK(tune::resume(session, Job{}, options).best >= 0);
+  const auto whole = tune::resume(session, Job{}, options);
+  CHECK(whole.best >= 0);
+
+  // A program with two sweeps failed at the one that was not named.
+  const TrialAgain of("six:" + std::to_string(best.best));
+  CHECK(text_of(tune::run(session, Job{}, options)) == text_of(whole));
+  options.folder = folder.path() + "/elsewhere";
+  CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); }),
+             Catch::Contains("names the sweep 'six', which is not in "));
 }
 
 TEST_CASE("trials that are actors: they step, are copied, throw and hang, each for itself") {
