@@ -3,7 +3,7 @@
 ///     struct Pendulum {
 ///       explicit Pendulum(Settings of);
 ///       troupe::report::Metrics step();        // one epoch, and what it came to: {{"reward", 12.5}}
-///       troupe::wire::Bytes save();            // both or none: PBT and HyperBand need them
+///       troupe::wire::Bytes save();            // both or none: Pbt, HyperBand, MedianStopping need them
 ///       void load(troupe::wire::Bytes state);
 ///     };
 ///     auto best = tune::run_actors<Pendulum>(session, Settings{}, {.space = ..., .metric = "reward", ...});
@@ -51,9 +51,14 @@ class ActorTrial final : public TrialRun {
       session_.kill(*actor_, "its trial has ended");
     } else if (spawned_.valid()) {
       spawned_.cancel();
+      try {  // it may have been there, and nobody had looked
+        session_.kill(spawned_.answer(), "its trial has ended");
+      } catch (const std::exception&) {
+      }
     }
   }
 
+  bool has_begun() const override { return actor_.has_value(); }
   std::optional<report::Event> next_event() override {
     if (over_) return std::nullopt;
     if (!actor_) {
@@ -70,40 +75,57 @@ class ActorTrial final : public TrialRun {
       std::exchange(loaded_, {}).answer();
       begin_step();
     }
+    if (last_.valid()) {
+      over_ = last_.ready();
+      return std::nullopt;
+    }
     if (!stepped_.valid() || !stepped_.ready()) return std::nullopt;
     report::EpochDone done;
     done.metrics = std::exchange(stepped_, {}).answer();
     done.epoch = ++epoch_;
     done.global_step = epoch_;
     metrics_ = done.metrics;
-    over_ = epoch_ >= epochs_;
+    if (epoch_ >= epochs_) stop();
     return done;
   }
   bool is_over() const override { return over_; }
   train::RunResult wait() override {
     train::RunResult result;
-    const auto state = snapshot();
-    result.state_hash = state.place.hash;
+    if (!actor_) return result;
+    result.state_hash = snapshot_of(last_.valid() ? last_.answer() : wire::Bytes()).place.hash;
     result.steps = epoch_;
     result.metrics = metrics_;
     return result;
   }
   train::Snapshot snapshot() override {
+    wire::Bytes state;
+    if constexpr (Saves<T>) state = actor_->template call<&T::save>().get(kMostSave);
+    return snapshot_of(std::move(state));
+  }
+  void go_on() override {
+    if (!over_ && !last_.valid() && !stepped_.valid()) begin_step();
+  }
+  /// Over when its last state is there.
+  void stop() override {
+    if (over_ || last_.valid()) return;
+    over_ = !actor_ || !Saves<T>;
+    if constexpr (Saves<T>) {
+      if (actor_) last_ = actor_->template call<&T::save>();
+    }
+  }
+
+ private:
+  /// The whole sweep waits so long.
+  static constexpr Duration kMostSave = std::chrono::seconds(60);
+
+  train::Snapshot snapshot_of(wire::Bytes state) const {
     train::Snapshot snapshot;
     snapshot.place.step = epoch_;
     snapshot.metrics = metrics_;
-    wire::Bytes state;
-    if constexpr (Saves<T>) state = actor_->template call<&T::save>().get();
     snapshot.place.hash = train::hash_of_bytes(state);
     snapshot.state = std::make_shared<const wire::Bytes>(std::move(state));
     return snapshot;
   }
-  void go_on() override {
-    if (!over_ && !stepped_.valid()) begin_step();
-  }
-  void stop() override { over_ = true; }
-
- private:
   void begin_step() { stepped_ = actor_->template call<&T::step>(); }
   void load() {
     if constexpr (Saves<T>) {
@@ -124,6 +146,7 @@ class ActorTrial final : public TrialRun {
   std::optional<ActorHandle<T>> actor_;
   Future<void> loaded_;
   Future<report::Metrics> stepped_;
+  Future<wire::Bytes> last_;  ///< the state that it ends with
 };
 
 }  // namespace troupe::tune

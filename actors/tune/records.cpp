@@ -200,7 +200,7 @@ Result<RecordFile> RecordFile::take(const std::string& folder, int flags) {
     return ErrorInfo{ErrorCode::kRefused, "the sweep's records cannot be kept", "'" + path + "' is " + what,
                      "move it away, or name another folder or sweep"};
   }
-  UniqueFd file(::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW | flags, 0644));
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
   if (!file && errno == ENOENT)
     return ErrorInfo{ErrorCode::kRefused, "there is no sweep to go on with", "'" + path + "' is not there",
                      "begin it without resume, or name another one"};

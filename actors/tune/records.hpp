@@ -1,6 +1,6 @@
-/// What a sweep leaves on the disk: FOLDER/results.jsonl, a line for what it is, then one for each event that
-/// it decided on, in their order. A sweep is a function of its first line and its events, so the file is
-/// enough to go on from.
+/// What a sweep leaves on the disk: FOLDER/results.jsonl, for its owner alone, a line for what it is, then
+/// one for each event that it decided on, in their order. A sweep is a function of its first line and its
+/// events, so the file is enough to go on from.
 ///
 /// ```
 /// {"event":"sweep","version":1,"job":"Digits{0.01}","space":"lr log_uniform(0.0001, 0.1)",...}

@@ -149,6 +149,7 @@ class Sweep {
              "begin the sweep anew under another name");
     const Trial before = machine_->trials()[static_cast<std::size_t>(trial)];
     const SweepStep step = machine_->step(event);
+    decided_.push_back(event);
     const auto ours = record_lines(event, before, step);
     for (std::size_t i = 0; i < ours.size(); ++i) {
       if (at + i == records_.lines().size()) {  // it died while it wrote the rest
@@ -219,7 +220,8 @@ class Sweep {
     feed(TrialEnded{number, result->state_hash});
     return true;
   }
-  bool is_silent(int number) const {
+  bool is_silent(int number) {
+    if (!runs_.at(number)->has_begun()) begun_.at(number).heard_at = now();
     return plan_.silent_seconds > 0 && to_seconds(now() - begun_.at(number).heard_at) > plan_.silent_seconds;
   }
   /// What `ask` gives; nothing where it throws, which is then the trial's failure, and no one else's.
@@ -249,12 +251,27 @@ class Sweep {
       say(who + warning->text);
   }
 
-  /// A state that is saved is there before the line that says so.
+  /// A state that is saved is there before the line that says so. One that cannot be had is its trial's
+  /// failure, and nothing was decided before that.
   void feed(const SweepEvent& event) {
     const int trial = std::visit([](const auto& e) { return trial_of(e); }, event);
     const Trial before = trial < 0 ? Trial() : machine_->trials()[static_cast<std::size_t>(trial)];
     const SweepStep step = machine_->step(event);
-    const bool saved = save_states(step);
+    bool saved = false;
+    for (const SweepAction& action : step.actions) {
+      const auto* save = std::get_if<SaveState>(&action);
+      const auto* pause = std::get_if<PauseTrial>(&action);
+      if (save == nullptr && pause == nullptr) continue;
+      saved = true;
+      const int of = save != nullptr ? save->trial : pause->trial;
+      if (save_state(of, save != nullptr ? save->state : pause->state)) continue;
+      forget_last_step();
+      const TrialFailed failed = failures_.back();
+      std::erase_if(failures_, [&](const TrialFailed& each) { return each.trial == of; });
+      feed(failed);
+      if (of != trial) feed(event);
+      return;
+    }
     if (trial >= 0 && !step.decision.empty() && step.decision != "again") {
       const auto begun = begun_.find(trial);
       const auto began_ms = begun == begun_.end() ? now_ms() : begun->second.at_ms;
@@ -263,6 +280,7 @@ class Sweep {
       for (std::string& line : lines)
         text += (text.empty() ? "" : "\n") + (line = with_times(std::move(line), began_ms, now_ms()));
       records_.append(text).value();
+      decided_.push_back(event);
       report(event, lines.front());
     }
     carry_out(step);
@@ -282,18 +300,17 @@ class Sweep {
 
   // What is done.
 
-  bool save_states(const SweepStep& step) {
-    bool any = false;
-    for (const SweepAction& action : step.actions) {
-      const auto* save = std::get_if<SaveState>(&action);
-      const auto* pause = std::get_if<PauseTrial>(&action);
-      if (save == nullptr && pause == nullptr) continue;
-      any = true;
-      const int trial = save != nullptr ? save->trial : pause->trial;
-      const auto state = of_trial(trial, [](TrialRun& run) { return run.snapshot(); });
-      if (state) states_.add(save != nullptr ? save->state : pause->state, *state).value();
-    }
-    return any;
+  /// False: the trial has failed instead.
+  bool save_state(int trial, StateNumber number) {
+    const auto state = of_trial(trial, [](TrialRun& run) { return run.snapshot(); });
+    if (state) states_.add(number, *state).value();
+    return state.has_value();
+  }
+  /// The machine as it was before: a sweep is a function of what was decided.
+  void forget_last_step() {
+    machine_ = machine_of(plan_, places_);
+    machine_->start();
+    for (const SweepEvent& event : decided_) machine_->step(event);
   }
   void carry_out(const SweepStep& step) {
     for (const SweepAction& action : step.actions) std::visit([this](const auto& a) { act(a); }, action);
@@ -360,16 +377,22 @@ class Sweep {
     if (const auto at = runs_.find(trial); at != runs_.end()) what(*at->second);
   }
 
-  /// Before the line that makes it the best.
+  /// Before the line that makes it the best: of all, or with repeats of its config, since the best mean is
+  /// known last.
   void keep_weights(int number, const wire::Bytes& weights) {
     const Trial& trial = machine_->trials()[static_cast<std::size_t>(number)];
-    const Trial* best = machine_->best();
+    const Trial* best = machine_->best_beside(trial);
     if (weights.empty() || !trial.value) return;
     if (best != nullptr && !machine_->is_better(*trial.value, *best->value) &&
         !(number < best->number && !machine_->is_better(*best->value, *trial.value)))
       return;
     write_whole(weights_of(number), {weights}).value();
     if (best != nullptr) ::unlink(weights_of(best->number).c_str());
+  }
+  void drop_weights_but(int kept) {
+    for (const Trial& trial : machine_->trials()) {
+      if (trial.number != kept) ::unlink(weights_of(trial.number).c_str());
+    }
   }
   std::string weights_of(int number) const {
     return folder_ + "/trial-" + std::to_string(number) + ".safetensors";
@@ -411,6 +434,7 @@ class Sweep {
     out.epochs = best->epoch;
     out.state_hash = best->state_hash;
     if (::access(weights_of(best->number).c_str(), R_OK) == 0) out.checkpoint = weights_of(best->number);
+    if (static_cast<std::size_t>(over) == out.trials.size()) drop_weights_but(best->number);
     states_.keep(machine_->states_needed());
     say(best_line(*best, of_));
     return out;
@@ -419,7 +443,8 @@ class Sweep {
   const SweepPlan plan_;
   const std::string folder_;
   const int places_;
-  const std::unique_ptr<SweepMachine> machine_;
+  std::unique_ptr<SweepMachine> machine_;
+  std::vector<SweepEvent> decided_;  ///< what the records have
   RecordFile records_;
   SavedStates states_;
   const TableOf of_;

@@ -62,6 +62,7 @@ struct SweepPlan {
                                           const train::Snapshot* from)>
       start;
   bool trains = true;  ///< trials are training runs: `train` is checked as theirs
+  bool saves = true;   ///< a trial's state can be saved
 
   int trials = 1;
   std::string metric;

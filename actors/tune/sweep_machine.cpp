@@ -201,6 +201,7 @@ bool SweepMachine::reached_target(Trial& trial, SweepStep& out) {
   out.actions.push_back(StopTrial{trial.number});
   plan_of(trial).stops = true;
   complete(trial, TrialState::kFinished, out);
+  take_out(trial, out);  // before its time, as far as those that wait for it know
   return true;
 }
 
@@ -453,20 +454,28 @@ const Trial* SweepMachine::best_of(Filter filter) const {
   return best;
 }
 
+const Trial* SweepMachine::best_of_config(int which) const {
+  return best_of([&](const Trial& trial) {
+    const bool ended_well = trial.state == TrialState::kFinished || trial.state == TrialState::kStopped;
+    return ended_well && trial.number / config_.repeats == which;
+  });
+}
+
 const Trial* SweepMachine::best() const {
-  const auto ended_well = [](const Trial& t) {
-    return t.state == TrialState::kFinished || t.state == TrialState::kStopped;
-  };
-  if (config_.repeats == 1) return best_of(ended_well);
+  if (config_.repeats == 1) {
+    return best_of(
+        [](const Trial& t) { return t.state == TrialState::kFinished || t.state == TrialState::kStopped; });
+  }
   const auto configs = repeats_of(trials_, config_.repeats);
   const Repeats* best = nullptr;
   for (const Repeats& each : configs) {
     if (each.trials > 0 && (best == nullptr || is_better(each.mean, best->mean))) best = &each;
   }
-  if (best == nullptr) return nullptr;
-  const auto which = static_cast<int>(best - configs.data());
-  return best_of(
-      [&](const Trial& trial) { return ended_well(trial) && trial.number / config_.repeats == which; });
+  return best == nullptr ? nullptr : best_of_config(static_cast<int>(best - configs.data()));
+}
+
+const Trial* SweepMachine::best_beside(const Trial& trial) const {
+  return config_.repeats == 1 ? best() : best_of_config(trial.number / config_.repeats);
 }
 
 const Trial* SweepMachine::best_so_far() const {

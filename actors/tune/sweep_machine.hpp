@@ -186,7 +186,10 @@ class SweepMachine {
   /// The trial with the best value among those that finished or were stopped; the first of equals. With
   /// repeats the best of those whose config has the best mean. Null: none.
   const Trial* best() const;
-  /// The same among all that have reported and did not fail: for people, meanwhile.
+  /// The best of those that may be best() instead of `trial` once it has ended, for their own values: all, or
+  /// with repeats those of its config. Null: none.
+  const Trial* best_beside(const Trial& trial) const;
+  /// As best(), among all that have reported and did not fail: for people, meanwhile.
   const Trial* best_so_far() const;
   /// Whether `a` is better than `b`; NaN is worse than any number.
   bool is_better(double a, double b) const;
@@ -232,6 +235,7 @@ class SweepMachine {
   Plan& plan_of(const Trial& trial) { return plans_[static_cast<std::size_t>(trial.number)]; }
   template <class Filter>
   const Trial* best_of(Filter filter) const;
+  const Trial* best_of_config(int which) const;
   int places_taken() const;
 
   SweepConfig config_;

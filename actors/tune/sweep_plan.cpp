@@ -47,6 +47,12 @@ void check(const DriverSession& session, const SweepPlan& plan) {
   if (plan.repeats > 1 && (plan.own_scheduler || !std::holds_alternative<Fifo>(plan.scheduler)))
     refuse("repeats = " + std::to_string(plan.repeats) + " with a scheduler that judges single trials",
            "use Fifo, or repeat the best config afterwards");
+  const AnyScheduler& scheduler = plan.scheduler;
+  if (!plan.saves && !plan.own_scheduler &&
+      (std::holds_alternative<HyperBand>(scheduler) || std::holds_alternative<MedianStopping>(scheduler) ||
+       std::holds_alternative<Pbt>(scheduler)))
+    refuse("the scheduler pauses or copies trials, and their actor has no save() and load()",
+           "give it both, or take Fifo, Asha or one of Optuna's pruners");
   if (plan.target && std::isnan(*plan.target)) refuse("target = nan", "use a number, or leave it out");
   if (plan.first.size() > static_cast<std::size_t>(plan.trials))
     refuse("try_first has " + std::to_string(plan.first.size()) + " configs for " +
@@ -149,10 +155,16 @@ std::optional<int> trial_again(SweepPlan& plan) {
     refuse(std::string(kTrialAgain) + " is '" + escape_name(text) + "'",
            "give it NAME:NUMBER, as troupe tune best prints it");
   const std::string name = text.substr(0, colon);
-  if (!plan.name.empty() && plan.name != name)
-    refuse(std::string(kTrialAgain) + " names the sweep '" + escape_name(name) + "', and this one is '" +
-               escape_name(plan.name) + "'",
-           "unset it, or start the program as troupe tune best prints it");
+  if (!plan.name.empty() && plan.name != name) {
+    // A program may have several sweeps: this one is over, and says again what it came to.
+    std::error_code none;
+    if (!std::filesystem::exists(plan.folder + "/" + name + "/results.jsonl", none))
+      refuse(std::string(kTrialAgain) + " names the sweep '" + escape_name(name) + "', which is not in '" +
+                 escape_name(plan.folder) + "', and this one is '" + escape_name(plan.name) + "'",
+             "unset it, or start the program as troupe tune best prints it");
+    plan.resume = true;
+    return std::nullopt;
+  }
   plan.name = name;
   plan.resume = true;
   return number;

@@ -22,7 +22,8 @@ SweepIdentity first_record_of(const SweepPlan& plan);
 std::unique_ptr<SweepMachine> machine_of(const SweepPlan& plan, int places);
 
 /// The trial that TROUPE_TRIAL=NAME:NUMBER in the environment wants trained again; the plan is then of the
-/// sweep NAME, which is there. Throws BadConfig for what is no such text, or of another sweep.
+/// sweep NAME, which is there. None, and the plan resumes its own sweep, where that has another name and NAME
+/// is one beside it. Throws BadConfig for what is no such text, or of a sweep that is not there.
 std::optional<int> trial_again(SweepPlan& plan);
 
 }  // namespace troupe::tune

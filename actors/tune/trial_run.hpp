@@ -21,6 +21,8 @@ class TrialRun {
 
   /// The next one that has happened; does not wait.
   virtual std::optional<report::Event> next_event() = 0;
+  /// Not while it waits for room in the cluster, where that can be told.
+  virtual bool has_begun() const { return true; }
   /// Every event was given, and no more comes.
   virtual bool is_over() const = 0;
   /// What came of it, once it is over.

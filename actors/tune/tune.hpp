@@ -44,7 +44,8 @@ struct SweepOptions {
   /// best one has the best mean. With Fifo alone, since others judge single trials.
   int repeats = 1;
   std::optional<double> target{};  ///< a trial whose metric is as good as that has finished
-  /// A trial that tells nothing for so long, no step and no report, counts as one that failed; 0: it may.
+  /// A trial that tells nothing for so long, no step and no report, counts as one that failed; 0: it may. Of
+  /// run_actors from when its actor is there: not while it waits for room in the cluster.
   double silent_seconds = 3600;
   double max_seconds =
       0;  ///< then the sweep ends as at Ctrl-C, and may be resumed; 0: when all trials are over
@@ -134,13 +135,15 @@ SweepResult<Job> run(const DriverSession& session, const Job& job, const SweepOp
 }
 
 /// The same with trials that are actors of class T, made from a Job each (actor_trial.hpp). Of `train` count
-/// epochs (how often a trial steps), trainer_cpus and trainer_gpus.
+/// epochs (how often a trial steps), trainer_cpus and trainer_gpus. Throws BadConfig for a scheduler that
+/// pauses or copies trials (HyperBand, MedianStopping, Pbt) where T has no save() and load().
 ///     auto best = tune::run_actors<Pendulum>(session, Settings{}, {.space = ..., .metric = "reward"});
 template <class T, class Job>
 requires TrialActor<T, Job> SweepResult<Job> run_actors(const DriverSession& session, const Job& job,
                                                         const SweepOptions<Job>& options) {
   SweepPlan plan = detail::plan_of(job, options);
   plan.trains = false;
+  plan.saves = Saves<T>;
   plan.job_name = std::string(troupe::detail::pretty_part(troupe::detail::type_signature<T>()));
   plan.job = plan.job_name;
   train::describe(plan.job, job);

@@ -79,18 +79,53 @@ std::string add_event(const Json& event, const std::string& metric, std::map<int
   return "";
 }
 
+bool ended_well(const TrialRecord& trial) {
+  return trial.has_ended() && trial.state != "failed" && trial.value;
+}
+bool is_better_value(std::optional<double> a, std::optional<double> b, bool more_is_better) {
+  if (!a || std::isnan(*a)) return false;
+  if (!b || std::isnan(*b)) return true;
+  return more_is_better ? *a > *b : *a < *b;
+}
+
+/// A whole number that is written as a text.
+std::optional<int> count_in(const Json& json, const char* key) {
+  const std::string count = text_in(json, key);
+  const char* end = count.data() + count.size();
+  int number = 0;
+  const auto read = std::from_chars(count.data(), end, number);
+  const bool is_one = read.ec == std::errc() && read.ptr == end && number >= 1 && number <= kMostTrials;
+  return is_one ? std::optional(number) : std::nullopt;
+}
+
 }  // namespace
 
 bool SweepRecords::is_better(const TrialRecord& a, const TrialRecord& b) const {
-  if (!a.value || std::isnan(*a.value)) return false;
-  if (!b.value || std::isnan(*b.value)) return true;
-  return more_is_better ? *a.value > *b.value : *a.value < *b.value;
+  return is_better_value(a.value, b.value, more_is_better);
+}
+
+std::optional<int> SweepRecords::best_config() const {
+  std::map<int, std::vector<double>> configs;
+  for (const TrialRecord& trial : trials) {
+    if (ended_well(trial)) configs[trial.number / repeats].push_back(*trial.value);
+  }
+  std::optional<int> best;
+  std::optional<double> best_mean;
+  for (const auto& [number, values] : configs) {
+    double mean = 0;  // as the sweep adds it up
+    for (const double value : values) mean += value / static_cast<double>(values.size());
+    if (best && !is_better_value(mean, best_mean, more_is_better)) continue;
+    best = number;
+    best_mean = mean;
+  }
+  return best;
 }
 
 const TrialRecord* SweepRecords::best() const {
+  const auto config = repeats > 1 ? best_config() : std::nullopt;
   const TrialRecord* best = nullptr;
   for (const TrialRecord& trial : trials) {
-    if (!trial.has_ended() || trial.state == "failed" || !trial.value) continue;
+    if (!ended_well(trial) || (config && trial.number / repeats != *config)) continue;
     if (best == nullptr || is_better(trial, *best)) best = &trial;
   }
   return best;
@@ -135,11 +170,10 @@ Result<SweepRecords> read_sweep(const std::string& folder, const std::string& na
       sweep.metric = text_in(json, "metric");
       sweep.more_is_better = sweep.metric.find("(less") == std::string::npos;
       sweep.metric = sweep.metric.substr(0, sweep.metric.rfind(" ("));
-      const std::string count = text_in(json, "trials");
-      const char* end = count.data() + count.size();
-      const auto read = std::from_chars(count.data(), end, sweep.wanted);
-      if (read.ec != std::errc() || read.ptr != end || sweep.wanted < 1 || sweep.wanted > kMostTrials)
-        return corrupt(sweep.path, 1, "names no number of trials");
+      const auto trials_in = count_in(json, "trials");
+      if (!trials_in) return corrupt(sweep.path, 1, "names no number of trials");
+      sweep.wanted = *trials_in;
+      sweep.repeats = count_in(json, "repeats").value_or(1);
     } else if (const auto wrong = add_event(json, sweep.metric, trials); !wrong.empty()) {
       return corrupt(sweep.path, number, wrong);
     }

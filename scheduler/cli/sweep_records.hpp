@@ -44,15 +44,20 @@ struct SweepRecords {
   std::string metric;
   bool more_is_better = true;
   int wanted = 0;               ///< trials, in all
+  int repeats = 1;              ///< so many trials in a row have one config
   int pid = 0;                  ///< of the program that sweeps; 0: none does
   std::int64_t changed_ms = 0;  ///< the last event, since 1970; 0: not known
 
-  /// Of those that finished or were stopped; the first of equals. Null: none.
+  /// Of those that finished or were stopped; the first of equals. With repeats of those whose config has the
+  /// best mean. Null: none.
   const TrialRecord* best() const;
   bool is_better(const TrialRecord& a, const TrialRecord& b) const;
   int ended() const;
   /// "running", "done" or "interrupted".
   std::string state() const;
+
+ private:
+  std::optional<int> best_config() const;
 };
 
 /// Total. Errors: kRefused where there is no such sweep; kCorrupt, with the line; kIo. A last line that is

@@ -228,12 +228,13 @@ int show(const TuneWords& words) {
   return 0;
 }
 
-/// What trains a trial again; empty: the records do not say.
+/// What trains a trial again; empty: the records do not say, or it has no state to come to.
 std::string command_of(const SweepRecords& sweep, const TrialRecord& trial) {
   const auto at = sweep.lines.front().find("again");
   if (at == sweep.lines.front().end() || !at->is_string() || !trial.clones.empty()) return "";
+  if (trial.state_hash.empty() || !trial.value || std::isnan(*trial.value)) return "";
   std::string command = *at;
-  const auto slot = command.find(":TRIAL");
+  const auto slot = command.find(":TRIAL", command.find(" && TROUPE_TRIAL="));  // behind the folder
   return slot == std::string::npos ? "" : command.replace(slot + 1, 5, std::to_string(trial.number));
 }
 
@@ -292,9 +293,12 @@ int stop(const TuneWords& words) {
 
 }  // namespace
 
-/// Text of users is inside, so nothing of it may end the script element.
+/// Text of users is inside, so nothing of it may end the script element. The command is not: a page is sent
+/// to others, and it may name a token.
 std::string page_of(const SweepRecords& sweep) {
-  std::string records = dump({{"name", sweep.name}, {"lines", sweep.lines}});
+  Json lines = sweep.lines;
+  if (!lines.empty()) lines.front().erase("again");
+  std::string records = dump({{"name", sweep.name}, {"lines", std::move(lines)}});
   std::string safe;
   for (const char c : records) safe += c == '<' ? std::string("\\u003c") : std::string(1, c);
   std::string page(kSweepPage);

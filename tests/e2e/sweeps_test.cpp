@@ -1,6 +1,7 @@
 // Sweeps on real clusters: trials that are killed, throw, stop early and copy each other, and drivers that
 // die.
 #include <signal.h>
+#include <sys/stat.h>
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
@@ -30,11 +31,14 @@ struct Walker {
   explicit Walker(Settings of) : settings(of) {}
   report::Metrics step() {
     if (settings.which == 1) throw std::logic_error("it cannot walk");
-    if (settings.which == 2) std::this_thread::sleep_for(1h);
+    if (settings.which == 2) std::this_thread::sleep_for(2h);
     at += settings.lr * (3 - at);
     return {{"distance/loss", std::abs(3 - at)}, {"steps", ++steps}};
   }
-  wire::Bytes save() { return wire::encode(std::pair(at, steps)); }
+  wire::Bytes save() {
+    if (settings.which == 3) std::this_thread::sleep_for(2h);
+    return wire::encode(std::pair(at, steps));
+  }
   void load(wire::Bytes state) {
     std::tie(at, steps) = wire::decode<std::pair<double, double>>(state).value();
   }
@@ -42,11 +46,35 @@ struct Walker {
   double at = 0, steps = 0;
 };
 
+/// Without a state that could be saved.
+struct Fleeting {
+  explicit Fleeting(Settings of) : walker(of) {}
+  report::Metrics step() { return walker.step(); }
+  Walker walker;
+};
+
+struct Place {
+  double lr = 0.1;
+  std::string folder;
+};
+/// Cannot save its state the first time, of all in that folder.
+struct Forgetful {
+  explicit Forgetful(Place of) : walker({0, of.lr}), folder(std::move(of.folder)) {}
+  report::Metrics step() { return walker.step(); }
+  wire::Bytes save() {
+    if (::mkdir((folder + "/forgot").c_str(), 0700) == 0) throw std::runtime_error("it forgot");
+    return walker.save();
+  }
+  void load(wire::Bytes state) { walker.load(std::move(state)); }
+  Walker walker;
+  std::string folder;
+};
+
 }  // namespace walking
 
 namespace {
 
-using walking::Settings, walking::Walker;
+using walking::Settings, walking::Walker, walking::Place, walking::Forgetful, walking::Fleeting;
 
 struct Job {
   int which = 0;
@@ -89,6 +117,20 @@ struct Told {
   data::Digits dataset(data::Split split) const { return Job().dataset(split); }
 };
 
+/// Config 0 is always good; config 1 better after one epoch, and bad after two.
+struct Uneven {
+  int which = 0;
+  double lr = 0.01;
+
+  torch::nn::Sequential model() const { return Job().model(); }
+  auto optimizer(torch::nn::Sequential& net) const { return Job().optimizer(net); }
+  torch::Tensor loss(torch::nn::Sequential& net, const data::Batch& batch, train::Leaf& at) const {
+    at.count("figure", which == 0 ? 0.5 : at.epoch == 0 ? 1 : -1, 1);
+    return Job().loss(net, batch);
+  }
+  data::Digits dataset(data::Split split) const { return Job().dataset(split); }
+};
+
 /// Six trials one after another, so that their reports have one order; trial 1's trainer is killed, trial 4
 /// throws.
 tune::SweepOptions<Job> options_in(const std::string& folder) {
@@ -110,6 +152,14 @@ tune::SweepOptions<Job> options_in(const std::string& folder) {
       .show_progress = false};
   return options;
 }
+
+/// TROUPE_TRIAL, for as long as it lives.
+struct TrialAgain {
+  explicit TrialAgain(const std::string& text) { ::setenv("TROUPE_TRIAL", text.c_str(), 1); }
+  TrialAgain(const TrialAgain&) = delete;
+  TrialAgain& operator=(const TrialAgain&) = delete;
+  ~TrialAgain() { ::unsetenv("TROUPE_TRIAL"); }
+};
 
 /// All that a sweep came to.
 std::string text_of(const tune::SweepOutcome& sweep) {
@@ -328,6 +378,36 @@ TEST_CASE(
              Catch::Contains("stopped: loss is not finite at step 14"));
 }
 
+// The config with the best single trial took the weights of the one with the best mean.
+TEST_CASE("repeats: the weights that are left are those of the config with the best mean") {
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 2});
+  tune::SweepOptions<Uneven> options{.space = {{&Uneven::which, tune::grid({0, 1})}},
+                                     .trials = 2,
+                                     .metric = "train/figure",
+                                     .repeats = 2,
+                                     .max_concurrent = 1,
+                                     .name = "six",
+                                     .folder = folder.path(),
+                                     .show_progress = false};
+  options.train = {.micro_batch = 20, .epochs = 2, .seed = 7};
+  options.adjust = [](const tune::Trial& trial, train::TrainOptions& train) {
+    if (trial.number % 2 == 0) train.epochs = 1;
+  };
+  const auto best = tune::run(session, Uneven{}, options);
+  INFO(records_in(folder.path()));
+  CHECK(best.best == 0);
+  REQUIRE(best.repeats.size() == 2);
+  CHECK(best.repeats.at(0).mean == 0.5);
+  CHECK(best.repeats.at(1).mean == 0);
+  CHECK(best.trials.at(2).value == 1);
+  CHECK_NOTHROW(best.load(best.job.model()));
+  int weights = 0;
+  for (const std::string& file : e2e::names_in(folder.path() + "/six"))
+    weights += static_cast<int>(file.ends_with(".safetensors"));
+  CHECK(weights == 1);
+}
+
 TEST_CASE("points to try first, a search of one's own, a target, and the best trained again by its command") {
   struct Fixed : tune::Search {
     void begin(int) override {}
@@ -354,17 +434,18 @@ TEST_CASE("points to try first, a search of one's own, a target, and the best tr
   CHECK(best.epochs < 4);
   CHECK_THAT(records_in(folder.path()), Catch::Contains("TROUPE_TRIAL=six:TRIAL "));
 
-  ::setenv("TROUPE_TRIAL", ("six:" + std::to_string(best.best)).c_str(), 1);
-  const auto again = tune::run(session, Job{}, options);
-  CHECK(again.state_hash == best.state_hash);
-  CHECK(again.job.lr == best.job.lr);
-  ::setenv("TROUPE_TRIAL", "six:7", 1);
-  CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); }),
-             Catch::Contains("there is no trial 7"));
-  ::setenv("TROUPE_TRIAL", "six", 1);
-  CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); }),
-             Catch::Contains("give it NAME:NUMBER"));
-  ::unsetenv("TROUPE_TRIAL");
+  {
+    const TrialAgain of("six:" + std::to_string(best.best));
+    const auto again = tune::run(session, Job{}, options);
+    CHECK(again.state_hash == best.state_hash);
+    CHECK(again.job.lr == best.job.lr);
+  }
+  const auto refusal_of = [&](const std::string& text) {
+    const TrialAgain of(text);
+    return e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); });
+  };
+  CHECK_THAT(refusal_of("six:7"), Catch::Contains("there is no trial 7"));
+  CHECK_THAT(refusal_of("six"), Catch::Contains("give it NAME:NUMBER"));
 
   options.name = "brief";
   options.target = {};
@@ -373,7 +454,15 @@ TEST_CASE("points to try first, a search of one's own, a target, and the best tr
   CHECK(brief.signal == 0);
   CHECK(brief.best == -1);
   options.max_seconds = 0;
-  CHECK(tune::resume(session, Job{}, options).best >= 0);
+  const auto whole = tune::resume(session, Job{}, options);
+  CHECK(whole.best >= 0);
+
+  // A program with two sweeps failed at the one that was not named.
+  const TrialAgain of("six:" + std::to_string(best.best));
+  CHECK(text_of(tune::run(session, Job{}, options)) == text_of(whole));
+  options.folder = folder.path() + "/elsewhere";
+  CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); }),
+             Catch::Contains("names the sweep 'six', which is not in "));
 }
 
 TEST_CASE("trials that are actors: they step, are copied, throw and hang, each for itself") {
@@ -403,16 +492,108 @@ TEST_CASE("trials that are actors: they step, are copied, throw and hang, each f
   }
   CHECK(clones >= 1);
 
-  options.space = {{&Settings::which, tune::grid({0, 1, 2})}, {&Settings::lr, tune::uniform(0.1, 0.5)}};
-  options.trials = 3;
+  options.space = {{&Settings::which, tune::grid({0, 1})}, {&Settings::lr, tune::uniform(0.1, 0.5)}};
+  options.trials = 2;
   options.scheduler = tune::Fifo{};
   options.retries = 0;
-  options.silent_seconds = 20;
   options.name = "stumble";
   const auto stumbled = tune::run_actors<Walker>(session, Settings{}, options);
   CHECK(stumbled.best == 0);
   CHECK_THAT(stumbled.trials.at(1).error, Catch::Contains("it cannot walk"));
-  CHECK_THAT(stumbled.trials.at(2).error, Catch::Contains("it has told nothing for 20 s"));
+
+  // It was taken, and every trial that paused failed.
+  options.space = {{&Settings::lr, tune::uniform(0.1, 0.5)}};
+  options.name = "fleeting";
+  for (const tune::AnyScheduler& scheduler :
+       {tune::AnyScheduler(tune::HyperBand{}), tune::AnyScheduler(tune::MedianStopping{}),
+        tune::AnyScheduler(tune::Pbt{})}) {
+    options.scheduler = scheduler;
+    CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run_actors<Fleeting>(session, Settings{}, options); }),
+               Catch::Contains("their actor has no save() and load()"));
+  }
+  options.scheduler = tune::Asha{.max_t = 6, .reduction_factor = 2};
+  CHECK(tune::run_actors<Fleeting>(session, Settings{}, options).best >= 0);
+  options.scheduler = tune::Fifo{};
+
+  // In step() and in the last save(): the sweep waited for that one for an hour.
+  options.space = {{&Settings::which, tune::grid({2, 3})}};
+  options.silent_seconds = 20;
+  options.max_seconds = 600;
+  options.name = "hang";
+  const auto hung = tune::run_actors<Walker>(session, Settings{}, options);
+  for (const tune::Trial& trial : hung.trials)
+    CHECK_THAT(trial.error, Catch::Contains("it has told nothing for 20 s"));
+  CHECK(hung.trials.at(1).epoch == 6);
+}
+
+// The time that it waited for CPUs counted as its silence.
+TEST_CASE("a trial that waits for room in the cluster is not silent") {
+  struct Waits : tune::TrialRun {
+    const std::chrono::steady_clock::time_point from = std::chrono::steady_clock::now();
+    bool over = false;
+    bool has_begun() const override { return std::chrono::steady_clock::now() - from > 500ms; }
+    std::optional<report::Event> next_event() override {
+      if (over || !has_begun()) return std::nullopt;
+      over = true;
+      report::EpochDone done;
+      done.epoch = 1;
+      done.metrics = {{"loss", 1}};
+      return done;
+    }
+    bool is_over() const override { return over; }
+    train::RunResult wait() override {
+      train::RunResult result;
+      result.state_hash = "ab";
+      return result;
+    }
+    train::Snapshot snapshot() override { return {}; }
+    void go_on() override {}
+    void stop() override { over = true; }
+  };
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 1});
+  tune::SweepPlan plan;
+  plan.job = plan.job_name = plan.name = "waits";
+  plan.space = "none";
+  plan.sample = [](tune::Search&) { return tune::Config(); };
+  plan.start = [](auto&&...) { return std::make_unique<Waits>(); };
+  plan.trains = false;
+  plan.metric = "loss";
+  plan.train.epochs = 1;
+  plan.retries = 0;
+  plan.silent_seconds = 0.1;
+  plan.folder = folder.path();
+  plan.show_progress = false;
+  CHECK(tune::run_sweep(session, plan).trials.at(0).error.empty());
+}
+
+// It had been written down as paused, with a state that was not there, and failed whenever it was to go on.
+TEST_CASE("a trial that cannot save its state is tried again from the state before") {
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 3});
+  const auto walked = tune::run_actors<Forgetful>(
+      session, Place{.folder = folder.path()},
+      {.space = {{&Place::lr, tune::log_uniform(1e-3, 0.5)}},
+       .trials = 3,
+       .metric = "distance/loss",
+       .scheduler = tune::Pbt{.perturbation_interval = 2, .quantile_fraction = 0.25, .synch = true},
+       .train = {.epochs = 6},
+       .max_concurrent = 3,
+       .retries = 1,
+       .name = "walk",
+       .folder = folder.path(),
+       .show_progress = false});
+  const std::string records = e2e::read_file(folder.path() + "/walk/results.jsonl");
+  INFO(records);
+  CHECK(e2e::count(records, "\"event\":\"failure\"") == 1);
+  CHECK_THAT(records, Catch::Contains("it forgot"));
+  int failures = 0;
+  for (const tune::Trial& trial : walked.trials) {
+    CHECK(trial.state == tune::TrialState::kFinished);
+    CHECK(trial.metrics.at("steps") == 6);
+    failures += trial.failures;
+  }
+  CHECK(failures == 1);
 }
 
 TEST_CASE("Ctrl-C ends a sweep in order, and it is resumed; a metric that nobody reports is said at once") {

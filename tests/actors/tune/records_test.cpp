@@ -72,6 +72,9 @@ TEST_CASE("records are taken up where they end, without a line that was half wri
   const std::string name = folder.path() + "/a/b";
   {
     auto made = RecordFile::create(name, kIdentity).value();
+    struct stat file {};
+    REQUIRE(::stat(file_in(name).c_str(), &file) == 0);
+    CHECK((file.st_mode & 0777) == 0600);  // the program's arguments are inside
     made.append("{\"one\":1}").value();
     made.sync().value();
   }

@@ -488,3 +488,30 @@ TEST_CASE("points to try first come before the search's, and a target ends a tri
   CHECK(world.trial(0).why == "the target is reached");
   CHECK(world.trial(0).epoch == 2);
 }
+
+// Who had paused waited for the one that had reached the target, and stopped when nothing else ran.
+TEST_CASE("whoever waits for a trial that reaches the target goes on without it") {
+  SweepConfig config = config_of(3, 3, 9);
+  config.target = 0.9;
+  World world(config, Pbt{.perturbation_interval = 1, .synch = true}, 7);
+  world.metric = [](const Trial& trial, int) { return trial.number == 2 ? 1.0 : 0.1 * trial.number; };
+  for (const int trial : {0, 1, 2}) world.advance(trial);
+  CHECK(world.trial(2).why == "the target is reached");
+  CHECK(world.runs.contains(0));
+  CHECK(world.runs.contains(1));
+  SeededRandom random(1);
+  world.run(random);
+  for (const int trial : {0, 1}) CHECK(world.trial(trial).state == TrialState::kFinished);
+
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    CAPTURE(seed);
+    config = config_of(17, 4, 9);
+    config.target = 0.87;
+    World halved(config, HyperBand{.max_t = 9}, seed);
+    SeededRandom any(seed);
+    halved.run(any);
+    REQUIRE_FALSE(halved.error);
+    for (const Trial& trial : halved.machine.trials())
+      REQUIRE(trial.why.find("nothing else runs") == std::string::npos);
+  }
+}

@@ -52,3 +52,16 @@ expect 1 'class="clone"'
 expect 1 'trial 1: lr=0.25, test/accuracy 50.00 % after epoch 1,'
 expect 2 'trial 1: lr=0.625, test/accuracy 87.50 % after epoch 2, clone of trial 0 after epoch 1'
 expect 1 '<td>trial 0 after epoch 1</td>'
+
+mkdir "$folder/twice"
+{
+  echo '{"event":"sweep","version":1,"job":"Digits{0.1}","metric":"test/accuracy (more is better)","trials":"4","epochs":"1","repeats":"2"}'
+  for pair in "0 0.5" "1 0.75" "2 1.0" "3 0.125"; do
+    fields='"trial":'${pair% *}',"config":{"lr":0.'$((${pair% *} / 2 + 1))'}'
+    echo '{"event":"report",'"$fields"',"epoch":1,"metrics":{"test/accuracy":'${pair#* }'},"decision":"finish","why":"","began_ms":1000,"at_ms":2000}'
+    echo '{"event":"end",'"$fields"',"epoch":1,"state_hash":"ab","decision":"finished","why":"","began_ms":1000,"at_ms":2100}'
+  done
+} >"$folder/twice/results.jsonl"
+"$1" tune page twice --folder "$folder" >/dev/null
+draw twice
+expect 1 'Best: trial 1: lr=0.1,'  # of the config with the best mean

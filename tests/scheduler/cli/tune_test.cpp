@@ -43,7 +43,7 @@ Ran tune(const std::string& words) {
 /// Three trials of four: 0 ran to its end, 1 was stopped with a better figure, 2 failed with a text that is
 /// no friend of HTML. The last line is not whole.
 // clang-format off
-constexpr const char* kRecords = R"records({"event":"sweep","version":1,"job":"Digits{0.1}","space":"lr uniform(0, 1)","scheduler":"asha","metric":"test/accuracy (more is better)","trials":"4","epochs":"2","seed":"0","again":"cd /x && TROUPE_TRIAL=digits:TRIAL ./sweep --trials 4"}
+constexpr const char* kRecords = R"records({"event":"sweep","version":1,"job":"Digits{0.1}","space":"lr uniform(0, 1)","scheduler":"asha","metric":"test/accuracy (more is better)","trials":"4","epochs":"2","seed":"0","again":"cd /x:TRIAL && TROUPE_TRIAL=digits:TRIAL ./sweep --trials 4"}
 {"event":"report","trial":0,"config":{"lr":0.5,"kind":"a,b"},"epoch":1,"metrics":{"test/accuracy":0.25},"decision":"continue","why":"the first","began_ms":1000,"at_ms":2000}
 {"event":"report","trial":1,"config":{"lr":0.125},"epoch":1,"metrics":{"test/accuracy":0.75,"test/loss":"nan"},"decision":"stop","why":"below the cutoff","began_ms":1000,"at_ms":2500}
 {"event":"end","trial":1,"config":{"lr":0.125},"epoch":1,"state_hash":"abcd","decision":"stopped","why":"below the cutoff","began_ms":1000,"at_ms":2600}
@@ -89,7 +89,18 @@ TEST_CASE("troupe tune: a sweep's records as tables and JSON") {
   CHECK(json["config"]["lr"] == 0.125);
   CHECK(json["state_hash"] == "abcd");
   CHECK(json["weights"].is_null());
-  CHECK(json["again"] == "cd /x && TROUPE_TRIAL=digits:1 ./sweep --trials 4");
+  CHECK(json["again"] == "cd /x:TRIAL && TROUPE_TRIAL=digits:1 ./sweep --trials 4");
+
+  // One that ended without a state is refused by the program.
+  sweeps.write(
+      "lost",
+      R"records({"event":"sweep","version":1,"metric":"a","trials":"1","again":"cd /x && TROUPE_TRIAL=lost:TRIAL ./sweep"}
+{"event":"report","trial":0,"config":{"lr":0.5},"epoch":1,"metrics":{"a":0.25},"decision":"stop","why":""}
+{"event":"stop","trial":0,"config":{"lr":0.5},"epoch":1,"decision":"stopped","why":"nothing else runs"}
+)records");
+  const auto lost = nlohmann::json::parse(tune("best lost -o json" + sweeps.at()).output);
+  CHECK(lost["trial"] == 0);
+  CHECK(lost["again"].is_null());
 
   const Ran rows = tune("show digits -o csv" + sweeps.at());
   CHECK(rows.output ==
@@ -141,6 +152,26 @@ TEST_CASE("troupe tune shows each report under the config that it was made with,
   CHECK(best["again"].is_null());
 }
 
+// The best single trial was shown, which is another config's than the sweep's own best.
+TEST_CASE("troupe tune: with repeats the best is of the config with the best mean") {
+  const Sweeps sweeps;
+  std::string text = R"({"event":"sweep","version":1,"job":"J{}","metric":"a (more is better)",
+              "trials" : "4", "repeats" : "2"
+})"
+      "\n";
+const char* values[] = {"0.5", "0.75", "1.0", "0.125"};
+for (int trial = 0; trial < 4; ++trial) {
+  const std::string head =
+      "\"trial\":" + std::to_string(trial) + ",\"config\":{\"lr\":" + std::to_string(trial / 2) + "}";
+  text += R"({"event":"report",)" + head + R"(,"epoch":1,"metrics":{"a":)" + values[trial] +
+          "},\"decision\":\"finish\",\"why\":\"\"}\n";
+  text +=
+      R"({"event":"end",)" + head + R"(,"epoch":1,"state_hash":"ab","decision":"finished","why":""})" + "\n";
+}
+sweeps.write("twice", text);
+CHECK(nlohmann::json::parse(tune("best twice -o json" + sweeps.at()).output)["trial"] == 1);
+}
+
 TEST_CASE("troupe tune page: the records are inside, and no text of theirs ends the script") {
   const Sweeps sweeps;
   const Ran made = tune("page digits" + sweeps.at());
@@ -152,6 +183,7 @@ TEST_CASE("troupe tune page: the records are inside, and no text of theirs ends 
   CHECK(contains(page.str(), R"("error":"\u003c/script>\u003cb>\u001b[2J")"));
   CHECK_FALSE(contains(page.str(), "@RECORDS@"));
   CHECK_FALSE(contains(page.str(), "http://127"));
+  CHECK_FALSE(contains(page.str(), "TROUPE_TRIAL"));  // the command may name a token
   for (const std::string flag : {"-o", "--output"}) {
     const std::string to = sweeps.folder.path() + "/page" + flag + ".html";
     CHECK(tune("page digits " + flag + " " + to + sweeps.at()).output == to + "\n");
