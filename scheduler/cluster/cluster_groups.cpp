@@ -83,6 +83,8 @@ void ClusterMachine::make_group(const GroupRequested& e) {
 bool ClusterMachine::place_group(Group& group) {
   const auto plan = scheduler::plan_group(group.record.spec, group.record.placed, index_);
   if (!plan.is_placed) {
+    group.cut_off = plan.cut_off;
+    if (plan.cut_off) group.tried = ++group_searches_;
     if (std::exchange(group.reason, clipped(plan.reason)) == plan.reason) return false;
     for (const Requester& to : group.awaiting) {
       if (is_live(to.from.node)) out_.push_back(SpawnWaits{to, group.reason});
@@ -111,9 +113,21 @@ void ClusterMachine::hold_bundle(Group& group, std::size_t bundle) {
   freed_.push_back(on.node);  // those that wait for the group
 }
 
-/// Groups go before spawns: they ask for more at a time.
+/// Groups go before spawns: they ask for more at a time. Not those whose search takes long.
 void ClusterMachine::place_groups() {
-  for (const GroupId id : std::set(groups_.waiting())) place_group(groups_.at(id));
+  for (const auto& [number, id] : std::map(groups_.waiting())) {
+    if (Group& group = groups_.at(id); !group.cut_off) place_group(group);
+  }
+}
+
+/// One of those, at each tick: the one that was tried the longest time ago.
+void ClusterMachine::search_again() {
+  Group* next = nullptr;
+  for (const auto& [number, id] : groups_.waiting()) {
+    Group& group = groups_.at(id);
+    if (group.cut_off && (next == nullptr || group.tried < next->tried)) next = &group;
+  }
+  if (next != nullptr) place_group(*next);
 }
 
 /// What is in it ends; its room is given back with the last of that.
@@ -198,7 +212,7 @@ void ClusterMachine::lose_bundles(NodeId id, const std::string& why) {
 
 void ClusterMachine::release_idle_bundles() {
   if (groups_.waiting().size() < 2) return;
-  for (const GroupId id : groups_.waiting()) {
+  for (const auto& [number, id] : groups_.waiting()) {
     Group& group = groups_.at(id);
     auto& placed = group.record.placed;
     const auto is_idle = [&](std::size_t i) { return placed[i].node && group.used[i].actors == 0; };

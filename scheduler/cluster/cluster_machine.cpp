@@ -115,6 +115,7 @@ void ClusterMachine::handle(const Tick&) {
   }
   forget_losses();
   release_idle_bundles();
+  search_again();
   while (submissions_.pop_due(now_)) look_at_queue_ = true;
 }
 
@@ -454,7 +455,7 @@ void ClusterMachine::let_go(const Actor& actor) {
 
 void ClusterMachine::handle(const SpawnCancelled& e) {
   claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester == e.requester; });
-  for (const GroupId id : groups_.waiting()) groups_.at(id).awaiting.erase(e.requester);
+  for (const auto& [number, id] : groups_.waiting()) groups_.at(id).awaiting.erase(e.requester);
   if (waiting_.contains(e.requester)) return drop(e.requester);
   if (Actor* actor = actors_.of_request(e.requester)) end_actor(*actor, "its requester cancelled it");
 }

@@ -174,6 +174,7 @@ class ClusterMachine {
   bool place_group(Group& group);
   void hold_bundle(Group& group, std::size_t bundle);
   void place_groups();
+  void search_again();
   void remove_group(Group& group, const std::string& reason);
   void forget_if_empty(Group& group);
   void show_bundles(NodeId node, bool hidden, bool suspect);
@@ -290,6 +291,7 @@ class ClusterMachine {
   WaitingSpawns waiting_;
   NameClaims claims_;
   GroupTable groups_;
+  std::uint64_t group_searches_ = 0;  ///< that were cut off
   std::set<NodeId> draining_;
   std::map<NodeId, std::string> dead_nodes_;  ///< why
   TimeQueue<NodeId> forget_nodes_;

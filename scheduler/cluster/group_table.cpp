@@ -105,8 +105,9 @@ Group& GroupTable::add(GroupRecord record) {
   record.placed.resize(record.spec.bundles.size());
   jobs_[record.spec.job].insert(id);
   requests_[record.requester] = id;
-  if (record.state == GroupState::kWaiting) waiting_.insert(id);
   Group group;
+  group.number = ++last_number_;
+  if (record.state == GroupState::kWaiting) waiting_.emplace(group.number, id);
   for (const BundleDemand& bundle : record.spec.bundles)
     group.used.push_back({0, GpuUse(size_of(bundle.gpu_e4)), 0});
   group.record = std::move(record);
@@ -145,17 +146,19 @@ std::vector<GroupId> GroupTable::of_job(JobId job) const {
 
 void GroupTable::set_state(Group& group, GroupState state) {
   group.record.state = state;
+  group.cut_off = false;
   if (state == GroupState::kWaiting) {
-    waiting_.insert(group.record.group);
+    waiting_.emplace(group.number, group.record.group);
   } else {
-    waiting_.erase(group.record.group);
+    waiting_.erase(group.number);
   }
 }
 
 void GroupTable::erase(GroupId id) {
-  const GroupRecord record = std::move(groups_.extract(id).mapped().record);
+  const Group group = std::move(groups_.extract(id).mapped());
+  const GroupRecord& record = group.record;
   requests_.erase(record.requester);
-  waiting_.erase(id);
+  waiting_.erase(group.number);
   const auto job = jobs_.find(record.spec.job);
   job->second.erase(id);
   if (job->second.empty()) jobs_.erase(job);
@@ -166,7 +169,7 @@ void GroupTable::check() const {
   for (const auto& [job, groups] : jobs_) of_jobs += groups.size();
   TROUPE_ASSERT(of_jobs == groups_.size() && requests_.size() == groups_.size(), "a group is of a job");
   for (const auto& [id, group] : groups_) {
-    TROUPE_ASSERT(waiting_.contains(id) == (group.record.state == GroupState::kWaiting),
+    TROUPE_ASSERT(waiting_.contains(group.number) == (group.record.state == GroupState::kWaiting),
                   "groups that wait are known");
     TROUPE_ASSERT(group.record.placed.size() == group.record.spec.bundles.size(),
                   "a bundle is placed or not");

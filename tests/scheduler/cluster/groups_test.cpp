@@ -7,7 +7,7 @@ using namespace troupe::test;
 namespace {
 
 struct GroupScript : Script {
-  GroupScript() { gateway(); }
+  explicit GroupScript(ClusterConfig with = {}) : Script(with) { gateway(); }
 
   GroupAnswered make(JobId job, std::uint64_t request, PlacementStrategy strategy,
                      const std::vector<int>& cpus, std::string name = {}) {
@@ -302,4 +302,41 @@ TEST_CASE("bundles on a node that drains take nothing new, and move when it leav
   REQUIRE(s.get<StartActor>() != nullptr);
   CHECK(s.get<StartActor>()->node == NodeId{2});
   CHECK(s.record(group).generation == 2);
+}
+
+TEST_CASE("of groups that wait the first is served first") {
+  GroupScript s;
+  s.node(1, 1);
+  const JobId job = s.job().job;
+  const ActorId busy = s.up(job, 2);
+  std::vector<GroupId> groups;  // ids are random
+  for (std::uint64_t i = 0; i < 8; ++i)
+    groups.push_back(s.make(job, 3 + i, PlacementStrategy::kPack, {1}).status.record.group);
+  s.down(busy);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    CHECK(s.record(groups[i]).state == GroupState::kReady);
+    s.ask(job, 50 + i, GroupVerb::kRemove, groups[i]);
+  }
+}
+
+TEST_CASE("a group whose search was cut off is tried again at ticks alone") {
+  GroupScript s;
+  s.node_with_gpus(1, 8);
+  const JobId job = s.job().job;
+  std::vector<ActorId> large;  // 0.95 of each GPU stays free
+  for (std::uint64_t i = 0; i < 16; ++i) {
+    s.spawn_with_gpus(job, 2 + i, i < 8 ? 0.95 : 0.05);
+    if (i < 8) large.push_back(s.get<StartActor>()->actor);
+  }
+  for (const ActorId actor : large) s.down(actor);
+  GroupSpec spec{{}, "", PlacementStrategy::kStrictPack, {}};
+  for (int i = 0; i < 9; ++i) spec.bundles.push_back({0, kGpu / 10 * 4});
+  for (int i = 0; i < 7; ++i) spec.bundles.push_back({0, kGpu / 10 * 3});
+  for (int i = 0; i < 9; ++i) spec.bundles.push_back({0, kGpu / 10 * 2});
+  const GroupId group = s.ask({{kDriver, 20}, job, GroupVerb::kMake, {}, spec}).status.record.group;
+  REQUIRE(s.head->groups().find(group)->cut_off);
+  s.node_with_gpus(2, 9);
+  CHECK(s.record(group).state == GroupState::kWaiting);
+  s.on(Tick{});
+  CHECK(s.record(group).state == GroupState::kReady);
 }
