@@ -456,6 +456,8 @@ void ClusterMachine::let_go(const Actor& actor) {
 void ClusterMachine::handle(const SpawnCancelled& e) {
   claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester == e.requester; });
   for (const auto& [number, id] : groups_.waiting()) groups_.at(id).awaiting.erase(e.requester);
+  if (Group* group = groups_.of_request(e.requester))
+    return remove_group(*group, "its requester cancelled it");
   if (waiting_.contains(e.requester)) return drop(e.requester);
   if (Actor* actor = actors_.of_request(e.requester)) end_actor(*actor, "its requester cancelled it");
 }

@@ -340,3 +340,18 @@ TEST_CASE("a group whose search was cut off is tried again at ticks alone") {
   s.on(Tick{});
   CHECK(s.record(group).state == GroupState::kReady);
 }
+
+TEST_CASE("a group whose request is cancelled is removed") {
+  GroupScript s;
+  s.node(1, 4);
+  const JobId job = s.job().job;
+  const GroupId ready = s.make(job, 2, PlacementStrategy::kPack, {3}).status.record.group;
+  const GroupId waits = s.make(job, 3, PlacementStrategy::kPack, {3}).status.record.group;
+  s.on(SpawnCancelled{{kDriver, 3}});
+  CHECK(s.head->groups().find(waits) == nullptr);
+  s.on(SpawnCancelled{{kDriver, 4}});  // of no group
+  CHECK(s.cpus_used(1) == 3);
+  s.on(SpawnCancelled{{kDriver, 2}});
+  CHECK(s.head->groups().find(ready) == nullptr);
+  CHECK(s.cpus_used(1) == 0);
+}
