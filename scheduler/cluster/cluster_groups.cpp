@@ -68,6 +68,11 @@ std::optional<ErrorInfo> ClusterMachine::group_refused(const GroupRequested& e) 
   if (groups_.all().size() >= config_.max_groups)
     return ErrorInfo{ErrorCode::kLimit, what,
                      "there are " + std::to_string(groups_.all().size()) + " in this cluster", "remove some"};
+  if (groups_.bundles() + e.spec.bundles.size() > config_.max_bundles)
+    return ErrorInfo{ErrorCode::kLimit, what,
+                     "the groups of this cluster have " + std::to_string(groups_.bundles()) +
+                         " bundles, and all may have " + std::to_string(config_.max_bundles),
+                     "remove some, or ask for fewer bundles"};
   return std::nullopt;
 }
 
@@ -94,6 +99,7 @@ bool ClusterMachine::place_group(Group& group) {
   group.reason = clipped(plan.reason);
   ++group.record.generation;
   const auto before = std::exchange(group.record.placed, plan.placed);
+  for (std::size_t i = 0; i < before.size(); ++i) group.used[i].gpus.resize(plan.placed[i].gpus.size());
   groups_.set_state(group, GroupState::kReady);
   persist(group.record);
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -201,6 +207,7 @@ void ClusterMachine::lose_bundles(NodeId id, const std::string& why) {
       if (group.record.placed[i].node != id) continue;
       TROUPE_ASSERT(group.used[i].actors == 0, "what was on a dead node holds nothing");
       group.record.placed[i] = {};
+      group.used[i].gpus.clear();
     }
     group.lost_at = now_;
     group.reason = clipped("bundles are placed anew: " + why);
@@ -221,6 +228,7 @@ void ClusterMachine::release_idle_bundles() {
     for (std::size_t i = 0; i < placed.size(); ++i) {
       if (!is_idle(i)) continue;
       const PlacedBundle was = std::exchange(placed[i], {});
+      group.used[i].gpus.clear();
       const BundleDemand& had = group.record.spec.bundles[i];
       Node& node = nodes_.at(was.node);
       free_room(node, had.cpu_e4, had.gpu_e4, was.gpus);

@@ -14,8 +14,7 @@ std::size_t ClusterMachine::check_groups() const {
   for (const auto& [id, group] : groups_.all()) {
     actors += group.actors.size();
     std::vector<Group::Use> used;
-    for (const BundleDemand& bundle : group.record.spec.bundles)
-      used.push_back({0, GpuUse(static_cast<std::size_t>(count_of_gpus(bundle.gpu_e4))), 0});
+    for (const PlacedBundle& bundle : group.record.placed) used.push_back({0, GpuUse(bundle.gpus.size()), 0});
     for (const ActorId actor_id : group.actors) {
       const ActorRecord& record = actors_.at(actor_id).record;
       const auto at = static_cast<std::size_t>(record.bundle);

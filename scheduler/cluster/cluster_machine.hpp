@@ -54,6 +54,7 @@ struct ClusterConfig {
   std::size_t max_waiting = 1'000'000;
   std::size_t max_payload_bytes = std::size_t{512} << 20;
   std::size_t max_groups = 10'000;
+  std::size_t max_bundles = 100'000;  ///< of all groups
   /// A group that has lost bundles, and finds no room for so long while others wait, too, gives back those in
   /// which nothing runs: two that hold a part each could wait for each other for ever.
   Duration release_after = std::chrono::seconds(60);

@@ -13,10 +13,6 @@ ActorDemand inside(const ActorDemand& demand) {
           demand.gpu_e4};
 }
 
-std::size_t size_of(std::int64_t gpu_e4) {
-  return static_cast<std::size_t>(count_of_gpus(gpu_e4));
-}
-
 bool could_hold(const BundleDemand& bundle, const ActorDemand& demand) {
   return bundle.cpu_e4 >= demand.cpu_e4 && bundle.gpu_e4 >= demand.gpu_e4;
 }
@@ -108,8 +104,8 @@ Group& GroupTable::add(GroupRecord record) {
   Group group;
   group.number = ++last_number_;
   if (record.state == GroupState::kWaiting) waiting_.emplace(group.number, id);
-  for (const BundleDemand& bundle : record.spec.bundles)
-    group.used.push_back({0, GpuUse(size_of(bundle.gpu_e4)), 0});
+  for (const PlacedBundle& bundle : record.placed) group.used.push_back({0, GpuUse(bundle.gpus.size()), 0});
+  bundles_ += record.spec.bundles.size();
   group.record = std::move(record);
   return groups_.emplace(id, std::move(group)).first->second;
 }
@@ -159,18 +155,20 @@ void GroupTable::erase(GroupId id) {
   const GroupRecord& record = group.record;
   requests_.erase(record.requester);
   waiting_.erase(group.number);
+  bundles_ -= record.spec.bundles.size();
   const auto job = jobs_.find(record.spec.job);
   job->second.erase(id);
   if (job->second.empty()) jobs_.erase(job);
 }
 
 void GroupTable::check() const {
-  std::size_t of_jobs = 0;
+  std::size_t of_jobs = 0, bundles = 0;
   for (const auto& [job, groups] : jobs_) of_jobs += groups.size();
   TROUPE_ASSERT(of_jobs == groups_.size() && requests_.size() == groups_.size(), "a group is of a job");
   for (const auto& [id, group] : groups_) {
     TROUPE_ASSERT(waiting_.contains(group.number) == (group.record.state == GroupState::kWaiting),
                   "groups that wait are known");
+    bundles += group.record.spec.bundles.size();
     TROUPE_ASSERT(group.record.placed.size() == group.record.spec.bundles.size(),
                   "a bundle is placed or not");
     TROUPE_ASSERT(group.record.state != GroupState::kEnding || !group.actors.empty(),
@@ -180,6 +178,7 @@ void GroupTable::check() const {
       TROUPE_ASSERT(group.record.state != GroupState::kReady || bundle.node,
                     "a ready group has all its room");
   }
+  TROUPE_ASSERT(bundles == bundles_, "bundles are counted");
 }
 
 }  // namespace troupe::cluster

@@ -16,7 +16,7 @@ namespace troupe::cluster {
 struct Group {
   struct Use {
     std::int64_t cpu_e4 = 0;
-    GpuUse gpus{};  ///< one entry a GPU of the bundle
+    GpuUse gpus{};  ///< one entry a GPU of the bundle, while that is held
     int actors = 0;
     bool operator==(const Use&) const = default;
   };
@@ -70,6 +70,8 @@ class GroupTable {
   /// First come, first served. After a restart of the head in the order of their ids.
   const std::map<std::uint64_t, GroupId>& waiting() const { return waiting_; }
   const std::map<GroupId, Group>& all() const { return groups_; }
+  /// Of all groups.
+  std::size_t bundles() const { return bundles_; }
   /// Aborts if an invariant does not hold.
   void check() const;
 
@@ -79,6 +81,7 @@ class GroupTable {
   std::map<Requester, GroupId> requests_;
   std::map<std::uint64_t, GroupId> waiting_;  ///< by Group::number
   std::uint64_t last_number_ = 0;
+  std::size_t bundles_ = 0;  ///< Invariant: the sum over groups_
 };
 
 }  // namespace troupe::cluster

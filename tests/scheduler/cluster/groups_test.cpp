@@ -355,3 +355,20 @@ TEST_CASE("a group whose request is cancelled is removed") {
   CHECK(s.head->groups().find(ready) == nullptr);
   CHECK(s.cpus_used(1) == 0);
 }
+
+TEST_CASE("bundles that wait take no memory for their GPUs, and all groups have a bound of bundles") {
+  ClusterConfig config;
+  config.max_bundles = 5;
+  GroupScript s(config);
+  s.node_with_gpus(1, 2);
+  const JobId job = s.job().job;
+  const GroupSpec large{{}, "", PlacementStrategy::kPack, {{0, 1024 * kGpu}, {0, kGpu}}};
+  const GroupId waits = s.ask({{kDriver, 2}, job, GroupVerb::kMake, {}, large}).status.record.group;
+  for (const Group::Use& use : s.head->groups().find(waits)->used) CHECK(use.gpus.empty());
+  const GroupSpec small{{}, "", PlacementStrategy::kPack, {{0, 2 * kGpu}}};
+  const GroupId ready = s.ask({{kDriver, 3}, job, GroupVerb::kMake, {}, small}).status.record.group;
+  CHECK(s.head->groups().find(ready)->used[0].gpus == GpuUse(2));
+  CHECK(s.make(job, 4, PlacementStrategy::kPack, {1, 1, 1}).error.code == ErrorCode::kLimit);
+  s.ask(job, 5, GroupVerb::kRemove, waits);
+  CHECK(s.make(job, 6, PlacementStrategy::kPack, {1, 1, 1}).ok);
+}
