@@ -372,3 +372,17 @@ TEST_CASE("bundles that wait take no memory for their GPUs, and all groups have 
   s.ask(job, 5, GroupVerb::kRemove, waits);
   CHECK(s.make(job, 6, PlacementStrategy::kPack, {1, 1, 1}).ok);
 }
+
+TEST_CASE("a head that restarts forgets a group that was removed and whose job and actors have ended") {
+  GroupScript s;
+  s.node(1, 4);
+  const JobId job = s.job().job;
+  const GroupId group = s.make(job, 2, PlacementStrategy::kPack, {2}).status.record.group;
+  const ActorId actor = s.up_in(job, 3, group, 2);
+  s.on(JobEnded{kGateway, job, "done"});
+  REQUIRE(s.record(group).state == GroupState::kEnding);
+  s.store.erase("actor/" + to_string(actor));  // its end is durable, the group's is not
+  s.restart();
+  CHECK(s.head->groups().all().empty());
+  CHECK(s.cpus_used(1) == 0);
+}
