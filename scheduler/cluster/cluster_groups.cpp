@@ -116,6 +116,7 @@ void ClusterMachine::hold_bundle(Group& group, std::size_t bundle) {
   hold_room(node, has.cpu_e4, has.gpu_e4, on.gpus);
   node.groups.insert(group.record.group);
   refresh(on.node);
+  show(group, bundle);
   freed_.push_back(on.node);  // those that wait for the group
 }
 
@@ -182,19 +183,19 @@ void ClusterMachine::forget_if_empty(Group& group) {
   }
 }
 
-/// What placement sees of the bundles on that node. Hidden: they take nothing new.
-void ClusterMachine::show_bundles(NodeId id, bool hidden, bool suspect) {
-  const Node& node = nodes_.at(id);
-  for (const GroupId group_id : node.groups) {
+/// What placement sees of a bundle: nothing, if it sees nothing of its node.
+void ClusterMachine::show(Group& group, std::size_t bundle) {
+  const auto number = static_cast<std::int32_t>(bundle);
+  const auto on = index_.nodes().find(group.record.placed[bundle].node);
+  if (on == index_.nodes().end()) return group.room.remove(id_of_bundle(number));
+  show_bundle(group, number, on->second.name, on->second.suspect);
+}
+
+void ClusterMachine::show_bundles(NodeId id) {
+  for (const GroupId group_id : nodes_.at(id).groups) {
     Group& group = groups_.at(group_id);
     for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
-      if (group.record.placed[i].node != id) continue;
-      const auto bundle = static_cast<std::int32_t>(i);
-      if (hidden) {
-        group.room.remove(id_of_bundle(bundle));
-      } else {
-        show_bundle(group, bundle, node.info.name, suspect);
-      }
+      if (group.record.placed[i].node == id) show(group, i);
     }
   }
 }

@@ -420,6 +420,7 @@ void ClusterMachine::hold(const Actor& actor) {
   Node& node = nodes_.at(record.node);
   if (Group* group = groups_.find(record.spec.demand.group)) {
     use_bundle(*group, record, 1);
+    show(*group, static_cast<std::size_t>(record.bundle));
   } else {
     hold_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
   }
@@ -437,6 +438,7 @@ void ClusterMachine::let_go(const Actor& actor) {
   Group* group = groups_.find(record.spec.demand.group);
   if (group != nullptr) {
     use_bundle(*group, record, -1);
+    show(*group, static_cast<std::size_t>(record.bundle));
   } else {
     free_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
   }

@@ -178,7 +178,8 @@ class ClusterMachine {
   void search_again();
   void remove_group(Group& group, const std::string& reason);
   void forget_if_empty(Group& group);
-  void show_bundles(NodeId node, bool hidden, bool suspect);
+  void show(Group& group, std::size_t bundle);
+  void show_bundles(NodeId node);
   void lose_bundles(NodeId node, const std::string& why);
   void release_idle_bundles();
   void fill_bundles(NodeId node);
