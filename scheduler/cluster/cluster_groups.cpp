@@ -277,7 +277,15 @@ Placement ClusterMachine::place(const ActorDemand& demand) const {
 
 std::string ClusterMachine::why_waits(const ActorDemand& demand) const {
   const Group* group = groups_.find(demand.group);
-  return group == nullptr ? index_.why_waits(demand) : why_waits_in(*group, demand);
+  if (group == nullptr) return index_.why_waits(demand);
+  const NodeId on =
+      demand.bundle < 0 ? NodeId{} : group->record.placed.at(static_cast<std::size_t>(demand.bundle)).node;
+  const auto node = nodes_.find(on);
+  if (node == nodes_.end() || index_.nodes().contains(on)) return why_waits_in(*group, demand);
+  const auto& drain = node->second.drain;
+  return name_of(group->record) + ": bundle " + std::to_string(demand.bundle) + " is placed anew when " +
+         node->second.info.name + " has left, which " +
+         (drain && !node->second.leaving ? "drains: " + drain->reason : "leaves");
 }
 
 /// Why no actor of that spec can be in the group that it asks for.

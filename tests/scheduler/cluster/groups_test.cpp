@@ -298,6 +298,11 @@ TEST_CASE("bundles on a node that drains take nothing new, and move when it leav
   s.on(DrainRequested{NodeId{1}, 30'000, "by hand"});
   s.spawn_in(job, 3, group, 1);
   REQUIRE(s.get<SpawnWaits>() != nullptr);
+  s.spawn_in(job, 4, group, 1, 0);
+  REQUIRE(s.get<SpawnWaits>() != nullptr);
+  CHECK(s.get<SpawnWaits>()->reason ==
+        "placement group " + to_string(group) +
+            ": bundle 0 is placed anew when n1 has left, which drains: by hand");
   s.on(NodeLeft{NodeId{1}, "drained"});
   REQUIRE(s.get<StartActor>() != nullptr);
   CHECK(s.get<StartActor>()->node == NodeId{2});
@@ -317,6 +322,55 @@ TEST_CASE("of groups that wait the first is served first") {
     CHECK(s.record(groups[i]).state == GroupState::kReady);
     s.ask(job, 50 + i, GroupVerb::kRemove, groups[i]);
   }
+}
+
+// Was: whoever asked gave up, or died, and the group held its room to the end of its job.
+TEST_CASE("a group whose request is cancelled is removed") {
+  GroupScript s;
+  s.node(1, 4);
+  const JobId job = s.job().job;
+  const GroupId ready = s.make(job, 2, PlacementStrategy::kPack, {3}).status.record.group;
+  const GroupId waits = s.make(job, 3, PlacementStrategy::kPack, {3}).status.record.group;
+  s.on(SpawnCancelled{{kDriver, 3}});
+  CHECK(s.head->groups().find(waits) == nullptr);
+  s.on(SpawnCancelled{{kDriver, 4}});  // of no group
+  CHECK(s.cpus_used(1) == 3);
+  s.on(SpawnCancelled{{kDriver, 2}});
+  CHECK(s.head->groups().find(ready) == nullptr);
+  CHECK(s.cpus_used(1) == 0);
+}
+
+// Was: 8 KB for each bundle of 1,024 GPUs that nothing held.
+TEST_CASE("bundles that wait take no memory for their GPUs, and all groups have a bound of bundles") {
+  ClusterConfig config;
+  config.max_bundles = 5;
+  GroupScript s(config);
+  s.node_with_gpus(1, 2);
+  const JobId job = s.job().job;
+  const GroupSpec large{{}, "", PlacementStrategy::kPack, {{0, 1024 * kGpu}, {0, kGpu}}};
+  const GroupId waits = s.ask({{kDriver, 2}, job, GroupVerb::kMake, {}, large}).status.record.group;
+  for (const Group::Use& use : s.head->groups().find(waits)->used) CHECK(use.gpus.empty());
+  const GroupSpec small{{}, "", PlacementStrategy::kPack, {{0, 2 * kGpu}}};
+  const GroupId ready = s.ask({{kDriver, 3}, job, GroupVerb::kMake, {}, small}).status.record.group;
+  CHECK(s.head->groups().find(ready)->used[0].gpus == GpuUse(2));
+  CHECK(s.make(job, 4, PlacementStrategy::kPack, {1, 1, 1}).error.code == ErrorCode::kLimit);
+  s.ask(job, 5, GroupVerb::kRemove, waits);
+  CHECK(s.make(job, 6, PlacementStrategy::kPack, {1, 1, 1}).ok);
+}
+
+// Was: the group and its room stayed for ever.
+TEST_CASE("a head that restarts forgets a group that was removed and whose job and actors have ended") {
+  GroupScript s;
+  s.node(1, 4);
+  const JobId job = s.job().job;
+  const GroupId group = s.make(job, 2, PlacementStrategy::kPack, {2}).status.record.group;
+  const ActorId actor = s.up_in(job, 3, group, 2);
+  s.on(JobEnded{kGateway, job, "done"});
+  REQUIRE(s.record(group).state == GroupState::kEnding);
+  s.store.erase("actor/" + to_string(actor));  // its end is durable, the group's is not
+  s.restart();
+  CHECK(s.head->groups().all().empty());
+  CHECK(s.cpus_used(1) == 0);
 }
 
 TEST_CASE("a group whose search was cut off is tried again at ticks alone") {
@@ -339,50 +393,4 @@ TEST_CASE("a group whose search was cut off is tried again at ticks alone") {
   CHECK(s.record(group).state == GroupState::kWaiting);
   s.on(Tick{});
   CHECK(s.record(group).state == GroupState::kReady);
-}
-
-TEST_CASE("a group whose request is cancelled is removed") {
-  GroupScript s;
-  s.node(1, 4);
-  const JobId job = s.job().job;
-  const GroupId ready = s.make(job, 2, PlacementStrategy::kPack, {3}).status.record.group;
-  const GroupId waits = s.make(job, 3, PlacementStrategy::kPack, {3}).status.record.group;
-  s.on(SpawnCancelled{{kDriver, 3}});
-  CHECK(s.head->groups().find(waits) == nullptr);
-  s.on(SpawnCancelled{{kDriver, 4}});  // of no group
-  CHECK(s.cpus_used(1) == 3);
-  s.on(SpawnCancelled{{kDriver, 2}});
-  CHECK(s.head->groups().find(ready) == nullptr);
-  CHECK(s.cpus_used(1) == 0);
-}
-
-TEST_CASE("bundles that wait take no memory for their GPUs, and all groups have a bound of bundles") {
-  ClusterConfig config;
-  config.max_bundles = 5;
-  GroupScript s(config);
-  s.node_with_gpus(1, 2);
-  const JobId job = s.job().job;
-  const GroupSpec large{{}, "", PlacementStrategy::kPack, {{0, 1024 * kGpu}, {0, kGpu}}};
-  const GroupId waits = s.ask({{kDriver, 2}, job, GroupVerb::kMake, {}, large}).status.record.group;
-  for (const Group::Use& use : s.head->groups().find(waits)->used) CHECK(use.gpus.empty());
-  const GroupSpec small{{}, "", PlacementStrategy::kPack, {{0, 2 * kGpu}}};
-  const GroupId ready = s.ask({{kDriver, 3}, job, GroupVerb::kMake, {}, small}).status.record.group;
-  CHECK(s.head->groups().find(ready)->used[0].gpus == GpuUse(2));
-  CHECK(s.make(job, 4, PlacementStrategy::kPack, {1, 1, 1}).error.code == ErrorCode::kLimit);
-  s.ask(job, 5, GroupVerb::kRemove, waits);
-  CHECK(s.make(job, 6, PlacementStrategy::kPack, {1, 1, 1}).ok);
-}
-
-TEST_CASE("a head that restarts forgets a group that was removed and whose job and actors have ended") {
-  GroupScript s;
-  s.node(1, 4);
-  const JobId job = s.job().job;
-  const GroupId group = s.make(job, 2, PlacementStrategy::kPack, {2}).status.record.group;
-  const ActorId actor = s.up_in(job, 3, group, 2);
-  s.on(JobEnded{kGateway, job, "done"});
-  REQUIRE(s.record(group).state == GroupState::kEnding);
-  s.store.erase("actor/" + to_string(actor));  // its end is durable, the group's is not
-  s.restart();
-  CHECK(s.head->groups().all().empty());
-  CHECK(s.cpus_used(1) == 0);
 }
