@@ -87,8 +87,12 @@ PlacementGroup Session::placement_group(const std::vector<Bundle>& bundles,
       throw BadConfig("cannot make a placement group", "bundle " + std::to_string(i) + ": it is empty",
                       kTodo);
   }
-  const auto made = answer_of(ask(&process(), cluster::GroupVerb::kMake, {}, std::move(spec)));
-  return {process_, made.record.group};
+  const auto asked = ask(&process(), cluster::GroupVerb::kMake, {}, std::move(spec));
+  // A group that is made later would hold its room, known to nobody.
+  if (!asked->wait(kHeadAnswers))
+    asked->cancel({ErrorCode::kTimeout, "cannot make a placement group",
+                   "the head did not answer within 30 s", "see whether the head runs, and make it again"});
+  return {process_, answer_of(asked).record.group};
 }
 
 PlacementGroup Session::find_placement_group(const std::string& name) const {

@@ -98,7 +98,10 @@ void HeadLine::forget(ProcessId process) {
   const auto begin = open_.lower_bound({process, 0});
   auto end = begin;
   for (; end != open_.end() && end->first.first == process; ++end) {
-    if (std::holds_alternative<cluster::SpawnRequested>(end->second.event)) remember_unwanted(end->first);
+    const auto* group = std::get_if<cluster::GroupRequested>(&end->second.event);
+    if (std::holds_alternative<cluster::SpawnRequested>(end->second.event) ||
+        (group != nullptr && group->verb == cluster::GroupVerb::kMake))
+      remember_unwanted(end->first);
   }
   open_.erase(begin, end);
   std::erase_if(arguments_, [&](const auto& kept) { return kept.first.first == process; });

@@ -68,6 +68,11 @@ std::optional<ErrorInfo> ClusterMachine::group_refused(const GroupRequested& e) 
   if (groups_.all().size() >= config_.max_groups)
     return ErrorInfo{ErrorCode::kLimit, what,
                      "there are " + std::to_string(groups_.all().size()) + " in this cluster", "remove some"};
+  if (groups_.bundles() + e.spec.bundles.size() > config_.max_bundles)
+    return ErrorInfo{ErrorCode::kLimit, what,
+                     "the groups of this cluster have " + std::to_string(groups_.bundles()) +
+                         " bundles, and all may have " + std::to_string(config_.max_bundles),
+                     "remove some, or ask for fewer bundles"};
   return std::nullopt;
 }
 
@@ -83,6 +88,8 @@ void ClusterMachine::make_group(const GroupRequested& e) {
 bool ClusterMachine::place_group(Group& group) {
   const auto plan = scheduler::plan_group(group.record.spec, group.record.placed, index_);
   if (!plan.is_placed) {
+    group.cut_off = plan.cut_off;
+    if (plan.cut_off) group.tried = ++group_searches_;
     if (std::exchange(group.reason, clipped(plan.reason)) == plan.reason) return false;
     for (const Requester& to : group.awaiting) {
       if (is_live(to.from.node)) out_.push_back(SpawnWaits{to, group.reason});
@@ -92,6 +99,7 @@ bool ClusterMachine::place_group(Group& group) {
   group.reason = clipped(plan.reason);
   ++group.record.generation;
   const auto before = std::exchange(group.record.placed, plan.placed);
+  for (std::size_t i = 0; i < before.size(); ++i) group.used[i].gpus.resize(plan.placed[i].gpus.size());
   groups_.set_state(group, GroupState::kReady);
   persist(group.record);
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -108,12 +116,25 @@ void ClusterMachine::hold_bundle(Group& group, std::size_t bundle) {
   hold_room(node, has.cpu_e4, has.gpu_e4, on.gpus);
   node.groups.insert(group.record.group);
   refresh(on.node);
+  show(group, bundle);
   freed_.push_back(on.node);  // those that wait for the group
 }
 
-/// Groups go before spawns: they ask for more at a time.
+/// Groups go before spawns: they ask for more at a time. Not those whose search takes long.
 void ClusterMachine::place_groups() {
-  for (const GroupId id : std::set(groups_.waiting())) place_group(groups_.at(id));
+  for (const auto& [number, id] : std::map(groups_.waiting())) {
+    if (Group& group = groups_.at(id); !group.cut_off) place_group(group);
+  }
+}
+
+/// One of those, at each tick: the one that was tried the longest time ago.
+void ClusterMachine::search_again() {
+  Group* next = nullptr;
+  for (const auto& [number, id] : groups_.waiting()) {
+    Group& group = groups_.at(id);
+    if (group.cut_off && (next == nullptr || group.tried < next->tried)) next = &group;
+  }
+  if (next != nullptr) place_group(*next);
 }
 
 /// What is in it ends; its room is given back with the last of that.
@@ -162,19 +183,19 @@ void ClusterMachine::forget_if_empty(Group& group) {
   }
 }
 
-/// What placement sees of the bundles on that node. Hidden: they take nothing new.
-void ClusterMachine::show_bundles(NodeId id, bool hidden, bool suspect) {
-  const Node& node = nodes_.at(id);
-  for (const GroupId group_id : node.groups) {
+/// What placement sees of a bundle: nothing, if it sees nothing of its node.
+void ClusterMachine::show(Group& group, std::size_t bundle) {
+  const auto number = static_cast<std::int32_t>(bundle);
+  const auto on = index_.nodes().find(group.record.placed[bundle].node);
+  if (on == index_.nodes().end()) return group.room.remove(id_of_bundle(number));
+  show_bundle(group, number, on->second.name, on->second.suspect);
+}
+
+void ClusterMachine::show_bundles(NodeId id) {
+  for (const GroupId group_id : nodes_.at(id).groups) {
     Group& group = groups_.at(group_id);
     for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
-      if (group.record.placed[i].node != id) continue;
-      const auto bundle = static_cast<std::int32_t>(i);
-      if (hidden) {
-        group.room.remove(id_of_bundle(bundle));
-      } else {
-        show_bundle(group, bundle, node.info.name, suspect);
-      }
+      if (group.record.placed[i].node == id) show(group, i);
     }
   }
 }
@@ -187,6 +208,7 @@ void ClusterMachine::lose_bundles(NodeId id, const std::string& why) {
       if (group.record.placed[i].node != id) continue;
       TROUPE_ASSERT(group.used[i].actors == 0, "what was on a dead node holds nothing");
       group.record.placed[i] = {};
+      group.used[i].gpus.clear();
     }
     group.lost_at = now_;
     group.reason = clipped("bundles are placed anew: " + why);
@@ -198,7 +220,7 @@ void ClusterMachine::lose_bundles(NodeId id, const std::string& why) {
 
 void ClusterMachine::release_idle_bundles() {
   if (groups_.waiting().size() < 2) return;
-  for (const GroupId id : groups_.waiting()) {
+  for (const auto& [number, id] : groups_.waiting()) {
     Group& group = groups_.at(id);
     auto& placed = group.record.placed;
     const auto is_idle = [&](std::size_t i) { return placed[i].node && group.used[i].actors == 0; };
@@ -207,6 +229,7 @@ void ClusterMachine::release_idle_bundles() {
     for (std::size_t i = 0; i < placed.size(); ++i) {
       if (!is_idle(i)) continue;
       const PlacedBundle was = std::exchange(placed[i], {});
+      group.used[i].gpus.clear();
       const BundleDemand& had = group.record.spec.bundles[i];
       Node& node = nodes_.at(was.node);
       free_room(node, had.cpu_e4, had.gpu_e4, was.gpus);
@@ -254,7 +277,15 @@ Placement ClusterMachine::place(const ActorDemand& demand) const {
 
 std::string ClusterMachine::why_waits(const ActorDemand& demand) const {
   const Group* group = groups_.find(demand.group);
-  return group == nullptr ? index_.why_waits(demand) : why_waits_in(*group, demand);
+  if (group == nullptr) return index_.why_waits(demand);
+  const NodeId on =
+      demand.bundle < 0 ? NodeId{} : group->record.placed.at(static_cast<std::size_t>(demand.bundle)).node;
+  const auto node = nodes_.find(on);
+  if (node == nodes_.end() || index_.nodes().contains(on)) return why_waits_in(*group, demand);
+  const auto& drain = node->second.drain;
+  return name_of(group->record) + ": bundle " + std::to_string(demand.bundle) + " is placed anew when " +
+         node->second.info.name + " has left, which " +
+         (drain && !node->second.leaving ? "drains: " + drain->reason : "leaves");
 }
 
 /// Why no actor of that spec can be in the group that it asks for.

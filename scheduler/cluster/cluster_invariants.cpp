@@ -14,8 +14,7 @@ std::size_t ClusterMachine::check_groups() const {
   for (const auto& [id, group] : groups_.all()) {
     actors += group.actors.size();
     std::vector<Group::Use> used;
-    for (const BundleDemand& bundle : group.record.spec.bundles)
-      used.push_back({0, GpuUse(static_cast<std::size_t>(count_of_gpus(bundle.gpu_e4))), 0});
+    for (const PlacedBundle& bundle : group.record.placed) used.push_back({0, GpuUse(bundle.gpus.size()), 0});
     for (const ActorId actor_id : group.actors) {
       const ActorRecord& record = actors_.at(actor_id).record;
       const auto at = static_cast<std::size_t>(record.bundle);
@@ -34,10 +33,16 @@ std::size_t ClusterMachine::check_groups() const {
       TROUPE_ASSERT(used[i].cpu_e4 <= has.cpu_e4, "no bundle is used beyond what it holds");
       for (const std::int64_t gpu : used[i].gpus)
         TROUPE_ASSERT(gpu <= held_of_each(has.gpu_e4), "no bundle's GPU is dealt beyond what it is");
-      const bool shown = group.room.nodes().contains(id_of_bundle(static_cast<std::int32_t>(i)));
-      TROUPE_ASSERT(shown == (on && index_.nodes().contains(on)), "a bundle takes actors where a node does");
+      const auto shown = group.room.nodes().find(id_of_bundle(static_cast<std::int32_t>(i)));
+      const auto seen = index_.nodes().find(on);
+      const bool is_shown = shown != group.room.nodes().end();
+      TROUPE_ASSERT(is_shown == (seen != index_.nodes().end()), "a bundle takes actors where a node does");
+      TROUPE_ASSERT(!is_shown || (shown->second.suspect == seen->second.suspect &&
+                                  shown->second.cpu_used_e4 == used[i].cpu_e4 &&
+                                  shown->second.actors == used[i].actors),
+                    "a bundle is shown as it is");
     }
-    TROUPE_ASSERT(group.record.state != GroupState::kWaiting ||
+    TROUPE_ASSERT(group.record.state != GroupState::kWaiting || group.cut_off ||
                       !scheduler::plan_group(group.record.spec, group.record.placed, index_).is_placed,
                   "a group that waits fits nowhere");
   }

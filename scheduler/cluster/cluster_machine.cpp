@@ -115,6 +115,7 @@ void ClusterMachine::handle(const Tick&) {
   }
   forget_losses();
   release_idle_bundles();
+  search_again();
   while (submissions_.pop_due(now_)) look_at_queue_ = true;
 }
 
@@ -419,6 +420,7 @@ void ClusterMachine::hold(const Actor& actor) {
   Node& node = nodes_.at(record.node);
   if (Group* group = groups_.find(record.spec.demand.group)) {
     use_bundle(*group, record, 1);
+    show(*group, static_cast<std::size_t>(record.bundle));
   } else {
     hold_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
   }
@@ -436,6 +438,7 @@ void ClusterMachine::let_go(const Actor& actor) {
   Group* group = groups_.find(record.spec.demand.group);
   if (group != nullptr) {
     use_bundle(*group, record, -1);
+    show(*group, static_cast<std::size_t>(record.bundle));
   } else {
     free_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
   }
@@ -454,7 +457,9 @@ void ClusterMachine::let_go(const Actor& actor) {
 
 void ClusterMachine::handle(const SpawnCancelled& e) {
   claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester == e.requester; });
-  for (const GroupId id : groups_.waiting()) groups_.at(id).awaiting.erase(e.requester);
+  for (const auto& [number, id] : groups_.waiting()) groups_.at(id).awaiting.erase(e.requester);
+  if (Group* group = groups_.of_request(e.requester))
+    return remove_group(*group, "its requester cancelled it");
   if (waiting_.contains(e.requester)) return drop(e.requester);
   if (Actor* actor = actors_.of_request(e.requester)) end_actor(*actor, "its requester cancelled it");
 }

@@ -54,6 +54,7 @@ struct ClusterConfig {
   std::size_t max_waiting = 1'000'000;
   std::size_t max_payload_bytes = std::size_t{512} << 20;
   std::size_t max_groups = 10'000;
+  std::size_t max_bundles = 100'000;  ///< of all groups
   /// A group that has lost bundles, and finds no room for so long while others wait, too, gives back those in
   /// which nothing runs: two that hold a part each could wait for each other for ever.
   Duration release_after = std::chrono::seconds(60);
@@ -174,9 +175,11 @@ class ClusterMachine {
   bool place_group(Group& group);
   void hold_bundle(Group& group, std::size_t bundle);
   void place_groups();
+  void search_again();
   void remove_group(Group& group, const std::string& reason);
   void forget_if_empty(Group& group);
-  void show_bundles(NodeId node, bool hidden, bool suspect);
+  void show(Group& group, std::size_t bundle);
+  void show_bundles(NodeId node);
   void lose_bundles(NodeId node, const std::string& why);
   void release_idle_bundles();
   void fill_bundles(NodeId node);
@@ -290,6 +293,7 @@ class ClusterMachine {
   WaitingSpawns waiting_;
   NameClaims claims_;
   GroupTable groups_;
+  std::uint64_t group_searches_ = 0;  ///< that were cut off
   std::set<NodeId> draining_;
   std::map<NodeId, std::string> dead_nodes_;  ///< why
   TimeQueue<NodeId> forget_nodes_;

@@ -115,7 +115,7 @@ void ClusterMachine::hide(NodeId id) {
   const std::int64_t cpu_e4 = seen->second.cpu_e4;
   const auto gpus = static_cast<std::int64_t>(seen->second.gpus.size());
   index_.remove(id);
-  show_bundles(id, true, false);
+  show_bundles(id);
   look_at_queue_ = true;  // what waited for a node of its size holds up nobody any more
   mourn(cpu_e4, gpus);
 }
@@ -249,18 +249,25 @@ void ClusterMachine::handle(const NodesWanted& e) {
   out_.push_back(std::move(all));
 }
 
-/// What placement sees of that node.
+/// What placement sees of that node, and of its bundles if their node is seen in another way than before.
 void ClusterMachine::refresh(NodeId id) {
   const Node& node = nodes_.at(id);
   if (id == kept_) look_at_queue_ = true;  // another node may lack less now
   const bool doubtful = !node.registered || membership_.liveness(id) != Liveness::kAlive;
   const bool hidden = node.info.gateway || node.leaving || node.drain;
-  show_bundles(id, hidden, doubtful);
-  if (hidden) return index_.remove(id);
+  const auto seen = index_.nodes().find(id);
+  const bool was_seen = seen != index_.nodes().end();
+  if (hidden) {
+    index_.remove(id);
+    if (was_seen) show_bundles(id);
+    return;
+  }
+  const bool changes = !was_seen || seen->second.suspect != doubtful || seen->second.name != node.info.name;
   GpuUse gpus = node.gpu_used_e4;
   gpus.resize(node.info.gpus.size());
   const auto processes = static_cast<int>(node.actors.size() + node.drivers.size());
   index_.set({id, node.info.name, node.info.cpu_e4, node.cpu_used_e4, processes, doubtful, std::move(gpus)});
+  if (changes) show_bundles(id);
 }
 
 }  // namespace troupe::cluster

@@ -67,11 +67,8 @@ void ClusterMachine::handle(const Restored& e) {
   for (const auto& [id, group] : groups_.all()) groups.push_back(id);
   for (const GroupId id : groups) {
     Group& group = groups_.at(id);
-    if (!jobs_.runs(group.record.spec.job)) {
-      remove_group(group, "its job has ended");
-    } else {
-      forget_if_empty(group);
-    }
+    if (!jobs_.runs(group.record.spec.job)) remove_group(group, "its job has ended");
+    if (Group* left = groups_.find(id)) forget_if_empty(*left);  // what ran in it was gone already
   }
   for (const ActorId id : orphans) end_actor(actors_.at(id), "its job has ended");
 }

@@ -13,10 +13,6 @@ ActorDemand inside(const ActorDemand& demand) {
           demand.gpu_e4};
 }
 
-std::size_t size_of(std::int64_t gpu_e4) {
-  return static_cast<std::size_t>(count_of_gpus(gpu_e4));
-}
-
 bool could_hold(const BundleDemand& bundle, const ActorDemand& demand) {
   return bundle.cpu_e4 >= demand.cpu_e4 && bundle.gpu_e4 >= demand.gpu_e4;
 }
@@ -105,10 +101,11 @@ Group& GroupTable::add(GroupRecord record) {
   record.placed.resize(record.spec.bundles.size());
   jobs_[record.spec.job].insert(id);
   requests_[record.requester] = id;
-  if (record.state == GroupState::kWaiting) waiting_.insert(id);
   Group group;
-  for (const BundleDemand& bundle : record.spec.bundles)
-    group.used.push_back({0, GpuUse(size_of(bundle.gpu_e4)), 0});
+  group.number = ++last_number_;
+  if (record.state == GroupState::kWaiting) waiting_.emplace(group.number, id);
+  for (const PlacedBundle& bundle : record.placed) group.used.push_back({0, GpuUse(bundle.gpus.size()), 0});
+  bundles_ += record.spec.bundles.size();
   group.record = std::move(record);
   return groups_.emplace(id, std::move(group)).first->second;
 }
@@ -145,29 +142,33 @@ std::vector<GroupId> GroupTable::of_job(JobId job) const {
 
 void GroupTable::set_state(Group& group, GroupState state) {
   group.record.state = state;
+  group.cut_off = false;
   if (state == GroupState::kWaiting) {
-    waiting_.insert(group.record.group);
+    waiting_.emplace(group.number, group.record.group);
   } else {
-    waiting_.erase(group.record.group);
+    waiting_.erase(group.number);
   }
 }
 
 void GroupTable::erase(GroupId id) {
-  const GroupRecord record = std::move(groups_.extract(id).mapped().record);
+  const Group group = std::move(groups_.extract(id).mapped());
+  const GroupRecord& record = group.record;
   requests_.erase(record.requester);
-  waiting_.erase(id);
+  waiting_.erase(group.number);
+  bundles_ -= record.spec.bundles.size();
   const auto job = jobs_.find(record.spec.job);
   job->second.erase(id);
   if (job->second.empty()) jobs_.erase(job);
 }
 
 void GroupTable::check() const {
-  std::size_t of_jobs = 0;
+  std::size_t of_jobs = 0, bundles = 0;
   for (const auto& [job, groups] : jobs_) of_jobs += groups.size();
   TROUPE_ASSERT(of_jobs == groups_.size() && requests_.size() == groups_.size(), "a group is of a job");
   for (const auto& [id, group] : groups_) {
-    TROUPE_ASSERT(waiting_.contains(id) == (group.record.state == GroupState::kWaiting),
+    TROUPE_ASSERT(waiting_.contains(group.number) == (group.record.state == GroupState::kWaiting),
                   "groups that wait are known");
+    bundles += group.record.spec.bundles.size();
     TROUPE_ASSERT(group.record.placed.size() == group.record.spec.bundles.size(),
                   "a bundle is placed or not");
     TROUPE_ASSERT(group.record.state != GroupState::kEnding || !group.actors.empty(),
@@ -177,6 +178,7 @@ void GroupTable::check() const {
       TROUPE_ASSERT(group.record.state != GroupState::kReady || bundle.node,
                     "a ready group has all its room");
   }
+  TROUPE_ASSERT(bundles == bundles_, "bundles are counted");
 }
 
 }  // namespace troupe::cluster

@@ -16,7 +16,7 @@ namespace troupe::cluster {
 struct Group {
   struct Use {
     std::int64_t cpu_e4 = 0;
-    GpuUse gpus{};  ///< one entry a GPU of the bundle
+    GpuUse gpus{};  ///< one entry a GPU of the bundle, while that is held
     int actors = 0;
     bool operator==(const Use&) const = default;
   };
@@ -24,6 +24,9 @@ struct Group {
   std::string reason{};                 ///< why its bundles are where they are, or what it waits for
   std::vector<Use> used{};              ///< by bundle
   std::set<ActorId> actors{};           ///< those that are on a node
+  std::uint64_t number = 0;             ///< counts them in the order in which they came
+  bool cut_off = false;                 ///< the search for its room was: it is tried again at a tick
+  std::uint64_t tried = 0;              ///< if it was: counts searches, to take turns
   Instant lost_at{};                    ///< when it last lost a bundle
   std::set<Requester> awaiting{};       ///< who wants to hear when it is ready
   scheduler::NodeIndex room{"bundle"};  ///< the bundles that take actors, by id_of_bundle
@@ -64,8 +67,11 @@ class GroupTable {
   void set_state(Group& group, GroupState state);
   void erase(GroupId id);
 
-  const std::set<GroupId>& waiting() const { return waiting_; }
+  /// First come, first served. After a restart of the head in the order of their ids.
+  const std::map<std::uint64_t, GroupId>& waiting() const { return waiting_; }
   const std::map<GroupId, Group>& all() const { return groups_; }
+  /// Of all groups.
+  std::size_t bundles() const { return bundles_; }
   /// Aborts if an invariant does not hold.
   void check() const;
 
@@ -73,7 +79,9 @@ class GroupTable {
   std::map<GroupId, Group> groups_;
   std::map<JobId, std::set<GroupId>> jobs_;
   std::map<Requester, GroupId> requests_;
-  std::set<GroupId> waiting_;
+  std::map<std::uint64_t, GroupId> waiting_;  ///< by Group::number
+  std::uint64_t last_number_ = 0;
+  std::size_t bundles_ = 0;  ///< Invariant: the sum over groups_
 };
 
 }  // namespace troupe::cluster

@@ -16,7 +16,7 @@ constexpr Duration kKeyGrace = std::chrono::seconds(60);
 /// counted.
 constexpr std::size_t kMostActorBytes = std::size_t{24} << 20;
 constexpr std::size_t kMostWaiting = 100;
-constexpr std::size_t kMostBundles = 50'000;  ///< of all groups that are shown
+constexpr std::size_t kMostGroupBytes = std::size_t{8} << 20;
 
 bool is_owner(const PeerName& from) {
   return from == kOwnerName;
@@ -174,12 +174,18 @@ Result<wire::Bytes> Head::status(const PeerName& from) const {
     all.actors.push_back({std::move(record), actor.reason});
   }
   if (left_out > 0) all.waiting.push_back(std::to_string(left_out) + " more actors are not shown");
-  std::size_t bundles = 0;
+  bytes = left_out = 0;
   for (const auto& [id, group] : cluster.groups().all()) {
-    bundles += group.record.placed.size();
-    if (bundles > kMostBundles) break;
-    all.groups.push_back({group.record, group.reason});
+    constexpr std::size_t kFixedBytes = 128, kBundleBytes = 48;
+    bytes += kFixedBytes + kBundleBytes * group.record.placed.size() + group.record.spec.name.size() +
+             group.reason.size();
+    if (bytes > kMostGroupBytes) {
+      ++left_out;
+    } else {
+      all.groups.push_back({group.record, group.reason});
+    }
   }
+  if (left_out > 0) all.waiting.push_back(std::to_string(left_out) + " more placement groups are not shown");
   return wire::encode(all);
 }
 

@@ -20,8 +20,11 @@ using cluster::kGpu;
 using cluster::NodeView;
 using cluster::PlacedBundle;
 
-constexpr std::size_t kMostLooks = 2'000'000;  ///< at nodes, of one search
-constexpr std::size_t kNamed = 4;              ///< nodes in a sentence
+// Looks at nodes after which a search is cut off.
+constexpr std::size_t kMostLooks = 50'000;         ///< over all nodes, beyond those of its first descent
+constexpr std::size_t kMostLooksOnOne = 10'000;    ///< on one node
+constexpr std::size_t kMostLooksOnEach = 200'000;  ///< on one node after the other, in all
+constexpr std::size_t kNamed = 4;                  ///< nodes in a sentence
 
 ActorDemand demand_of(const BundleDemand& bundle) {
   return {bundle.cpu_e4, true, {}, bundle.gpu_e4};
@@ -42,13 +45,29 @@ struct Host {
   }
 };
 
+bool has_room(const Host& host, const BundleDemand& bundle) {
+  if (host.free_cpu < bundle.cpu_e4) return false;
+  return bundle.gpu_e4 == 0 || cluster::deal_gpus(host.gpus, bundle.gpu_e4).has_value();
+}
+
+/// How many such bundles there is room for, at most `most`.
+std::int64_t count_with_room(const Host& host, const BundleDemand& bundle, std::int64_t most) {
+  if (host.free_cpu < bundle.cpu_e4) return 0;
+  if (bundle.cpu_e4 > 0) most = std::min(most, host.free_cpu / bundle.cpu_e4);
+  if (bundle.gpu_e4 == 0) return most;
+  std::int64_t parts = 0, whole = 0;
+  for (const std::int64_t held : host.gpus) {
+    if (bundle.gpu_e4 < kGpu) parts += std::max<std::int64_t>(0, kGpu - held) / bundle.gpu_e4;
+    whole += held == 0 ? 1 : 0;
+  }
+  return std::min(most, bundle.gpu_e4 < kGpu ? parts : whole * kGpu / bundle.gpu_e4);
+}
+
 /// The GPUs that a bundle could get there, in the order in which they are tried. A part of a GPU may go to
-/// any one that has room: what is the same of two of them is tried once.
+/// any one that has room: what is the same of two of them is tried once. REQUIRES: has_room.
 std::vector<std::vector<std::uint32_t>> deals(const Host& host, const BundleDemand& bundle) {
-  if (host.free_cpu < bundle.cpu_e4) return {};
   if (bundle.gpu_e4 == 0) return {{}};
   const auto best = cluster::deal_gpus(host.gpus, bundle.gpu_e4);
-  if (!best) return {};
   std::vector<std::vector<std::uint32_t>> all{*best};
   if (bundle.gpu_e4 >= kGpu) return all;
   std::set<std::int64_t> seen{host.gpus[best->front()]};
@@ -78,7 +97,14 @@ class Planner {
       total_.cpu_e4 += spec.bundles[i].cpu_e4;
       total_.gpu_e4 += spec.bundles[i].gpu_e4;
     }
-    most_looks_ = std::max(kMostLooks, 4 * order_.size() * hosts_.size());
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      const BundleDemand& bundle = spec.bundles[order_[i]];
+      if (i > 0 && bundle == spec.bundles[order_[i - 1]]) continue;
+      const auto needs_as_much = [&](std::size_t other) {
+        return spec.bundles[other].cpu_e4 >= bundle.cpu_e4 && spec.bundles[other].gpu_e4 >= bundle.gpu_e4;
+      };
+      kinds_.emplace_back(bundle, std::count_if(order_.begin(), order_.end(), needs_as_much));
+    }
   }
 
   GroupPlan plan() {
@@ -91,11 +117,12 @@ class Planner {
       list += (list.empty() ? "" : ", ") +
               (at == nodes_.nodes().end() ? to_string(bundle.node) : at->second.name);
     }
-    if (!found) return {false, {}, why_not()};
+    if (!found) return {false, {}, why_not(), was_cut_off_};
     if (on.size() > kNamed) list += ", ...";
     return {true, placed_,
             std::string(name_of(spec_.strategy)) + " on " + std::to_string(on.size()) +
-                (on.size() == 1 ? " node: " : " nodes: ") + list};
+                (on.size() == 1 ? " node: " : " nodes: ") + list,
+            false};
   }
 
  private:
@@ -116,9 +143,9 @@ class Planner {
   }
 
   bool search_all() {
-    std::vector<Host*> all;
-    for (Host& host : hosts_) all.push_back(&host);
-    return has_enough(all) && search(0, all);
+    all_.clear();
+    for (Host& host : hosts_) all_.push_back(&host);
+    return has_enough(all_) && search(kMostLooks + 2 * order_.size() * all_.size());
   }
 
   bool place_on_one() {
@@ -135,45 +162,78 @@ class Planner {
                         host->view->id);
     };
     std::sort(fits.begin(), fits.end(), [&](const Host* a, const Host* b) { return size(a) < size(b); });
-    return std::any_of(fits.begin(), fits.end(), [&](Host* host) { return search(0, {host}); });
+    std::size_t looks = 0;
+    const Host* before = nullptr;
+    for (Host* host : fits) {
+      if (before != nullptr && before->is_like(*host)) continue;
+      before = host;
+      if (looks > kMostLooksOnEach) {
+        was_cut_off_ = true;
+        return false;
+      }
+      all_ = {host};
+      if (search(kMostLooksOnOne)) return true;
+      looks += looks_;
+    }
+    return false;
   }
 
-  /// Whether these have as much as all bundles together ask for.
+  /// Whether these have as much as all bundles together ask for, and room for as many of each kind as ask for
+  /// that or more: if not there is no placement, and if all bundles are alike there is one.
   bool has_enough(const std::vector<Host*>& hosts) const {
     std::int64_t cpu_e4 = 0, gpu_e4 = 0;
     for (const Host* host : hosts) {
       cpu_e4 += std::max<std::int64_t>(0, host->free_cpu);
       gpu_e4 += cluster::free_gpu(host->gpus);
     }
-    return cpu_e4 >= total_.cpu_e4 && gpu_e4 >= total_.gpu_e4;
+    if (cpu_e4 < total_.cpu_e4 || gpu_e4 < total_.gpu_e4) return false;
+    return std::all_of(kinds_.begin(), kinds_.end(), [&](const auto& kind) {
+      std::int64_t lacks = kind.second;
+      for (auto host = hosts.begin(); lacks > 0 && host != hosts.end(); ++host)
+        lacks -= count_with_room(**host, kind.first, lacks);
+      return lacks == 0;
+    });
   }
 
-  /// Places order_[at] and all behind it, or nothing.
+  /// Looks for a placement on all_.
+  bool search(std::size_t most_looks) {
+    looks_ = 0;
+    most_looks_ = most_looks;
+    return search(0, all_);
+  }
+
+  /// Places order_[at] and all behind it, or nothing. Of bundles that are alike, what one was tried on in
+  /// vain is nothing for those behind it: to swap two of them makes no other placement.
   bool search(std::size_t at, const std::vector<Host*>& hosts) {
     if (at == order_.size()) return true;
     const BundleDemand& bundle = spec_.bundles[order_[at]];
+    const bool next_is_like = at + 1 < order_.size() && spec_.bundles[order_[at + 1]] == bundle;
     std::vector<Host*> left;
     for (Host* host : hosts) {
-      if (!deals(*host, bundle).empty()) left.push_back(host);
+      if (has_room(*host, bundle)) left.push_back(host);
     }
     looks_ += hosts.size();
     std::vector<Host> tried;  // as they were
-    while (!left.empty() && looks_ <= most_looks_) {
+    while (!left.empty()) {
+      if (looks_ > most_looks_) {
+        was_cut_off_ = true;
+        return false;
+      }
       looks_ += left.size();
       const auto best = std::min_element(left.begin(), left.end(),
                                          [&](const Host* a, const Host* b) { return is_before(*a, *b); });
       Host& host = **best;
-      left.erase(best);
-      if (std::any_of(tried.begin(), tried.end(), [&](const Host& one) { return one.is_like(host); }))
-        continue;
-      tried.push_back(host);
-      for (const auto& gpus : deals(host, bundle)) {
-        host.take(bundle, gpus, 1);
-        placed_[order_[at]] = {host.view->id, gpus};
-        if (search(at + 1, hosts)) return true;
-        placed_[order_[at]] = {};
-        host.take(bundle, gpus, -1);
+      if (std::none_of(tried.begin(), tried.end(), [&](const Host& one) { return one.is_like(host); })) {
+        tried.push_back(host);
+        for (const auto& gpus : deals(host, bundle)) {
+          host.take(bundle, gpus, 1);
+          placed_[order_[at]] = {host.view->id, gpus};
+          if (search(at + 1, next_is_like ? left : all_)) return true;
+          placed_[order_[at]] = {};
+          host.take(bundle, gpus, -1);
+        }
       }
+      left.erase(best);
     }
     return false;
   }
@@ -197,7 +257,7 @@ class Planner {
     std::vector<std::optional<std::size_t>> of(empty.size());  // by node: the bundle
     std::vector<bool> asked;
     const std::function<bool(std::size_t)> seat = [&](std::size_t bundle) {
-      const auto fits = [&](std::size_t i) { return !deals(*empty[i], spec_.bundles[bundle]).empty(); };
+      const auto fits = [&](std::size_t i) { return has_room(*empty[i], spec_.bundles[bundle]); };
       for (std::size_t i = 0; i < empty.size(); ++i) {
         if (of[i] || !fits(i)) continue;
         of[i] = bundle;
@@ -237,6 +297,9 @@ class Planner {
     }
     const ActorDemand total{total_.cpu_e4, true, {}, total_.gpu_e4};
     const std::string free = NodeIndex::wanted(total) + ": " + nodes_.list_free(total);
+    if (was_cut_off_)
+      return "no place for " + all + " was found before the search was cut off (" + strategy +
+             "; it is tried again): they ask for " + free;
     if (spec_.strategy == PlacementStrategy::kStrictPack) {
       const bool never = !nodes_.has_room_for(total.cpu_e4, cluster::count_of_gpus(total.gpu_e4));
       return strategy + " wants " + all + " on one node, and none has " + (never ? "" : "free ") + free +
@@ -254,10 +317,13 @@ class Planner {
   const NodeIndex& nodes_;
   std::vector<PlacedBundle> placed_;
   std::vector<Host> hosts_;
-  std::vector<std::size_t> order_;  ///< bundles to be placed, the largest first
-  BundleDemand total_;              ///< of those
-  std::size_t looks_ = 0;
+  std::vector<std::size_t> order_;                            ///< bundles to be placed, the largest first
+  BundleDemand total_;                                        ///< of those
+  std::vector<std::pair<BundleDemand, std::int64_t>> kinds_;  ///< and how many ask for as much or more
+  std::vector<Host*> all_;                                    ///< that the search may use
+  std::size_t looks_ = 0;                                     ///< of this search
   std::size_t most_looks_ = 0;
+  bool was_cut_off_ = false;
   std::size_t matched_ = 0;
 };
 

@@ -296,6 +296,25 @@ TEST_CASE("A spawn whose process died meanwhile is cancelled when it is answered
   REQUIRE(F::told<cluster::SpawnCancelled>(late) != nullptr);
 }
 
+// Was: such a group held its room to the end of its job.
+TEST_CASE("A placement group whose process died meanwhile, or gave up, is cancelled when it is made") {
+  F f;
+  const ProcessId worker = f.worker({1});
+  const auto made = [&](ProcessId process, std::uint64_t request) {
+    return f.head(cluster::GroupAnswered{{{F::kNode, process}, request}, true, {}, {}});
+  };
+  f.said(worker, wire::GroupAsk{2, cluster::GroupVerb::kMake, {}, {}});
+  f.said(worker, wire::GroupAsk{3, cluster::GroupVerb::kAwait, GroupId{5}, {}});
+  f.on(ProcessEnding{worker, "exit code 3"});
+  CHECK(F::told<cluster::SpawnCancelled>(made(worker, 2)) != nullptr);
+  CHECK(F::told<cluster::SpawnCancelled>(made(worker, 3)) == nullptr);
+
+  const ProcessId driver = f.driver();
+  f.said(driver, wire::GroupAsk{4, cluster::GroupVerb::kMake, {}, {}});
+  CHECK(F::told<cluster::SpawnCancelled>(f.said(driver, wire::SpawnCancel{4}))->requester.request == 4);
+  CHECK(F::told<cluster::SpawnCancelled>(made(driver, 4))->requester.request == 4);
+}
+
 TEST_CASE("More unanswered requests of a process than the bound are answered with the limit") {
   Limits limits;
   limits.requests = 3;

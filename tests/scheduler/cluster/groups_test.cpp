@@ -7,7 +7,7 @@ using namespace troupe::test;
 namespace {
 
 struct GroupScript : Script {
-  GroupScript() { gateway(); }
+  explicit GroupScript(ClusterConfig with = {}) : Script(with) { gateway(); }
 
   GroupAnswered make(JobId job, std::uint64_t request, PlacementStrategy strategy,
                      const std::vector<int>& cpus, std::string name = {}) {
@@ -298,8 +298,99 @@ TEST_CASE("bundles on a node that drains take nothing new, and move when it leav
   s.on(DrainRequested{NodeId{1}, 30'000, "by hand"});
   s.spawn_in(job, 3, group, 1);
   REQUIRE(s.get<SpawnWaits>() != nullptr);
+  s.spawn_in(job, 4, group, 1, 0);
+  REQUIRE(s.get<SpawnWaits>() != nullptr);
+  CHECK(s.get<SpawnWaits>()->reason ==
+        "placement group " + to_string(group) +
+            ": bundle 0 is placed anew when n1 has left, which drains: by hand");
   s.on(NodeLeft{NodeId{1}, "drained"});
   REQUIRE(s.get<StartActor>() != nullptr);
   CHECK(s.get<StartActor>()->node == NodeId{2});
   CHECK(s.record(group).generation == 2);
+}
+
+TEST_CASE("of groups that wait the first is served first") {
+  GroupScript s;
+  s.node(1, 1);
+  const JobId job = s.job().job;
+  const ActorId busy = s.up(job, 2);
+  std::vector<GroupId> groups;  // ids are random
+  for (std::uint64_t i = 0; i < 8; ++i)
+    groups.push_back(s.make(job, 3 + i, PlacementStrategy::kPack, {1}).status.record.group);
+  s.down(busy);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    CHECK(s.record(groups[i]).state == GroupState::kReady);
+    s.ask(job, 50 + i, GroupVerb::kRemove, groups[i]);
+  }
+}
+
+// Was: whoever asked gave up, or died, and the group held its room to the end of its job.
+TEST_CASE("a group whose request is cancelled is removed") {
+  GroupScript s;
+  s.node(1, 4);
+  const JobId job = s.job().job;
+  const GroupId ready = s.make(job, 2, PlacementStrategy::kPack, {3}).status.record.group;
+  const GroupId waits = s.make(job, 3, PlacementStrategy::kPack, {3}).status.record.group;
+  s.on(SpawnCancelled{{kDriver, 3}});
+  CHECK(s.head->groups().find(waits) == nullptr);
+  s.on(SpawnCancelled{{kDriver, 4}});  // of no group
+  CHECK(s.cpus_used(1) == 3);
+  s.on(SpawnCancelled{{kDriver, 2}});
+  CHECK(s.head->groups().find(ready) == nullptr);
+  CHECK(s.cpus_used(1) == 0);
+}
+
+// Was: 8 KB for each bundle of 1,024 GPUs that nothing held.
+TEST_CASE("bundles that wait take no memory for their GPUs, and all groups have a bound of bundles") {
+  ClusterConfig config;
+  config.max_bundles = 5;
+  GroupScript s(config);
+  s.node_with_gpus(1, 2);
+  const JobId job = s.job().job;
+  const GroupSpec large{{}, "", PlacementStrategy::kPack, {{0, 1024 * kGpu}, {0, kGpu}}};
+  const GroupId waits = s.ask({{kDriver, 2}, job, GroupVerb::kMake, {}, large}).status.record.group;
+  for (const Group::Use& use : s.head->groups().find(waits)->used) CHECK(use.gpus.empty());
+  const GroupSpec small{{}, "", PlacementStrategy::kPack, {{0, 2 * kGpu}}};
+  const GroupId ready = s.ask({{kDriver, 3}, job, GroupVerb::kMake, {}, small}).status.record.group;
+  CHECK(s.head->groups().find(ready)->used[0].gpus == GpuUse(2));
+  CHECK(s.make(job, 4, PlacementStrategy::kPack, {1, 1, 1}).error.code == ErrorCode::kLimit);
+  s.ask(job, 5, GroupVerb::kRemove, waits);
+  CHECK(s.make(job, 6, PlacementStrategy::kPack, {1, 1, 1}).ok);
+}
+
+// Was: the group and its room stayed for ever.
+TEST_CASE("a head that restarts forgets a group that was removed and whose job and actors have ended") {
+  GroupScript s;
+  s.node(1, 4);
+  const JobId job = s.job().job;
+  const GroupId group = s.make(job, 2, PlacementStrategy::kPack, {2}).status.record.group;
+  const ActorId actor = s.up_in(job, 3, group, 2);
+  s.on(JobEnded{kGateway, job, "done"});
+  REQUIRE(s.record(group).state == GroupState::kEnding);
+  s.store.erase("actor/" + to_string(actor));  // its end is durable, the group's is not
+  s.restart();
+  CHECK(s.head->groups().all().empty());
+  CHECK(s.cpus_used(1) == 0);
+}
+
+TEST_CASE("a group whose search was cut off is tried again at ticks alone") {
+  GroupScript s;
+  s.node_with_gpus(1, 8);
+  const JobId job = s.job().job;
+  std::vector<ActorId> large;  // 0.95 of each GPU stays free
+  for (std::uint64_t i = 0; i < 16; ++i) {
+    s.spawn_with_gpus(job, 2 + i, i < 8 ? 0.95 : 0.05);
+    if (i < 8) large.push_back(s.get<StartActor>()->actor);
+  }
+  for (const ActorId actor : large) s.down(actor);
+  GroupSpec spec{{}, "", PlacementStrategy::kStrictPack, {}};
+  for (int i = 0; i < 9; ++i) spec.bundles.push_back({0, kGpu / 10 * 4});
+  for (int i = 0; i < 7; ++i) spec.bundles.push_back({0, kGpu / 10 * 3});
+  for (int i = 0; i < 9; ++i) spec.bundles.push_back({0, kGpu / 10 * 2});
+  const GroupId group = s.ask({{kDriver, 20}, job, GroupVerb::kMake, {}, spec}).status.record.group;
+  REQUIRE(s.head->groups().find(group)->cut_off);
+  s.node_with_gpus(2, 9);
+  CHECK(s.record(group).state == GroupState::kWaiting);
+  s.on(Tick{});
+  CHECK(s.record(group).state == GroupState::kReady);
 }

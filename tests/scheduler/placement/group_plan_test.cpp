@@ -243,3 +243,58 @@ TEST_CASE("a thousand bundles on a thousand nodes, and one too many for STRICT_S
   for (const PlacementStrategy strategy : kStrategies)
     CHECK_FALSE(plan_group(spec_of(strategy, bundles), none, nodes).is_placed);
 }
+
+// Was: bundles that are alike were tried in every order, for two million looks.
+TEST_CASE("bundles that are alike and do not fit are no long search") {
+  NodeIndex nodes;
+  const auto add = [&](std::uint64_t id, double cpus) {
+    nodes.set({NodeId{id}, "n", static_cast<std::int64_t>(cpus * kCpu), 0, 0, false, {}});
+  };
+  for (std::uint64_t id = 1; id <= 20; ++id) add(id, id <= 10 ? 3 : 3.5);
+  const std::vector<PlacedBundle> none(30);
+  for (const PlacementStrategy strategy : {PlacementStrategy::kPack, PlacementStrategy::kSpread}) {
+    const auto plan = plan_group(spec_of(strategy, std::vector(30, cpus(2))), none, nodes);
+    CHECK_FALSE(plan.is_placed);
+    CHECK_FALSE(plan.cut_off);
+  }
+  // Two kinds, of each of which alone there is room for all: 4 + 2 x 2.5 CPUs a node are too many.
+  nodes = {};
+  for (std::uint64_t id = 1; id <= 4; ++id) add(id, 9 + static_cast<double>(id) / 100);
+  std::vector<BundleDemand> two_kinds(4, cpus(4));
+  two_kinds.resize(12, cpus(2.5));
+  const auto plan =
+      plan_group(spec_of(PlacementStrategy::kPack, two_kinds), std::vector<PlacedBundle>(12), nodes);
+  CHECK(plan.is_placed);
+  nodes = {};
+  for (std::uint64_t id = 1; id <= 4; ++id) add(id, 8.9 + static_cast<double>(id) / 100);
+  const auto too_many =
+      plan_group(spec_of(PlacementStrategy::kPack, two_kinds), std::vector<PlacedBundle>(12), nodes);
+  CHECK_FALSE(too_many.is_placed);
+  CHECK_FALSE(too_many.cut_off);
+}
+
+// Was: all nodes had one budget of looks, which the first took up.
+TEST_CASE("a search on one node that is cut off leaves the next node its own, and says so") {
+  // On 8 GPUs of which 0.95 is free each: 7.5 GPUs in tenths, where 0.9 of each can be used.
+  std::vector<BundleDemand> parts;
+  for (int i = 0; i < 9; ++i) parts.push_back({0, kGpu / 10 * 4});
+  for (int i = 0; i < 7; ++i) parts.push_back({0, kGpu / 10 * 3});
+  for (int i = 0; i < 9; ++i) parts.push_back({0, kGpu / 10 * 2});
+  std::vector<NodeView> nodes{view(1, {1, GpuUse(8, kGpu / 20)}), view(2, {2, GpuUse(8, kGpu / 20)})};
+  const std::vector<PlacedBundle> none(parts.size());
+  const auto on = [&](PlacementStrategy strategy) {
+    return plan_group(spec_of(strategy, parts), none, index(nodes));
+  };
+  const auto cut = on(PlacementStrategy::kStrictPack);
+  CHECK_FALSE(cut.is_placed);
+  CHECK(cut.cut_off);
+  CHECK(cut.reason.find("before the search was cut off (STRICT_PACK; it is tried again)") !=
+        std::string::npos);
+  nodes.push_back(view(3, {3, GpuUse(9, 0)}));
+  for (const PlacementStrategy strategy : {PlacementStrategy::kStrictPack, PlacementStrategy::kPack}) {
+    const auto plan = on(strategy);
+    CHECK(plan.is_placed);
+    CHECK_FALSE(plan.cut_off);
+    CHECK(plan.reason == std::string(name_of(strategy)) + " on 1 node: n3");
+  }
+}
