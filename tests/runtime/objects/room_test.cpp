@@ -1,0 +1,128 @@
+// The objects of one process whose node and disk do what a test says.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <future>
+#include <map>
+#include <thread>
+
+#include "runtime/objects/object_messages.hpp"
+#include "runtime/objects/objects.hpp"
+#include "tests/runtime/client/local_gate.hpp"
+
+using namespace troupe;
+using namespace troupe::objects;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::size_t kBytes = std::size_t{1} << 20;
+constexpr ProcessAddress kOther{{9}, {9}};
+
+ErrorInfo says(const char* why) {
+  return {ErrorCode::kIo, "the test says no", why, ""};
+}
+
+/// A node with room for four objects of kBytes.
+class Store final : public testing::LocalGate {
+ public:
+  Store() {
+    objects = std::make_shared<Objects>(
+        *this, nullptr, [this](const std::string& key, std::uint64_t bytes, Objects::OnRegion then) {
+          if (on_ask) on_ask(key);
+          then(lend(key, bytes));
+        });
+  }
+  ~Store() override {
+    objects->close();
+    objects->stop();
+  }
+
+  Result<Objects::Lent> lend(const std::string& key, std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto at = regions_.find(key);
+    if (at != regions_.end() && refuses_old) return says("too many open files");
+    Objects::Lent lent;
+    lent.answer.store_bytes = kStore;
+    if (at != regions_.end()) {
+      lent.fd = UniqueFd(::dup(at->second.first.get()));
+      return lent;
+    }
+    if (used_ + bytes > kStore) {
+      lent.answer.full = true;
+      lent.answer.why = {ErrorCode::kLimit, "no shared memory", "the store is full", ""};
+      return lent;
+    }
+    UniqueFd fd(::memfd_create("store", MFD_ALLOW_SEALING | MFD_CLOEXEC));
+    if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
+        ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+      return says("no memory");
+    }
+    lent.fd = UniqueFd(::dup(fd.get()));
+    regions_.emplace(key, std::pair(std::move(fd), bytes));
+    used_ += bytes;
+    return lent;
+  }
+  void drop_region(const std::string& key) override {
+    const std::lock_guard lock(mutex_);
+    const auto at = regions_.find(key);
+    if (at == regions_.end()) return;
+    used_ -= at->second.second;
+    regions_.erase(at);
+  }
+  bool has(const std::string& key) const {
+    const std::lock_guard lock(mutex_);
+    return regions_.contains(key);
+  }
+
+  std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t operation, CallBody args,
+                                  bool one_way) override {
+    if (!on_call) return LocalGate::call(to, operation, std::move(args), one_way);
+    auto state = std::make_shared<CallState>(nullptr);
+    state->resolve(on_call(operation));
+    return state;
+  }
+
+  std::vector<HandlePtr> put(int count) {
+    std::vector<HandlePtr> all;
+    for (int i = 0; i < count; ++i) all.push_back(objects->put(bytes(i)));
+    return all;
+  }
+  static wire::Bytes bytes(int i) { return wire::Bytes(kBytes, std::byte(i)); }
+
+  std::shared_ptr<Objects> objects;
+  std::atomic<bool> refuses_old = false;  ///< who asks for memory that is there gets an error
+  std::function<void(const std::string& key)> on_ask;
+  std::function<Outcome(std::uint64_t operation)> on_call;
+
+ private:
+  static constexpr std::uint64_t kStore = 4 * (kBytes + kTagBytes);
+  mutable std::mutex mutex_;
+  std::map<std::string, std::pair<UniqueFd, std::uint64_t>> regions_;
+  std::uint64_t used_ = 0;
+};
+
+bool equal(const Fetch& fetch, const wire::Bytes& bytes) {
+  const auto view = fetch.bytes->view();
+  return std::equal(view.begin(), view.end(), bytes.begin(), bytes.end());
+}
+
+}  // namespace
+
+TEST_CASE("An object that cannot leave, nor be mapped again, is there still") {
+  Store store;
+  const auto objects = store.put(4);
+  store.refuses_old = true;
+  CHECK_THROWS_AS(store.put(1), LimitExceeded);
+  for (int i = 0; i < 4; ++i) {
+    const auto fetch = store.objects->fetch(objects[std::size_t(i)]->name());
+    REQUIRE(fetch->done.wait(20s));
+    REQUIRE(fetch->done.outcome().ok());
+    CHECK(equal(*fetch, Store::bytes(i)));
+  }
+  store.refuses_old = false;
+  CHECK(store.put(1).size() == 1);
+}
