@@ -31,6 +31,10 @@ bool link_broke(const Outcome& outcome) {
   return !outcome.ok() && outcome.error().code == ErrorCode::kUnavailable;
 }
 
+ErrorInfo process_ends() {
+  return {ErrorCode::kUnavailable, "no shared memory", "this process ends", ""};
+}
+
 ErrorInfo refused_question() {
   return {ErrorCode::kBadInput, "refused a question about an object", "it does not decode",
           "both processes must run the same build"};
@@ -120,7 +124,10 @@ void Objects::carry_out(OwnerTable::Actions actions) {
     std::vector<SegmentPtr> segments;
     if (gone.segment != nullptr) segments.push_back(std::move(gone.segment));
     retire(std::move(segments));
-    if (gone.place) on_disk([place = *gone.place](Objects& self, bool) { self.files_.drop(place); });
+    if (gone.place)
+      on_disk([place = *gone.place](Objects& self, bool is_over) {
+        if (!is_over) self.files_.drop(place);
+      });
     for (const auto& reader : free.readers)
       tell_surely(reader, kFreed, wire::encode(NumberTell{free.number}));
   }
@@ -172,8 +179,8 @@ void Objects::give_part(const PartAsk& part, Responder responder) {
     if (const auto at = values_.find(part.number); at != values_.end()) value = at->second.value;
   }
   if (value == nullptr || value->done.ready()) return responder.outcome(read_part(part));
-  on_disk([part, later = std::make_shared<Responder>(std::move(responder))](Objects& self, bool) {
-    later->outcome(self.read_part(part));
+  on_disk([part, later = std::make_shared<Responder>(std::move(responder))](Objects& self, bool is_over) {
+    later->outcome(is_over ? Outcome(process_ends()) : self.read_part(part));
   });
 }
 

@@ -138,7 +138,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
     bool is_read = false;
   };
   using OnDisk = std::function<void(Objects& self, bool is_over)>;
-  /// Does it in the thread that waits for the disk, in order; here and at once when the process is over.
+  /// Does it in the thread that waits for the disk, in order; here and at once when the process is over: then
+  /// that thread may still be at work on the files.
   void on_disk(OnDisk work);
   /// Asks for memory, and makes room if there is none: with all processes of the node that can.
   void obtain(const std::string& key, std::uint64_t bytes, OnRegion then, int round = 0);

@@ -11,10 +11,6 @@ namespace {
 /// Others may take the room that was made.
 constexpr int kMostRounds = 20;
 
-ErrorInfo process_ends() {
-  return {ErrorCode::kUnavailable, "no shared memory", "this process ends", ""};
-}
-
 }  // namespace
 
 void Objects::on_disk(OnDisk work) {

@@ -126,3 +126,16 @@ TEST_CASE("An object that cannot leave, nor be mapped again, is there still") {
   store.refuses_old = false;
   CHECK(store.put(1).size() == 1);
 }
+
+TEST_CASE("A process that has ended reads no files for others") {
+  Store store;
+  const auto objects = store.put(5);
+  REQUIRE(store.objects->counts().spilled > 0);
+  store.objects->close();
+  store.objects->stop();
+  const auto answer = std::make_shared<CallState>(nullptr);
+  store.objects->asked(kOther, kPart, wire::encode(PartAsk{objects[0]->name().number, 0, 100}),
+                       Responder(answer));
+  REQUIRE(answer->ready());
+  CHECK_FALSE(answer->outcome().ok());
+}
