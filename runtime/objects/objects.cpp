@@ -48,18 +48,36 @@ void Objects::close() {
   std::unordered_map<std::uint64_t, Responder> questions;
   std::unordered_map<ObjectName, FetchPtr> here;
   SegmentPool pool;
-  const std::lock_guard lock(mutex_);
-  closed_ = true;
-  std::swap(pool, pool_);
-  questions.swap(questions_);  // their responders fail them
-  here.swap(here_);
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    std::swap(pool, pool_);
+    questions.swap(questions_);  // their responders fail them
+    here.swap(here_);
+  }
+  for (const auto& [name, fetch] : here) fetch->done.resolve(process_ends());  // those that are there stay so
 }
 
 void Objects::stop() {
-  std::unique_ptr<WorkThread> disk;  // joined without the lock
-  const std::lock_guard lock(mutex_);
-  stopped_ = true;
-  disk.swap(disk_);
+  std::unique_ptr<WorkThread> disk;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    disk.swap(disk_);
+  }
+  disk.reset();
+  std::deque<OnDisk> not_done;
+  std::set<std::shared_ptr<CallState>> borrowings;
+  std::vector<FetchPtr> coming;
+  {
+    const std::lock_guard lock(mutex_);
+    not_done.swap(to_do_);
+    borrowings.swap(borrowings_);
+    for (const auto& [number, own] : values_) coming.push_back(own.value);
+  }
+  for (const auto& work : not_done) work(*this, true);
+  for (const auto& one : borrowings) one->resolve(process_ends());
+  for (const auto& one : coming) one->done.resolve(process_ends());  // those that are there stay so
 }
 
 bool Objects::is_closed() const {

@@ -1,6 +1,7 @@
 /// The objects of a process: those it owns, those it uses, and the talk with other processes about both.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -67,7 +68,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
       : gate_(gate), waiter_(waiter), ask_region_(std::move(ask_region)), owned_(gate.address().node) {}
   /// Nothing is asked or told any more.
   void close();
-  /// Waits for what is under way on the disk. REQUIRES: close() came before; the node's answers still come.
+  /// Waits for what is under way on the disk; whoever waits for an object or for memory hears that the
+  /// process ends. REQUIRES: close() came before; the node's answers still come.
   void stop();
 
   /// A new object with a copy of these bytes. Waits for shared memory if they are many: others are spilled
@@ -141,6 +143,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// Does it in the thread that waits for the disk, in order; here and at once when the process is over: then
   /// that thread may still be at work on the files.
   void on_disk(OnDisk work);
+  void do_next();
   /// Asks for memory, and makes room if there is none: with all processes of the node that can.
   void obtain(const std::string& key, std::uint64_t bytes, OnRegion then, int round = 0);
   void ask_others(std::vector<ProcessId> holders, std::uint64_t bytes, Room room,
@@ -202,7 +205,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   BoundedMemory<ProcessAddress, std::string> dead_;
   BoundedMemory<NodeId, std::string> dead_nodes_;
   bool stopped_ = false;
-  std::unique_ptr<WorkThread> disk_;  ///< started when it is needed
+  std::unique_ptr<WorkThread> disk_;                 ///< started when it is needed
+  std::deque<OnDisk> to_do_;                         ///< in that thread, which drops what it has not begun
+  std::set<std::shared_ptr<CallState>> borrowings_;  ///< threads wait for them (lend)
 
   SpillFiles files_{SpillFiles::default_folder()};  ///< of the disk's thread alone
 };

@@ -78,8 +78,18 @@ Result<Objects::Lent> Objects::lend(const std::string& key, std::uint64_t bytes,
     state->resolve(got ? Outcome(wire::Bytes{}) : Outcome(got.error()));
   };
   const bool room = full == Full::kMakesRoom;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return process_ends();
+    borrowings_.insert(state);
+  }
   room ? obtain(key, bytes, then) : ask_region_(key, bytes, then);
-  if (!state->wait(room ? kRoomIsMade : kStoreAnswers)) {
+  const bool answered = state->wait(room ? kRoomIsMade : kStoreAnswers);
+  {
+    const std::lock_guard lock(mutex_);
+    borrowings_.erase(state);
+  }
+  if (!answered) {
     return ErrorInfo{ErrorCode::kTimeout, "no shared memory",
                      room ? "no room was made within 10 minutes" : "the node did not answer within 30 s",
                      room ? "see whether its disk is stuck" : "see whether it is stuck"};

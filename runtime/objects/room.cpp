@@ -18,12 +18,25 @@ void Objects::on_disk(OnDisk work) {
     const std::lock_guard lock(mutex_);
     if (!stopped_) {
       if (disk_ == nullptr) disk_ = std::make_unique<WorkThread>();
-      return disk_->post([weak = weak_from_this(), work = std::move(work)] {
-        if (const auto self = weak.lock()) work(*self, self->is_closed());
+      to_do_.push_back(std::move(work));
+      return disk_->post([weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->do_next();
       });
     }
   }
   work(*this, true);
+}
+
+void Objects::do_next() {
+  OnDisk work;
+  bool is_over = false;
+  {
+    const std::lock_guard lock(mutex_);
+    work = std::move(to_do_.front());
+    to_do_.pop_front();
+    is_over = closed_;
+  }
+  work(*this, is_over);
 }
 
 // Asking for room.

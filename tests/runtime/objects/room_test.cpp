@@ -139,3 +139,31 @@ TEST_CASE("A process that has ended reads no files for others") {
   REQUIRE(answer->ready());
   CHECK_FALSE(answer->outcome().ok());
 }
+
+TEST_CASE("Whoever waits for an object or for memory when its process ends hears of it") {
+  Store store;
+  const auto objects = store.put(5);
+  std::promise<void> stuck, go_on;
+  std::atomic<bool> first = true;
+  const auto owner = std::this_thread::get_id();
+  store.on_ask = [&](const std::string&) {
+    if (std::this_thread::get_id() == owner || !first.exchange(false)) return;
+    stuck.set_value();
+    go_on.get_future().wait();
+  };
+  const auto room = std::make_shared<CallState>(nullptr);
+  store.objects->asked(kOther, kMakeRoom, wire::encode(RoomAsk{kBytes}), Responder(room));
+  stuck.get_future().wait();
+  const auto fetch = store.objects->fetch(objects[0]->name());  // waits behind that
+  CHECK_FALSE(fetch->done.ready());
+  auto put = std::async(std::launch::async, [&] { store.put(4); });
+  store.objects->close();
+  auto stop = std::async(std::launch::async, [&] { store.objects->stop(); });
+  go_on.set_value();
+  stop.get();
+  CHECK(fetch->done.wait(20s));
+  CHECK(room->ready());
+  const bool over = put.wait_for(20s) == std::future_status::ready;
+  if (!over) std::abort();  // it waits for ten minutes
+  CHECK_THROWS(put.get());
+}
