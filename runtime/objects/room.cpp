@@ -106,6 +106,8 @@ Objects::Room Objects::make_room(std::uint64_t wanted) {
     auto leaving = choose(wanted - room.freed, stuck);
     if (leaving.empty()) break;
     for (auto& one : leaving) {
+      // Nobody will read what is written now.
+      if (room.why_not_more.empty() && is_closed()) room.why_not_more = process_ends().why;
       const auto spilled = room.why_not_more.empty() ? spill(one) : Result<void>();
       if (!spilled) room.why_not_more = spilled.error().message();
       if (!room.why_not_more.empty() || one.is_read) {

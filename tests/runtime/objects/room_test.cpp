@@ -167,3 +167,14 @@ TEST_CASE("Whoever waits for an object or for memory when its process ends hears
   if (!over) std::abort();  // it waits for ten minutes
   CHECK_THROWS(put.get());
 }
+
+TEST_CASE("A process that ends writes no more objects to disk") {
+  Store store;
+  const auto objects = store.put(4);
+  store.on_ask = [&](const std::string&) { store.objects->close(); };
+  const auto room = std::make_shared<CallState>(nullptr);
+  store.objects->asked(kOther, kMakeRoom, wire::encode(RoomAsk{4 * kBytes}), Responder(room));
+  CHECK(room->wait(20s));
+  store.objects->stop();
+  CHECK(store.objects->counts().spilled == 1);  // it was under way
+}
