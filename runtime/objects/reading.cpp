@@ -178,6 +178,7 @@ void Objects::end_pull(const std::shared_ptr<Pull>& pull) {
   }
   auto mapped =
       pull->failed ? Result<BytesPtr>(*pull->failed) : read_segment(pull->fd, pull->name.number, pull->bytes);
+  if (!mapped.ok()) gate_.drop_region(copy_region(pull->name));  // before another process makes the copy
   tell_surely(pull->name.owner, kCopied, wire::encode(CopiedTell{pull->name.number, mapped.ok()}));
   if (!mapped.ok() && mapped.error().code == ErrorCode::kActorDied)
     mapped = lost(pull->name, "the process that made it is gone: " + mapped.error().why);
@@ -195,16 +196,16 @@ void Objects::done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPt
 }
 
 void Objects::forget(const ObjectName& name) {
-  FetchPtr gone;
+  FetchPtr gone;  // null: it has been let go, but others of the node may have it still
   {
     const std::lock_guard lock(mutex_);
-    const auto at = here_.find(name);
-    if (at == here_.end()) return;
-    gone = std::move(at->second);
-    here_.erase(at);
+    if (const auto at = here_.find(name); at != here_.end()) {
+      gone = std::move(at->second);
+      here_.erase(at);
+    }
   }
-  const bool small =
-      gone->done.ready() && gone->bytes != nullptr && gone->bytes->view().size() <= kInlineBytes;
+  const bool small = gone != nullptr && gone->done.ready() && gone->bytes != nullptr &&
+                     gone->bytes->view().size() <= kInlineBytes;
   if (!small && name.owner.node != gate_.address().node) gate_.drop_region(copy_region(name));
 }
 

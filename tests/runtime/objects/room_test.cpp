@@ -178,3 +178,19 @@ TEST_CASE("A process that ends writes no more objects to disk") {
   store.objects->stop();
   CHECK(store.objects->counts().spilled == 1);  // it was under way
 }
+
+TEST_CASE("A copy that fails on its way, and one that is let go, leave no memory behind") {
+  Store store;
+  const ObjectName name{kOther, 7};
+  store.on_call = [](std::uint64_t operation) -> Outcome {
+    if (operation == kLocate) return wire::encode(Location{Where::kFetch, kBytes, 0, {}});
+    return says("the owner is gone");
+  };
+  const auto fetch = store.objects->fetch(name);
+  REQUIRE(fetch->done.ready());
+  CHECK_FALSE(fetch->done.outcome().ok());
+  CHECK_FALSE(store.has(copy_region(name)));
+  REQUIRE(store.lend(copy_region(name), kBytes));
+  store.objects->asked(kOther, kFreed, wire::encode(NumberTell{7}), Responder());
+  CHECK_FALSE(store.has(copy_region(name)));
+}
