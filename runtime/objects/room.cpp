@@ -144,10 +144,10 @@ std::uint64_t Objects::let_go() {
     const std::uint64_t bytes = fetch->bytes->view().size();
     fetch.reset();
     if (name.owner.node == gate_.address().node) continue;
-    const auto lent = lend(copy_region(name), 1, Full::kSaysSo);
-    if (!lent || !is_unread(lent->fd)) continue;
+    const auto lent = lend(copy_region(name), bytes + kTagBytes, Full::kSaysSo);
+    if (!lent || lent->answer.full || !is_unread(lent->fd)) continue;
     gate_.drop_region(copy_region(name));
-    freed += bytes;
+    if (is_sealed(lent->fd)) freed += bytes;  // else another process has dropped it, and this one is new
   }
   return freed;
 }
