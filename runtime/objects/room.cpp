@@ -268,7 +268,7 @@ void Objects::restored(std::uint64_t number, std::uint64_t region, Result<Lent> 
   FetchPtr value;
   {
     const std::lock_guard lock(mutex_);
-    ok ? spills_.came(number) : spills_.did_not_come(number);
+    ok ? spills_.came(number, placed->segment->capacity() + kTagBytes) : spills_.did_not_come(number);
     if (const auto at = values_.find(number); at != values_.end()) {
       value = at->second.value;
       if (ok) {
