@@ -1,4 +1,6 @@
 // How a process comes by the bytes of an object.
+#include <algorithm>
+
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
 
@@ -7,8 +9,22 @@ namespace {
 
 /// Of one object: half of what may be under way between two processes.
 constexpr std::size_t kPartsUnderWay = 4;
-/// An object that is found gone so often, from where its owner says that it is, is lost.
+/// So often an object may be gone from where its owner says that it is, before it can be mapped.
 constexpr int kMostTries = 20;
+/// Its owner is asked again twice at once, then after a pause, which doubles up to this.
+constexpr Duration kLongestPause = std::chrono::milliseconds(250);
+
+Duration pause_before(int tries) {
+  const Duration pause = std::chrono::milliseconds(1) * (1 << std::min(tries, 10));
+  return tries < 2 ? Duration::zero() : std::min(pause, kLongestPause);
+}
+
+ErrorInfo comes_and_goes(const ObjectName& name) {
+  return {ErrorCode::kLimit, "cannot read an object of process " + to_string(name.owner.process),
+          "its memory was gone " + std::to_string(kMostTries) +
+              " times before it could be mapped: the store is too small for what is in use",
+          "ask again when less is in use, or set TROUPE_REGIONS_BYTES"};
+}
 
 }  // namespace
 
@@ -87,8 +103,12 @@ void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
     // that held a copy ended or made room: then the node has made new memory for us.
     const bool over = tries >= kMostTries;
     if ((near || over) && !is_sealed(lent->fd)) self->gate_.drop_region(key);
-    if (!over) return self->locate(name, fetch, tries + 1);
-    self->done(name, fetch, lost(name, "its memory is gone"));
+    if (over) return self->done(name, fetch, comes_and_goes(name));
+    const Duration pause = pause_before(tries);
+    if (pause == Duration::zero()) return self->locate(name, fetch, tries + 1);
+    self->gate_.later(pause, [weak, name, fetch, tries] {
+      if (const auto again = weak.lock()) again->locate(name, fetch, tries + 1);
+    });
   };
   obtain(key, at.bytes + kTagBytes, then);
 }

@@ -194,3 +194,20 @@ TEST_CASE("A copy that fails on its way, and one that is let go, leave no memory
   store.objects->asked(kOther, kFreed, wire::encode(NumberTell{7}), Responder());
   CHECK_FALSE(store.has(copy_region(name)));
 }
+
+TEST_CASE("An object whose memory is gone whenever it is looked for is not lost: there is no room") {
+  Store store;
+  store.on_call = [](std::uint64_t operation) -> Outcome {
+    if (operation == kLocate) return wire::encode(Location{Where::kHere, kBytes, 0, {}});
+    return wire::Bytes{};
+  };
+  const auto fetch = store.objects->fetch({kOther, 7});
+  CHECK_FALSE(store.delayed.empty());  // it does not ask its owner as fast as it can
+  for (std::size_t i = 0; i < store.delayed.size(); ++i) {
+    const auto work = std::move(store.delayed[i]);
+    work();
+  }
+  REQUIRE(fetch->done.ready());
+  REQUIRE_FALSE(fetch->done.outcome().ok());
+  CHECK(fetch->done.outcome().error().code == ErrorCode::kLimit);
+}
