@@ -73,11 +73,13 @@ HandlePtr Objects::put(wire::ByteView bytes) {
 Result<Objects::Lent> Objects::lend(const std::string& key, std::uint64_t bytes, Full full) {
   const auto state = std::make_shared<CallState>(waiter_);
   const auto lent = std::make_shared<Lent>();
-  const auto then = [state, lent](Result<Lent> got) {
-    if (got) *lent = *std::move(got);
-    state->resolve(got ? Outcome(wire::Bytes{}) : Outcome(got.error()));
-  };
   const bool room = full == Full::kMakesRoom;
+  const auto then = [weak = weak_from_this(), state, lent, key, room](Result<Lent> got) {
+    if (got) *lent = *std::move(got);
+    const bool in_time = state->resolve(got ? Outcome(wire::Bytes{}) : Outcome(got.error()));
+    if (in_time || !room || !got) return;
+    if (const auto self = weak.lock()) self->gate_.drop_region(key);  // it is new, and nobody will use it
+  };
   {
     const std::lock_guard lock(mutex_);
     if (stopped_) return process_ends();
@@ -90,9 +92,10 @@ Result<Objects::Lent> Objects::lend(const std::string& key, std::uint64_t bytes,
     borrowings_.erase(state);
   }
   if (!answered) {
-    return ErrorInfo{ErrorCode::kTimeout, "no shared memory",
-                     room ? "no room was made within 10 minutes" : "the node did not answer within 30 s",
-                     room ? "see whether its disk is stuck" : "see whether it is stuck"};
+    state->resolve(
+        ErrorInfo{ErrorCode::kTimeout, "no shared memory",
+                  room ? "no room was made within 10 minutes" : "the node did not answer within 30 s",
+                  room ? "see whether its disk is stuck" : "see whether it is stuck"});
   }
   if (!state->outcome().ok()) return state->outcome().error();
   const std::lock_guard lock(mutex_);

@@ -10,6 +10,8 @@ namespace {
 
 /// Others may take the room that was made.
 constexpr int kMostRounds = 20;
+/// Another process writes objects to disk meanwhile; one that is stopped never answers.
+constexpr Duration kOtherMakesRoom = std::chrono::minutes(2);
 
 }  // namespace
 
@@ -72,13 +74,20 @@ void Objects::ask_others(std::vector<ProcessId> holders, std::uint64_t bytes, Ro
                   then = std::move(then)]() mutable {
     const auto self = weak.lock();
     if (self == nullptr) return;
-    if (said->outcome().ok()) {
+    if (!said->outcome().ok() && said->outcome().error().code == ErrorCode::kTimeout) {
+      if (room.why_not_more.empty()) room.why_not_more = said->outcome().error().message();
+    } else if (said->outcome().ok()) {
       if (const auto more = wire::decode<RoomAnswer>(*said->outcome())) {
         room.freed += more->freed;
         if (room.why_not_more.empty()) room.why_not_more = more->why_not_more;
       }
     }
     self->ask_others(std::move(holders), bytes, std::move(room), std::move(then));
+  });
+  gate_.later(kOtherMakesRoom, [weak = std::weak_ptr(said)] {
+    if (const auto late = weak.lock())
+      late->cancel({ErrorCode::kTimeout, "another process of this node makes no room",
+                    "it did not answer within 2 minutes", "see whether it is stopped, or its disk stuck"});
   });
 }
 

@@ -39,6 +39,7 @@ class Store final : public testing::LocalGate {
   ~Store() override {
     objects->close();
     objects->stop();
+    objects.reset();
   }
 
   Result<Objects::Lent> lend(const std::string& key, std::uint64_t bytes) {
@@ -53,6 +54,7 @@ class Store final : public testing::LocalGate {
     }
     if (used_ + bytes > kStore) {
       lent.answer.full = true;
+      lent.answer.holders = holders;
       lent.answer.why = {ErrorCode::kLimit, "no shared memory", "the store is full", ""};
       return lent;
     }
@@ -82,8 +84,28 @@ class Store final : public testing::LocalGate {
                                   bool one_way) override {
     if (!on_call) return LocalGate::call(to, operation, std::move(args), one_way);
     auto state = std::make_shared<CallState>(nullptr);
-    state->resolve(on_call(operation));
+    if (auto said = on_call(operation)) {
+      state->resolve(*std::move(said));
+    } else {
+      const std::lock_guard lock(mutex_);
+      unanswered_.push_back(state);
+    }
     return state;
+  }
+
+  void later(Duration, std::function<void()> work) override {
+    const std::lock_guard lock(mutex_);
+    delayed.push_back(std::move(work));
+  }
+  /// Its time has come. False: there is nothing to do.
+  bool do_delayed() {
+    std::vector<std::function<void()>> now;
+    {
+      const std::lock_guard lock(mutex_);
+      now.swap(delayed);
+    }
+    for (const auto& work : now) work();
+    return !now.empty();
   }
 
   std::vector<HandlePtr> put(int count) {
@@ -96,13 +118,15 @@ class Store final : public testing::LocalGate {
   std::shared_ptr<Objects> objects;
   std::atomic<bool> refuses_old = false;  ///< who asks for memory that is there gets an error
   std::function<void(const std::string& key)> on_ask;
-  std::function<Outcome(std::uint64_t operation)> on_call;
+  std::function<std::optional<Outcome>(std::uint64_t operation)> on_call;  ///< nothing: no answer comes
+  std::vector<ProcessId> holders;                                          ///< of memory, when it is full
 
  private:
   static constexpr std::uint64_t kStore = 4 * (kBytes + kTagBytes);
   mutable std::mutex mutex_;
   std::map<std::string, std::pair<UniqueFd, std::uint64_t>> regions_;
   std::uint64_t used_ = 0;
+  std::vector<std::shared_ptr<CallState>> unanswered_;
 };
 
 bool equal(const Fetch& fetch, const wire::Bytes& bytes) {
@@ -182,7 +206,7 @@ TEST_CASE("A process that ends writes no more objects to disk") {
 TEST_CASE("A copy that fails on its way, and one that is let go, leave no memory behind") {
   Store store;
   const ObjectName name{kOther, 7};
-  store.on_call = [](std::uint64_t operation) -> Outcome {
+  store.on_call = [](std::uint64_t operation) -> std::optional<Outcome> {
     if (operation == kLocate) return wire::encode(Location{Where::kFetch, kBytes, 0, {}});
     return says("the owner is gone");
   };
@@ -197,17 +221,30 @@ TEST_CASE("A copy that fails on its way, and one that is let go, leave no memory
 
 TEST_CASE("An object whose memory is gone whenever it is looked for is not lost: there is no room") {
   Store store;
-  store.on_call = [](std::uint64_t operation) -> Outcome {
+  store.on_call = [](std::uint64_t operation) -> std::optional<Outcome> {
     if (operation == kLocate) return wire::encode(Location{Where::kHere, kBytes, 0, {}});
-    return wire::Bytes{};
+    return Outcome(wire::Bytes{});
   };
   const auto fetch = store.objects->fetch({kOther, 7});
-  CHECK_FALSE(store.delayed.empty());  // it does not ask its owner as fast as it can
-  for (std::size_t i = 0; i < store.delayed.size(); ++i) {
-    const auto work = std::move(store.delayed[i]);
-    work();
+  CHECK_FALSE(fetch->done.ready());  // it does not ask its owner as fast as it can
+  while (store.do_delayed()) {
   }
   REQUIRE(fetch->done.ready());
   REQUIRE_FALSE(fetch->done.outcome().ok());
   CHECK(fetch->done.outcome().error().code == ErrorCode::kLimit);
+}
+
+TEST_CASE("A process that does not answer keeps nobody waiting for room") {
+  Store store;
+  const auto objects = store.put(4);
+  store.refuses_old = true;  // there is no room here
+  store.holders = {kOther.process};
+  store.on_call = [](std::uint64_t) { return std::nullopt; };
+  auto put = std::async(std::launch::async, [&] { store.put(1); });
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (put.wait_for(1ms) != std::future_status::ready) {
+    store.do_delayed();
+    if (std::chrono::steady_clock::now() > deadline) std::abort();  // it waits for ten minutes
+  }
+  CHECK_THROWS_AS(put.get(), LimitExceeded);
 }
