@@ -62,6 +62,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   using OnRegion = std::function<void(Result<Lent>)>;
   /// Asks this node for shared memory.
   using AskRegion = std::function<void(const std::string& key, std::uint64_t bytes, OnRegion then)>;
+  using Ask = std::function<void(OnRegion then)>;
 
   /// `gate` must outlive the use of it, which close() ends.
   Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region)
@@ -80,6 +81,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   HandlePtr hold(const ObjectName& name);
   /// The object's bytes, fetched if they are not here.
   std::shared_ptr<Fetch> fetch(const ObjectName& name);
+  /// Other shared memory of `bytes`, in a store that is full: `ask` is tried again as objects make room. In a
+  /// thread that may wait.
+  Result<Lent> lend(const Ask& ask, std::uint64_t bytes) { return lend(ask, bytes, Full::kMakesRoom, {}); }
   /// What a call's body says of objects; taken off it.
   Result<std::shared_ptr<const References>> references(wire::Bytes& body);
 
@@ -121,7 +125,13 @@ class Objects : public std::enable_shared_from_this<Objects> {
   Result<Placed> place(std::uint64_t number, std::uint64_t bytes, const Source& from);
   std::optional<Result<Placed>> place_again(std::uint64_t number, std::uint64_t bytes, const Source& from);
   enum class Full { kSaysSo, kMakesRoom };
-  Result<Lent> lend(const std::string& key, std::uint64_t bytes, Full full);
+  Result<Lent> lend(const std::string& key, std::uint64_t bytes, Full full) {
+    return lend(ask_for(key, bytes), bytes, full, key);
+  }
+  Result<Lent> lend(const Ask& ask, std::uint64_t bytes, Full full, const std::string& key);
+  Ask ask_for(const std::string& key, std::uint64_t bytes) {
+    return [this, key, bytes](OnRegion then) { ask_region_(key, bytes, std::move(then)); };
+  }
   void retire(std::vector<SegmentPtr> segments);
   void give_back(std::vector<SegmentPtr> segments);
   std::vector<SegmentPtr> all_kept();
@@ -145,7 +155,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void on_disk(OnDisk work);
   void do_next();
   /// Asks for memory, and makes room if there is none: with all processes of the node that can.
-  void obtain(const std::string& key, std::uint64_t bytes, OnRegion then, int round = 0);
+  void obtain(const Ask& ask, std::uint64_t bytes, OnRegion then, int round = 0);
   void ask_others(std::vector<ProcessId> holders, std::uint64_t bytes, Room room,
                   std::function<void(Objects&, Room)> then);
   Room make_room(std::uint64_t wanted);

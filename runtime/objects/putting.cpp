@@ -70,14 +70,14 @@ HandlePtr Objects::put(wire::ByteView bytes) {
 }
 
 /// In a thread that may wait.
-Result<Objects::Lent> Objects::lend(const std::string& key, std::uint64_t bytes, Full full) {
+Result<Objects::Lent> Objects::lend(const Ask& ask, std::uint64_t bytes, Full full, const std::string& key) {
   const auto state = std::make_shared<CallState>(waiter_);
   const auto lent = std::make_shared<Lent>();
   const bool room = full == Full::kMakesRoom;
   const auto then = [weak = weak_from_this(), state, lent, key, room](Result<Lent> got) {
     if (got) *lent = *std::move(got);
     const bool in_time = state->resolve(got ? Outcome(wire::Bytes{}) : Outcome(got.error()));
-    if (in_time || !room || !got) return;
+    if (in_time || !room || !got || key.empty()) return;
     if (const auto self = weak.lock()) self->gate_.drop_region(key);  // it is new, and nobody will use it
   };
   {
@@ -85,7 +85,7 @@ Result<Objects::Lent> Objects::lend(const std::string& key, std::uint64_t bytes,
     if (stopped_) return process_ends();
     borrowings_.insert(state);
   }
-  room ? obtain(key, bytes, then) : ask_region_(key, bytes, then);
+  room ? obtain(ask, bytes, then) : ask(then);
   const bool answered = state->wait(room ? kRoomIsMade : kStoreAnswers);
   {
     const std::lock_guard lock(mutex_);

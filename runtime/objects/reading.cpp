@@ -116,7 +116,7 @@ void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
       if (const auto again = weak.lock()) again->locate(name, fetch, tries + 1);
     });
   };
-  obtain(key, at.bytes + kTagBytes, then);
+  obtain(ask_for(key, at.bytes + kTagBytes), at.bytes + kTagBytes, then);
 }
 
 /// A copy on its way to this node.
@@ -148,7 +148,7 @@ void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint
     if (is_sealed(pull->fd)) return self->end_pull(pull);  // it was made before
     self->pull_on(pull);
   };
-  obtain(copy_region(name), bytes + kTagBytes, then);
+  obtain(ask_for(copy_region(name), bytes + kTagBytes), bytes + kTagBytes, then);
 }
 
 /// Asks for what is missing, a few parts at a time.

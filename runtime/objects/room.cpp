@@ -43,15 +43,16 @@ void Objects::do_next() {
 
 // Asking for room.
 
-void Objects::obtain(const std::string& key, std::uint64_t bytes, OnRegion then, int round) {
-  ask_region_(key, bytes, [weak = weak_from_this(), key, bytes, then, round](Result<Lent> lent) {
+/// `ask` is called while this lives alone.
+void Objects::obtain(const Ask& ask, std::uint64_t bytes, OnRegion then, int round) {
+  ask([weak = weak_from_this(), ask, bytes, then, round](Result<Lent> lent) {
     const auto self = weak.lock();
     if (self == nullptr || !lent || !lent->answer.full || round >= kMostRounds) return then(std::move(lent));
-    self->on_disk([key, bytes, then, round, answer = lent->answer](Objects& here, bool is_over) {
+    self->on_disk([ask, bytes, then, round, answer = lent->answer](Objects& here, bool is_over) {
       if (is_over) return then(process_ends());
-      const auto made = [key, bytes, then, round, answer](Objects& us, Room room) {
+      const auto made = [ask, bytes, then, round, answer](Objects& us, Room room) {
         // The first round's letting go lets the second one spill.
-        if (room.freed > 0 || round == 0) return us.obtain(key, bytes, then, round + 1);
+        if (room.freed > 0 || round == 0) return us.obtain(ask, bytes, then, round + 1);
         Lent none{{}, answer};
         none.answer.why.why += room.why_not_more.empty() ? "; all that is there is in use"
                                                          : "; no room could be made: " + room.why_not_more;
@@ -243,7 +244,7 @@ void Objects::restore(std::uint64_t number) {
     bytes = at->second.bytes;
   }
   const std::uint64_t region = next_number();
-  obtain(own_region(gate_.address(), region), bytes + kTagBytes,
+  obtain(ask_for(own_region(gate_.address(), region), bytes + kTagBytes), bytes + kTagBytes,
          [weak = weak_from_this(), number, region](Result<Lent> lent) {
            const auto self = weak.lock();
            if (self == nullptr) return;

@@ -162,6 +162,23 @@ TEST_CASE("Calls whose objects do not fit the store together get them one after 
   }
 }
 
+TEST_CASE("Objects make room for other shared memory, too") {
+  TempFolder folder;
+  auto session = small_stores(folder.path());
+  const auto objects = put(session, 2);
+  {
+    const auto first = objects[0].view();
+    const auto second = objects[1].view();
+    const auto why =
+        message_of<LimitExceeded>([&] { session.open_region("large", 6'000'000, "a test", false); });
+    INFO(why);
+    CHECK(why.find("all that is there is in use") != std::string::npos);
+  }
+  CHECK(session.open_region("large", 6'000'000, "a test", false).size() >= 6'000'000);
+  session.drop_region("large");
+  for (int i = 0; i < 2; ++i) CHECK(objects[std::size_t(i)].get() == Numbers(kCount, float(i)));
+}
+
 TEST_CASE("A store that is full of what is in use says so, and has room again when a view goes") {
   TempFolder folder;
   auto session = small_stores(folder.path());
