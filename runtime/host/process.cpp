@@ -107,7 +107,7 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
   objects_ = std::make_shared<objects::Objects>(
       *this, rings_.get(),
       [this](const std::string& key, std::uint64_t bytes, objects::Objects::OnRegion then) {
-        lend_region(key, bytes, std::move(then));
+        lend_region(key, bytes, config_.label, false, std::move(then));
       });
   tasks_ = std::make_shared<tasks::Tasks>(*this, rings_.get());
   directory_ = make_directory();

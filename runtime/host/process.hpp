@@ -116,8 +116,9 @@ class Process final : public ProcessGate, public ActorHome {
   Result<void> send_moving(const std::shared_ptr<MovingCall>& call, ProcessAddress to);
   void fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why);
   void ask_for_ring(ProcessId peer);
-  /// Shared memory of this node for an object.
-  void lend_region(const std::string& key, std::uint64_t bytes, objects::Objects::OnRegion then);
+  /// Shared memory of this node, or that it is full.
+  void lend_region(const std::string& key, std::uint64_t bytes, const std::string& label, bool abortable,
+                   objects::Objects::OnRegion then);
   std::shared_ptr<CallState> spawn_here(ActorSpawn spawn);
   std::shared_ptr<CallState> spawn_through_head(ActorSpawn spawn);
   std::shared_ptr<CallState> spawn_light(ActorSpawn spawn);

@@ -49,6 +49,17 @@ Result<SharedMemory> Process::open_region(const std::string& key, std::size_t by
                      "the node did not answer within 30 s", ""};
   }
   if (!asked.state->outcome().ok()) return asked.state->outcome().error();
+  const auto answer = wire::decode<wire::RegionAnswer>(*asked.state->outcome());
+  if (!answer) return answer.error();
+  if (answer->full) {
+    const auto again = [this, key, bytes, label, abortable](objects::Objects::OnRegion then) {
+      lend_region(key, bytes, label, abortable, std::move(then));
+    };
+    auto lent = objects_->lend(again, bytes);
+    if (!lent) return lent.error();
+    if (lent->answer.full) return lent->answer.why;
+    return SharedMemory::map(std::move(lent->fd));
+  }
   auto fds = node_->take_fds(asked.number);
   if (fds.empty()) {
     return ErrorInfo{ErrorCode::kIo, "no shared memory '" + key + "'", "its descriptor was lost",
@@ -57,8 +68,9 @@ Result<SharedMemory> Process::open_region(const std::string& key, std::size_t by
   return SharedMemory::map(std::move(fds.front()));
 }
 
-void Process::lend_region(const std::string& key, std::uint64_t bytes, objects::Objects::OnRegion then) {
-  const auto asked = ask_for_region(key, bytes, config_.label, false);
+void Process::lend_region(const std::string& key, std::uint64_t bytes, const std::string& label,
+                          bool abortable, objects::Objects::OnRegion then) {
+  const auto asked = ask_for_region(key, bytes, label, abortable);
   asked.state->on_ready([this, asked, then = std::move(then)] {
     if (!asked.state->outcome().ok()) return then(asked.state->outcome().error());
     auto answer = wire::decode<wire::RegionAnswer>(*asked.state->outcome());

@@ -79,11 +79,8 @@ void RegionNames::open(JobId job, ProcessId process, const wire::RegionAsk& ask,
   auto at = regions_.find(name);
   if (at == regions_.end()) {
     if (auto error = refuse(ask)) return out.push_back(answer_to(process, ask.request, *std::move(error)));
-    if (auto error = is_full(ask)) {
-      out.push_back(is_of_object(ask.key) ? answer_to(process, ask.request, full(job, *std::move(error)))
-                                          : answer_to(process, ask.request, *std::move(error)));
-      return;
-    }
+    if (auto error = is_full(ask))
+      return out.push_back(answer_to(process, ask.request, full(job, *std::move(error))));
     // Memory comes in whole pages: who asks for all that another one mapped gets it.
     const std::uint64_t bytes = (ask.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
     Region region;

@@ -62,6 +62,7 @@ inline std::string copy_region(const ObjectName& name) {
 ErrorInfo lost(const ObjectName& name, std::string why);
 ErrorInfo freed(const ObjectName& name);
 ErrorInfo refused_question();
+ErrorInfo process_ends();
 /// Whether an answer says that the link broke, rather than what became of the question.
 bool link_broke(const Outcome& outcome);
 

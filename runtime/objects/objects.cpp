@@ -31,6 +31,10 @@ bool link_broke(const Outcome& outcome) {
   return !outcome.ok() && outcome.error().code == ErrorCode::kUnavailable;
 }
 
+ErrorInfo process_ends() {
+  return {ErrorCode::kUnavailable, "no shared memory", "this process ends", ""};
+}
+
 ErrorInfo refused_question() {
   return {ErrorCode::kBadInput, "refused a question about an object", "it does not decode",
           "both processes must run the same build"};
@@ -44,18 +48,39 @@ void Objects::close() {
   std::unordered_map<std::uint64_t, Responder> questions;
   std::unordered_map<ObjectName, FetchPtr> here;
   SegmentPool pool;
-  const std::lock_guard lock(mutex_);
-  closed_ = true;
-  std::swap(pool, pool_);
-  questions.swap(questions_);  // their responders fail them
-  here.swap(here_);
+  std::deque<Wanted> wanted;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    wanted.swap(no_room_yet_);
+    std::swap(pool, pool_);
+    questions.swap(questions_);  // their responders fail them
+    here.swap(here_);
+  }
+  for (const auto& one : wanted) one.fetch->done.resolve(process_ends());
+  for (const auto& [name, fetch] : here) fetch->done.resolve(process_ends());  // those that are there stay so
 }
 
 void Objects::stop() {
-  std::unique_ptr<WorkThread> disk;  // joined without the lock
-  const std::lock_guard lock(mutex_);
-  stopped_ = true;
-  disk.swap(disk_);
+  std::unique_ptr<WorkThread> disk;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    disk.swap(disk_);
+  }
+  disk.reset();
+  std::deque<OnDisk> not_done;
+  std::set<std::shared_ptr<CallState>> borrowings;
+  std::vector<FetchPtr> coming;
+  {
+    const std::lock_guard lock(mutex_);
+    not_done.swap(to_do_);
+    borrowings.swap(borrowings_);
+    for (const auto& [number, own] : values_) coming.push_back(own.value);
+  }
+  for (const auto& work : not_done) work(*this, true);
+  for (const auto& one : borrowings) one->resolve(process_ends());
+  for (const auto& one : coming) one->done.resolve(process_ends());  // those that are there stay so
 }
 
 bool Objects::is_closed() const {
@@ -120,7 +145,10 @@ void Objects::carry_out(OwnerTable::Actions actions) {
     std::vector<SegmentPtr> segments;
     if (gone.segment != nullptr) segments.push_back(std::move(gone.segment));
     retire(std::move(segments));
-    if (gone.place) on_disk([place = *gone.place](Objects& self, bool) { self.files_.drop(place); });
+    if (gone.place)
+      on_disk([place = *gone.place](Objects& self, bool is_over) {
+        if (!is_over) self.files_.drop(place);
+      });
     for (const auto& reader : free.readers)
       tell_surely(reader, kFreed, wire::encode(NumberTell{free.number}));
   }
@@ -172,8 +200,8 @@ void Objects::give_part(const PartAsk& part, Responder responder) {
     if (const auto at = values_.find(part.number); at != values_.end()) value = at->second.value;
   }
   if (value == nullptr || value->done.ready()) return responder.outcome(read_part(part));
-  on_disk([part, later = std::make_shared<Responder>(std::move(responder))](Objects& self, bool) {
-    later->outcome(self.read_part(part));
+  on_disk([part, later = std::make_shared<Responder>(std::move(responder))](Objects& self, bool is_over) {
+    later->outcome(is_over ? Outcome(process_ends()) : self.read_part(part));
   });
 }
 

@@ -1,6 +1,7 @@
 /// The objects of a process: those it owns, those it uses, and the talk with other processes about both.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -61,13 +62,15 @@ class Objects : public std::enable_shared_from_this<Objects> {
   using OnRegion = std::function<void(Result<Lent>)>;
   /// Asks this node for shared memory.
   using AskRegion = std::function<void(const std::string& key, std::uint64_t bytes, OnRegion then)>;
+  using Ask = std::function<void(OnRegion then)>;
 
   /// `gate` must outlive the use of it, which close() ends.
   Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region)
       : gate_(gate), waiter_(waiter), ask_region_(std::move(ask_region)), owned_(gate.address().node) {}
   /// Nothing is asked or told any more.
   void close();
-  /// Waits for what is under way on the disk. REQUIRES: close() came before; the node's answers still come.
+  /// Waits for what is under way on the disk; whoever waits for an object or for memory hears that the
+  /// process ends. REQUIRES: close() came before; the node's answers still come.
   void stop();
 
   /// A new object with a copy of these bytes. Waits for shared memory if they are many: others are spilled
@@ -78,6 +81,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   HandlePtr hold(const ObjectName& name);
   /// The object's bytes, fetched if they are not here.
   std::shared_ptr<Fetch> fetch(const ObjectName& name);
+  /// Other shared memory of `bytes`, in a store that is full: `ask` is tried again as objects make room. In a
+  /// thread that may wait.
+  Result<Lent> lend(const Ask& ask, std::uint64_t bytes) { return lend(ask, bytes, Full::kMakesRoom, {}); }
   /// What a call's body says of objects; taken off it.
   Result<std::shared_ptr<const References>> references(wire::Bytes& body);
 
@@ -119,7 +125,13 @@ class Objects : public std::enable_shared_from_this<Objects> {
   Result<Placed> place(std::uint64_t number, std::uint64_t bytes, const Source& from);
   std::optional<Result<Placed>> place_again(std::uint64_t number, std::uint64_t bytes, const Source& from);
   enum class Full { kSaysSo, kMakesRoom };
-  Result<Lent> lend(const std::string& key, std::uint64_t bytes, Full full);
+  Result<Lent> lend(const std::string& key, std::uint64_t bytes, Full full) {
+    return lend(ask_for(key, bytes), bytes, full, key);
+  }
+  Result<Lent> lend(const Ask& ask, std::uint64_t bytes, Full full, const std::string& key);
+  Ask ask_for(const std::string& key, std::uint64_t bytes) {
+    return [this, key, bytes](OnRegion then) { ask_region_(key, bytes, std::move(then)); };
+  }
   void retire(std::vector<SegmentPtr> segments);
   void give_back(std::vector<SegmentPtr> segments);
   std::vector<SegmentPtr> all_kept();
@@ -138,10 +150,12 @@ class Objects : public std::enable_shared_from_this<Objects> {
     bool is_read = false;
   };
   using OnDisk = std::function<void(Objects& self, bool is_over)>;
-  /// Does it in the thread that waits for the disk, in order; here and at once when the process is over.
+  /// Does it in the thread that waits for the disk, in order; here and at once when the process is over: then
+  /// that thread may still be at work on the files.
   void on_disk(OnDisk work);
+  void do_next();
   /// Asks for memory, and makes room if there is none: with all processes of the node that can.
-  void obtain(const std::string& key, std::uint64_t bytes, OnRegion then, int round = 0);
+  void obtain(const Ask& ask, std::uint64_t bytes, OnRegion then, int round = 0);
   void ask_others(std::vector<ProcessId> holders, std::uint64_t bytes, Room room,
                   std::function<void(Objects&, Room)> then);
   Room make_room(std::uint64_t wanted);
@@ -174,6 +188,18 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void end_pull(const std::shared_ptr<Pull>& pull);
   void done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> bytes);
   void forget(const ObjectName& name);
+  // For a call that waits or runs here.
+  struct Wanted {
+    ObjectName name;
+    FetchPtr fetch;  ///< the call's own, that nobody else has
+    std::uint64_t call = 0;
+    Instant since{};
+  };
+  void bring(const Wanted& one);
+  void brought(const Wanted& one, const Fetch& found);
+  void bring_later(Duration pause);
+  void bring_next();
+  bool others_hold(std::uint64_t call);
   void owners_down(const OwnerTable::IsDown& is_down, const std::string& reason);
 
   std::shared_ptr<CallState> ask(ProcessAddress to, std::uint64_t operation, wire::Bytes body);
@@ -198,10 +224,17 @@ class Objects : public std::enable_shared_from_this<Objects> {
   BorrowTable borrowed_;
   std::unordered_map<ObjectName, std::vector<std::shared_ptr<CallState>>> unsettled_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them
+  std::uint64_t last_call_ = 0;
+  std::vector<std::pair<std::uint64_t, std::weak_ptr<Fetch>>> given_;  ///< to calls, some of which are over
+  std::size_t tidy_given_at_ = 64;
+  Instant calls_held_{};            ///< when a call that found no room last saw others that hold objects
+  std::deque<Wanted> no_room_yet_;  ///< Invariant: the first is being tried again, or will be
   BoundedMemory<ProcessAddress, std::string> dead_;
   BoundedMemory<NodeId, std::string> dead_nodes_;
   bool stopped_ = false;
-  std::unique_ptr<WorkThread> disk_;  ///< started when it is needed
+  std::unique_ptr<WorkThread> disk_;                 ///< started when it is needed
+  std::deque<OnDisk> to_do_;                         ///< in that thread, which drops what it has not begun
+  std::set<std::shared_ptr<CallState>> borrowings_;  ///< threads wait for them (lend)
 
   SpillFiles files_{SpillFiles::default_folder()};  ///< of the disk's thread alone
 };

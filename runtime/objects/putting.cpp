@@ -70,19 +70,32 @@ HandlePtr Objects::put(wire::ByteView bytes) {
 }
 
 /// In a thread that may wait.
-Result<Objects::Lent> Objects::lend(const std::string& key, std::uint64_t bytes, Full full) {
+Result<Objects::Lent> Objects::lend(const Ask& ask, std::uint64_t bytes, Full full, const std::string& key) {
   const auto state = std::make_shared<CallState>(waiter_);
   const auto lent = std::make_shared<Lent>();
-  const auto then = [state, lent](Result<Lent> got) {
-    if (got) *lent = *std::move(got);
-    state->resolve(got ? Outcome(wire::Bytes{}) : Outcome(got.error()));
-  };
   const bool room = full == Full::kMakesRoom;
-  room ? obtain(key, bytes, then) : ask_region_(key, bytes, then);
-  if (!state->wait(room ? kRoomIsMade : kStoreAnswers)) {
-    return ErrorInfo{ErrorCode::kTimeout, "no shared memory",
-                     room ? "no room was made within 10 minutes" : "the node did not answer within 30 s",
-                     room ? "see whether its disk is stuck" : "see whether it is stuck"};
+  const auto then = [weak = weak_from_this(), state, lent, key, room](Result<Lent> got) {
+    if (got) *lent = *std::move(got);
+    const bool in_time = state->resolve(got ? Outcome(wire::Bytes{}) : Outcome(got.error()));
+    if (in_time || !room || !got || key.empty()) return;
+    if (const auto self = weak.lock()) self->gate_.drop_region(key);  // it is new, and nobody will use it
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return process_ends();
+    borrowings_.insert(state);
+  }
+  room ? obtain(ask, bytes, then) : ask(then);
+  const bool answered = state->wait(room ? kRoomIsMade : kStoreAnswers);
+  {
+    const std::lock_guard lock(mutex_);
+    borrowings_.erase(state);
+  }
+  if (!answered) {
+    state->resolve(
+        ErrorInfo{ErrorCode::kTimeout, "no shared memory",
+                  room ? "no room was made within 10 minutes" : "the node did not answer within 30 s",
+                  room ? "see whether its disk is stuck" : "see whether it is stuck"});
   }
   if (!state->outcome().ok()) return state->outcome().error();
   const std::lock_guard lock(mutex_);

@@ -1,4 +1,6 @@
 // How a process comes by the bytes of an object.
+#include <algorithm>
+
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
 
@@ -7,8 +9,28 @@ namespace {
 
 /// Of one object: half of what may be under way between two processes.
 constexpr std::size_t kPartsUnderWay = 4;
-/// An object that is found gone so often, from where its owner says that it is, is lost.
+/// So often an object may be gone from where its owner says that it is, before it can be mapped.
 constexpr int kMostTries = 20;
+/// Its owner is asked again twice at once, then after a pause, which doubles up to this.
+constexpr Duration kLongestPause = std::chrono::milliseconds(250);
+
+constexpr Duration kTryAgain = std::chrono::milliseconds(50);
+/// For room that no call of this process takes.
+constexpr Duration kPatience = std::chrono::seconds(5);
+/// For calls of this process to end.
+constexpr Duration kCallsEnd = std::chrono::minutes(10);
+
+Duration pause_before(int tries) {
+  const Duration pause = std::chrono::milliseconds(1) * (1 << std::min(tries, 10));
+  return tries < 2 ? Duration::zero() : std::min(pause, kLongestPause);
+}
+
+ErrorInfo comes_and_goes(const ObjectName& name) {
+  return {ErrorCode::kLimit, "cannot read an object of process " + to_string(name.owner.process),
+          "its memory was gone " + std::to_string(kMostTries) +
+              " times before it could be mapped: the store is too small for what is in use",
+          "ask again when less is in use, or set TROUPE_REGIONS_BYTES"};
+}
 
 }  // namespace
 
@@ -87,10 +109,14 @@ void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
     // that held a copy ended or made room: then the node has made new memory for us.
     const bool over = tries >= kMostTries;
     if ((near || over) && !is_sealed(lent->fd)) self->gate_.drop_region(key);
-    if (!over) return self->locate(name, fetch, tries + 1);
-    self->done(name, fetch, lost(name, "its memory is gone"));
+    if (over) return self->done(name, fetch, comes_and_goes(name));
+    const Duration pause = pause_before(tries);
+    if (pause == Duration::zero()) return self->locate(name, fetch, tries + 1);
+    self->gate_.later(pause, [weak, name, fetch, tries] {
+      if (const auto again = weak.lock()) again->locate(name, fetch, tries + 1);
+    });
   };
-  obtain(key, at.bytes + kTagBytes, then);
+  obtain(ask_for(key, at.bytes + kTagBytes), at.bytes + kTagBytes, then);
 }
 
 /// A copy on its way to this node.
@@ -122,7 +148,7 @@ void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint
     if (is_sealed(pull->fd)) return self->end_pull(pull);  // it was made before
     self->pull_on(pull);
   };
-  obtain(copy_region(name), bytes + kTagBytes, then);
+  obtain(ask_for(copy_region(name), bytes + kTagBytes), bytes + kTagBytes, then);
 }
 
 /// Asks for what is missing, a few parts at a time.
@@ -178,6 +204,7 @@ void Objects::end_pull(const std::shared_ptr<Pull>& pull) {
   }
   auto mapped =
       pull->failed ? Result<BytesPtr>(*pull->failed) : read_segment(pull->fd, pull->name.number, pull->bytes);
+  if (!mapped.ok()) gate_.drop_region(copy_region(pull->name));  // before another process makes the copy
   tell_surely(pull->name.owner, kCopied, wire::encode(CopiedTell{pull->name.number, mapped.ok()}));
   if (!mapped.ok() && mapped.error().code == ErrorCode::kActorDied)
     mapped = lost(pull->name, "the process that made it is gone: " + mapped.error().why);
@@ -195,24 +222,100 @@ void Objects::done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPt
 }
 
 void Objects::forget(const ObjectName& name) {
-  FetchPtr gone;
+  FetchPtr gone;  // null: it has been let go, but others of the node may have it still
   {
     const std::lock_guard lock(mutex_);
-    const auto at = here_.find(name);
-    if (at == here_.end()) return;
-    gone = std::move(at->second);
-    here_.erase(at);
+    if (const auto at = here_.find(name); at != here_.end()) {
+      gone = std::move(at->second);
+      here_.erase(at);
+    }
   }
-  const bool small =
-      gone->done.ready() && gone->bytes != nullptr && gone->bytes->view().size() <= kInlineBytes;
+  const bool small = gone != nullptr && gone->done.ready() && gone->bytes != nullptr &&
+                     gone->bytes->view().size() <= kInlineBytes;
   if (!small && name.owner.node != gate_.address().node) gate_.drop_region(copy_region(name));
+}
+
+// For calls. What finds no room is tried again, in the order in which the calls came: those before it give
+// room when they end, and it holds none meanwhile.
+
+void Objects::bring(const Wanted& one) {
+  const auto found = fetch(one.name);
+  found->done.on_ready([weak = weak_from_this(), one, found] {
+    if (const auto self = weak.lock()) self->brought(one, *found);
+  });
+}
+
+void Objects::brought(const Wanted& one, const Fetch& found) {
+  const Outcome& outcome = found.done.outcome();
+  const bool no_room = !outcome.ok() && outcome.error().code == ErrorCode::kLimit;
+  bool again = false;
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const Instant now = MonotonicClock().now();
+    const bool held = no_room && others_hold(one.call);
+    if (held) calls_held_ = now;
+    const bool patient =
+        held ? now - one.since < kCallsEnd : now - std::max(one.since, calls_held_) < kPatience;
+    again = no_room && !closed_ && patient;
+    const bool known = !no_room_yet_.empty() && no_room_yet_.front().fetch == one.fetch;
+    if (again && !known) no_room_yet_.push_back(one);
+    if (!again && known) no_room_yet_.pop_front();
+    first = !no_room_yet_.empty() && (known || (again && no_room_yet_.size() == 1));
+  }
+  if (!again) {
+    if (outcome.ok()) one.fetch->bytes = found.bytes;
+    one.fetch->done.resolve(outcome);
+  }
+  if (first) bring_later(again ? kTryAgain : Duration::zero());
+}
+
+void Objects::bring_later(Duration pause) {
+  gate_.later(pause, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->bring_next();
+  });
+}
+
+void Objects::bring_next() {
+  std::optional<Wanted> next;
+  {
+    const std::lock_guard lock(mutex_);
+    while (!no_room_yet_.empty() && no_room_yet_.front().fetch.use_count() == 1) {
+      no_room_yet_.pop_front();  // its call is gone
+    }
+    if (!no_room_yet_.empty()) next = no_room_yet_.front();
+  }
+  if (next) bring(*next);
+}
+
+/// REQUIRES: the lock is held.
+bool Objects::others_hold(std::uint64_t call) {
+  return std::any_of(given_.begin(), given_.end(), [call](const auto& one) {
+    const auto fetch = one.second.lock();
+    return fetch != nullptr && one.first != call && fetch->done.ready() && fetch->done.outcome().ok() &&
+           fetch->bytes->view().size() > kInlineBytes;
+  });
 }
 
 Result<std::shared_ptr<const References>> Objects::references(wire::Bytes& body) {
   auto given = Given::cut(body);
   if (!given) return given.error();
   std::vector<FetchPtr> fetches;
-  for (const auto& name : given->names) fetches.push_back(fetch(name));
+  std::vector<Wanted> wanted;
+  {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t call = ++last_call_;
+    for (const auto& name : given->names) {
+      fetches.push_back(std::make_shared<Fetch>(waiter_));
+      wanted.push_back({name, fetches.back(), call, MonotonicClock().now()});
+      given_.emplace_back(call, fetches.back());
+    }
+    if (given_.size() > tidy_given_at_) {
+      std::erase_if(given_, [](const auto& one) { return one.second.expired(); });
+      tidy_given_at_ = std::max<std::size_t>(64, 2 * given_.size());
+    }
+  }
+  for (const auto& one : wanted) bring(one);
   return std::shared_ptr<const References>(std::make_shared<References>(given->places, std::move(fetches)));
 }
 

@@ -10,10 +10,8 @@ namespace {
 
 /// Others may take the room that was made.
 constexpr int kMostRounds = 20;
-
-ErrorInfo process_ends() {
-  return {ErrorCode::kUnavailable, "no shared memory", "this process ends", ""};
-}
+/// Another process writes objects to disk meanwhile; one that is stopped never answers.
+constexpr Duration kOtherMakesRoom = std::chrono::minutes(2);
 
 }  // namespace
 
@@ -22,25 +20,39 @@ void Objects::on_disk(OnDisk work) {
     const std::lock_guard lock(mutex_);
     if (!stopped_) {
       if (disk_ == nullptr) disk_ = std::make_unique<WorkThread>();
-      return disk_->post([weak = weak_from_this(), work = std::move(work)] {
-        if (const auto self = weak.lock()) work(*self, self->is_closed());
+      to_do_.push_back(std::move(work));
+      return disk_->post([weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->do_next();
       });
     }
   }
   work(*this, true);
 }
 
+void Objects::do_next() {
+  OnDisk work;
+  bool is_over = false;
+  {
+    const std::lock_guard lock(mutex_);
+    work = std::move(to_do_.front());
+    to_do_.pop_front();
+    is_over = closed_;
+  }
+  work(*this, is_over);
+}
+
 // Asking for room.
 
-void Objects::obtain(const std::string& key, std::uint64_t bytes, OnRegion then, int round) {
-  ask_region_(key, bytes, [weak = weak_from_this(), key, bytes, then, round](Result<Lent> lent) {
+/// `ask` is called while this lives alone.
+void Objects::obtain(const Ask& ask, std::uint64_t bytes, OnRegion then, int round) {
+  ask([weak = weak_from_this(), ask, bytes, then, round](Result<Lent> lent) {
     const auto self = weak.lock();
     if (self == nullptr || !lent || !lent->answer.full || round >= kMostRounds) return then(std::move(lent));
-    self->on_disk([key, bytes, then, round, answer = lent->answer](Objects& here, bool is_over) {
+    self->on_disk([ask, bytes, then, round, answer = lent->answer](Objects& here, bool is_over) {
       if (is_over) return then(process_ends());
-      const auto made = [key, bytes, then, round, answer](Objects& us, Room room) {
+      const auto made = [ask, bytes, then, round, answer](Objects& us, Room room) {
         // The first round's letting go lets the second one spill.
-        if (room.freed > 0 || round == 0) return us.obtain(key, bytes, then, round + 1);
+        if (room.freed > 0 || round == 0) return us.obtain(ask, bytes, then, round + 1);
         Lent none{{}, answer};
         none.answer.why.why += room.why_not_more.empty() ? "; all that is there is in use"
                                                          : "; no room could be made: " + room.why_not_more;
@@ -63,13 +75,20 @@ void Objects::ask_others(std::vector<ProcessId> holders, std::uint64_t bytes, Ro
                   then = std::move(then)]() mutable {
     const auto self = weak.lock();
     if (self == nullptr) return;
-    if (said->outcome().ok()) {
+    if (!said->outcome().ok() && said->outcome().error().code == ErrorCode::kTimeout) {
+      if (room.why_not_more.empty()) room.why_not_more = said->outcome().error().message();
+    } else if (said->outcome().ok()) {
       if (const auto more = wire::decode<RoomAnswer>(*said->outcome())) {
         room.freed += more->freed;
         if (room.why_not_more.empty()) room.why_not_more = more->why_not_more;
       }
     }
     self->ask_others(std::move(holders), bytes, std::move(room), std::move(then));
+  });
+  gate_.later(kOtherMakesRoom, [weak = std::weak_ptr(said)] {
+    if (const auto late = weak.lock())
+      late->cancel({ErrorCode::kTimeout, "another process of this node makes no room",
+                    "it did not answer within 2 minutes", "see whether it is stopped, or its disk stuck"});
   });
 }
 
@@ -97,6 +116,8 @@ Objects::Room Objects::make_room(std::uint64_t wanted) {
     auto leaving = choose(wanted - room.freed, stuck);
     if (leaving.empty()) break;
     for (auto& one : leaving) {
+      // Nobody will read what is written now.
+      if (room.why_not_more.empty() && is_closed()) room.why_not_more = process_ends().why;
       const auto spilled = room.why_not_more.empty() ? spill(one) : Result<void>();
       if (!spilled) room.why_not_more = spilled.error().message();
       if (!room.why_not_more.empty() || one.is_read) {
@@ -133,10 +154,10 @@ std::uint64_t Objects::let_go() {
     const std::uint64_t bytes = fetch->bytes->view().size();
     fetch.reset();
     if (name.owner.node == gate_.address().node) continue;
-    const auto lent = lend(copy_region(name), 1, Full::kSaysSo);
-    if (!lent || !is_unread(lent->fd)) continue;
+    const auto lent = lend(copy_region(name), bytes + kTagBytes, Full::kSaysSo);
+    if (!lent || lent->answer.full || !is_unread(lent->fd)) continue;
     gate_.drop_region(copy_region(name));
-    freed += bytes;
+    if (is_sealed(lent->fd)) freed += bytes;  // else another process has dropped it, and this one is new
   }
   return freed;
 }
@@ -190,6 +211,10 @@ void Objects::stay(Leaving& one) {
   const std::uint64_t number = one.spill.number;
   const auto lent = lend(own_region(gate_.address(), one.segment->region()), 1, Full::kSaysSo);
   auto mapped = lent ? read_segment(lent->fd, number, one.bytes) : Result<BytesPtr>(lent.error());
+  if (!mapped) {  // its bytes are there all the same
+    const wire::ByteView bytes = one.segment->view(one.bytes);
+    mapped = BytesPtr(std::make_shared<ObjectBytes>(wire::Bytes(bytes.begin(), bytes.end())));
+  }
   FetchPtr value;
   {
     const std::lock_guard lock(mutex_);
@@ -197,7 +222,7 @@ void Objects::stay(Leaving& one) {
     if (const auto at = values_.find(number); at != values_.end()) {
       value = at->second.value;
       at->second.segment = std::move(one.segment);
-      if (mapped) value->bytes = *mapped;
+      value->bytes = *mapped;
     }
   }
   if (value == nullptr) {
@@ -205,7 +230,7 @@ void Objects::stay(Leaving& one) {
     segments.push_back(std::move(one.segment));
     return retire(std::move(segments));
   }
-  value->done.resolve(mapped ? Outcome(wire::Bytes{}) : Outcome(mapped.error()));
+  value->done.resolve(wire::Bytes{});
 }
 
 // And back.
@@ -219,7 +244,7 @@ void Objects::restore(std::uint64_t number) {
     bytes = at->second.bytes;
   }
   const std::uint64_t region = next_number();
-  obtain(own_region(gate_.address(), region), bytes + kTagBytes,
+  obtain(ask_for(own_region(gate_.address(), region), bytes + kTagBytes), bytes + kTagBytes,
          [weak = weak_from_this(), number, region](Result<Lent> lent) {
            const auto self = weak.lock();
            if (self == nullptr) return;
@@ -253,7 +278,7 @@ void Objects::restored(std::uint64_t number, std::uint64_t region, Result<Lent> 
   FetchPtr value;
   {
     const std::lock_guard lock(mutex_);
-    ok ? spills_.came(number) : spills_.did_not_come(number);
+    ok ? spills_.came(number, placed->segment->capacity() + kTagBytes) : spills_.did_not_come(number);
     if (const auto at = values_.find(number); at != values_.end()) {
       value = at->second.value;
       if (ok) {

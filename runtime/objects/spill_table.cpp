@@ -92,8 +92,11 @@ SpillTable::Want SpillTable::want(std::uint64_t number) {
   return Want::kRead;
 }
 
-void SpillTable::came(std::uint64_t number) {
-  if (in_state(number, State::kComing) != nullptr) into_memory(objects_.find(number));
+void SpillTable::came(std::uint64_t number, std::uint64_t bytes) {
+  Object* object = in_state(number, State::kComing);
+  if (object == nullptr) return;
+  object->bytes = bytes;
+  into_memory(objects_.find(number));
 }
 
 void SpillTable::did_not_come(std::uint64_t number) {

@@ -42,7 +42,8 @@ class SpillTable {
 
   /// Somebody uses it now.
   Want want(std::uint64_t number);
-  void came(std::uint64_t number);
+  /// `bytes` would come free of it now.
+  void came(std::uint64_t number, std::uint64_t bytes);
   void did_not_come(std::uint64_t number);
 
   std::uint64_t bytes_in_memory() const { return in_memory_; }

@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <numeric>
+#include <thread>
 
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
@@ -38,6 +39,13 @@ struct Hoard {
   }
   int pid() { return ::getpid(); }
   std::vector<ObjectRef<Numbers>> owned;
+};
+
+struct Sluggish {
+  double sum(const View<float>& numbers) {
+    std::this_thread::sleep_for(100ms);  // its next calls are here meanwhile
+    return sum_view(numbers);
+  }
 };
 
 /// A cluster whose nodes have 8 MB of shared memory each, and spill to `folder`.
@@ -139,6 +147,36 @@ TEST_CASE("A process makes room for another one of its node") {
     }
   }));
   INFO(why);
+}
+
+TEST_CASE("Calls whose objects do not fit the store together get them one after another") {
+  TempFolder folder;
+  auto session = small_stores(folder.path());
+  const auto objects = put(session, 6);
+  const auto sluggish = session.spawn<Sluggish>({.isolated = true});
+  std::vector<Future<double>> sums;
+  for (const auto& one : objects) sums.push_back(sluggish.call<&Sluggish::sum>(one));
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    INFO("sum " << i);
+    CHECK(sums[i].get(60s) == double(i) * kCount);
+  }
+}
+
+TEST_CASE("Objects make room for other shared memory, too") {
+  TempFolder folder;
+  auto session = small_stores(folder.path());
+  const auto objects = put(session, 2);
+  {
+    const auto first = objects[0].view();
+    const auto second = objects[1].view();
+    const auto why =
+        message_of<LimitExceeded>([&] { session.open_region("large", 6'000'000, "a test", false); });
+    INFO(why);
+    CHECK(why.find("all that is there is in use") != std::string::npos);
+  }
+  CHECK(session.open_region("large", 6'000'000, "a test", false).size() >= 6'000'000);
+  session.drop_region("large");
+  for (int i = 0; i < 2; ++i) CHECK(objects[std::size_t(i)].get() == Numbers(kCount, float(i)));
 }
 
 TEST_CASE("A store that is full of what is in use says so, and has room again when a view goes") {

@@ -14,7 +14,7 @@
 
 namespace troupe::testing {
 
-class LocalGate final : public ProcessGate {
+class LocalGate : public ProcessGate {
  public:
   explicit LocalGate(std::uint64_t process = 2) {
     config_.node = {1}, config_.process = {process}, config_.job = {7};

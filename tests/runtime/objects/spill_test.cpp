@@ -85,7 +85,8 @@ TEST_CASE("An object that came back leaves again without being written") {
   CHECK(table.want(1) == SpillTable::Want::kComes);  // one read for all
   table.did_not_come(1);
   CHECK(table.want(1) == SpillTable::Want::kRead);
-  table.came(1);
+  table.came(1, kMiB / 2);  // in memory that fits it better
+  CHECK(table.bytes_in_memory() == kMiB / 2);
   CHECK(table.want(1) == SpillTable::Want::kHere);
   CHECK_FALSE(table.choose(1, all_but({})).at(0).write);
 }
@@ -141,7 +142,13 @@ TEST_CASE("Whatever happens to objects, each is somewhere, and whoever wants one
       } else if (what == 5 && !coming.empty()) {
         const std::uint64_t number = any_of(coming);
         coming.erase(number);
-        may_fail&& random.next() % 3 == 0 ? table.did_not_come(number) : table.came(number);
+        if (may_fail && random.next() % 3 == 0) {
+          table.did_not_come(number);
+        } else {
+          const std::uint64_t bytes = 1 + random.next() % 100;
+          if (alive.contains(number)) alive[number] = bytes;
+          table.came(number, bytes);
+        }
         waited_for.erase(number);  // it is there, or they are told
       }
     };

@@ -1,0 +1,250 @@
+// The objects of one process whose node and disk do what a test says.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <future>
+#include <map>
+#include <thread>
+
+#include "runtime/objects/object_messages.hpp"
+#include "runtime/objects/objects.hpp"
+#include "tests/runtime/client/local_gate.hpp"
+
+using namespace troupe;
+using namespace troupe::objects;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::size_t kBytes = std::size_t{1} << 20;
+constexpr ProcessAddress kOther{{9}, {9}};
+
+ErrorInfo says(const char* why) {
+  return {ErrorCode::kIo, "the test says no", why, ""};
+}
+
+/// A node with room for four objects of kBytes.
+class Store final : public testing::LocalGate {
+ public:
+  Store() {
+    objects = std::make_shared<Objects>(
+        *this, nullptr, [this](const std::string& key, std::uint64_t bytes, Objects::OnRegion then) {
+          if (on_ask) on_ask(key);
+          then(lend(key, bytes));
+        });
+  }
+  ~Store() override {
+    objects->close();
+    objects->stop();
+    objects.reset();
+  }
+
+  Result<Objects::Lent> lend(const std::string& key, std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto at = regions_.find(key);
+    if (at != regions_.end() && refuses_old) return says("too many open files");
+    Objects::Lent lent;
+    lent.answer.store_bytes = kStore;
+    if (at != regions_.end()) {
+      lent.fd = UniqueFd(::dup(at->second.first.get()));
+      return lent;
+    }
+    if (used_ + bytes > kStore) {
+      lent.answer.full = true;
+      lent.answer.holders = holders;
+      lent.answer.why = {ErrorCode::kLimit, "no shared memory", "the store is full", ""};
+      return lent;
+    }
+    UniqueFd fd(::memfd_create("store", MFD_ALLOW_SEALING | MFD_CLOEXEC));
+    if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
+        ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+      return says("no memory");
+    }
+    lent.fd = UniqueFd(::dup(fd.get()));
+    regions_.emplace(key, std::pair(std::move(fd), bytes));
+    used_ += bytes;
+    return lent;
+  }
+  void drop_region(const std::string& key) override {
+    const std::lock_guard lock(mutex_);
+    const auto at = regions_.find(key);
+    if (at == regions_.end()) return;
+    used_ -= at->second.second;
+    regions_.erase(at);
+  }
+  bool has(const std::string& key) const {
+    const std::lock_guard lock(mutex_);
+    return regions_.contains(key);
+  }
+
+  std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t operation, CallBody args,
+                                  bool one_way) override {
+    if (!on_call) return LocalGate::call(to, operation, std::move(args), one_way);
+    auto state = std::make_shared<CallState>(nullptr);
+    if (auto said = on_call(operation)) {
+      state->resolve(*std::move(said));
+    } else {
+      const std::lock_guard lock(mutex_);
+      unanswered_.push_back(state);
+    }
+    return state;
+  }
+
+  void later(Duration, std::function<void()> work) override {
+    const std::lock_guard lock(mutex_);
+    delayed.push_back(std::move(work));
+  }
+  /// Its time has come. False: there is nothing to do.
+  bool do_delayed() {
+    std::vector<std::function<void()>> now;
+    {
+      const std::lock_guard lock(mutex_);
+      now.swap(delayed);
+    }
+    for (const auto& work : now) work();
+    return !now.empty();
+  }
+
+  std::vector<HandlePtr> put(int count) {
+    std::vector<HandlePtr> all;
+    for (int i = 0; i < count; ++i) all.push_back(objects->put(bytes(i)));
+    return all;
+  }
+  static wire::Bytes bytes(int i) { return wire::Bytes(kBytes, std::byte(i)); }
+
+  std::shared_ptr<Objects> objects;
+  std::atomic<bool> refuses_old = false;  ///< who asks for memory that is there gets an error
+  std::function<void(const std::string& key)> on_ask;
+  std::function<std::optional<Outcome>(std::uint64_t operation)> on_call;  ///< nothing: no answer comes
+  std::vector<ProcessId> holders;                                          ///< of memory, when it is full
+
+ private:
+  static constexpr std::uint64_t kStore = 4 * (kBytes + kTagBytes);
+  mutable std::mutex mutex_;
+  std::map<std::string, std::pair<UniqueFd, std::uint64_t>> regions_;
+  std::uint64_t used_ = 0;
+  std::vector<std::shared_ptr<CallState>> unanswered_;
+};
+
+bool equal(const Fetch& fetch, const wire::Bytes& bytes) {
+  const auto view = fetch.bytes->view();
+  return std::equal(view.begin(), view.end(), bytes.begin(), bytes.end());
+}
+
+}  // namespace
+
+TEST_CASE("An object that cannot leave, nor be mapped again, is there still") {
+  Store store;
+  const auto objects = store.put(4);
+  store.refuses_old = true;
+  CHECK_THROWS_AS(store.put(1), LimitExceeded);
+  for (int i = 0; i < 4; ++i) {
+    const auto fetch = store.objects->fetch(objects[std::size_t(i)]->name());
+    REQUIRE(fetch->done.wait(20s));
+    REQUIRE(fetch->done.outcome().ok());
+    CHECK(equal(*fetch, Store::bytes(i)));
+  }
+  store.refuses_old = false;
+  CHECK(store.put(1).size() == 1);
+}
+
+TEST_CASE("A process that has ended reads no files for others") {
+  Store store;
+  const auto objects = store.put(5);
+  REQUIRE(store.objects->counts().spilled > 0);
+  store.objects->close();
+  store.objects->stop();
+  const auto answer = std::make_shared<CallState>(nullptr);
+  store.objects->asked(kOther, kPart, wire::encode(PartAsk{objects[0]->name().number, 0, 100}),
+                       Responder(answer));
+  REQUIRE(answer->ready());
+  CHECK_FALSE(answer->outcome().ok());
+}
+
+TEST_CASE("Whoever waits for an object or for memory when its process ends hears of it") {
+  Store store;
+  const auto objects = store.put(5);
+  std::promise<void> stuck, go_on;
+  std::atomic<bool> first = true;
+  const auto owner = std::this_thread::get_id();
+  store.on_ask = [&](const std::string&) {
+    if (std::this_thread::get_id() == owner || !first.exchange(false)) return;
+    stuck.set_value();
+    go_on.get_future().wait();
+  };
+  const auto room = std::make_shared<CallState>(nullptr);
+  store.objects->asked(kOther, kMakeRoom, wire::encode(RoomAsk{kBytes}), Responder(room));
+  stuck.get_future().wait();
+  const auto fetch = store.objects->fetch(objects[0]->name());  // waits behind that
+  CHECK_FALSE(fetch->done.ready());
+  auto put = std::async(std::launch::async, [&] { store.put(4); });
+  store.objects->close();
+  auto stop = std::async(std::launch::async, [&] { store.objects->stop(); });
+  go_on.set_value();
+  stop.get();
+  CHECK(fetch->done.wait(20s));
+  CHECK(room->ready());
+  const bool over = put.wait_for(20s) == std::future_status::ready;
+  if (!over) std::abort();  // it waits for ten minutes
+  CHECK_THROWS(put.get());
+}
+
+TEST_CASE("A process that ends writes no more objects to disk") {
+  Store store;
+  const auto objects = store.put(4);
+  store.on_ask = [&](const std::string&) { store.objects->close(); };
+  const auto room = std::make_shared<CallState>(nullptr);
+  store.objects->asked(kOther, kMakeRoom, wire::encode(RoomAsk{4 * kBytes}), Responder(room));
+  CHECK(room->wait(20s));
+  store.objects->stop();
+  CHECK(store.objects->counts().spilled == 1);  // it was under way
+}
+
+TEST_CASE("A copy that fails on its way, and one that is let go, leave no memory behind") {
+  Store store;
+  const ObjectName name{kOther, 7};
+  store.on_call = [](std::uint64_t operation) -> std::optional<Outcome> {
+    if (operation == kLocate) return wire::encode(Location{Where::kFetch, kBytes, 0, {}});
+    return says("the owner is gone");
+  };
+  const auto fetch = store.objects->fetch(name);
+  REQUIRE(fetch->done.ready());
+  CHECK_FALSE(fetch->done.outcome().ok());
+  CHECK_FALSE(store.has(copy_region(name)));
+  REQUIRE(store.lend(copy_region(name), kBytes));
+  store.objects->asked(kOther, kFreed, wire::encode(NumberTell{7}), Responder());
+  CHECK_FALSE(store.has(copy_region(name)));
+}
+
+TEST_CASE("An object whose memory is gone whenever it is looked for is not lost: there is no room") {
+  Store store;
+  store.on_call = [](std::uint64_t operation) -> std::optional<Outcome> {
+    if (operation == kLocate) return wire::encode(Location{Where::kHere, kBytes, 0, {}});
+    return Outcome(wire::Bytes{});
+  };
+  const auto fetch = store.objects->fetch({kOther, 7});
+  CHECK_FALSE(fetch->done.ready());  // it does not ask its owner as fast as it can
+  while (store.do_delayed()) {
+  }
+  REQUIRE(fetch->done.ready());
+  REQUIRE_FALSE(fetch->done.outcome().ok());
+  CHECK(fetch->done.outcome().error().code == ErrorCode::kLimit);
+}
+
+TEST_CASE("A process that does not answer keeps nobody waiting for room") {
+  Store store;
+  const auto objects = store.put(4);
+  store.refuses_old = true;  // there is no room here
+  store.holders = {kOther.process};
+  store.on_call = [](std::uint64_t) { return std::nullopt; };
+  auto put = std::async(std::launch::async, [&] { store.put(1); });
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (put.wait_for(1ms) != std::future_status::ready) {
+    store.do_delayed();
+    if (std::chrono::steady_clock::now() > deadline) std::abort();  // it waits for ten minutes
+  }
+  CHECK_THROWS_AS(put.get(), LimitExceeded);
+}
