@@ -133,10 +133,9 @@ void NodeMachine::said(const cluster::NodesAnswered& e) {
 }
 void NodeMachine::said(const cluster::GroupAnswered& e) {
   if (!head_.answered(e.to.from.process, e.to.request)) {
-    // As of a spawn: nobody knows the group that was made.
-    const bool unwanted = head_.is_unwanted(e.to.from.process, e.to.request);
-    if (e.ok && unwanted && e.to.from.node == self_.info.id) head_.tell(cluster::SpawnCancelled{e.to}, out_);
-    return;
+    const bool unwanted = e.ok && e.to.from.node == self_.info.id;  // as of a spawn: nobody knows the group
+    if (!unwanted || !head_.is_unwanted(e.to.from.process, e.to.request)) return;
+    return head_.tell(cluster::SpawnCancelled{e.to}, out_);
   }
   give_answer(e.to, e.ok ? Result<wire::Bytes>(wire::encode(wire::GroupAnswer{e.status}))
                          : Result<wire::Bytes>(e.error));
