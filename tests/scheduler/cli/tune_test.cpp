@@ -155,21 +155,25 @@ TEST_CASE("troupe tune shows each report under the config that it was made with,
 // The best single trial was shown, which is another config's than the sweep's own best.
 TEST_CASE("troupe tune: with repeats the best is of the config with the best mean") {
   const Sweeps sweeps;
-  std::string text = R"({"event":"sweep","version":1,"job":"J{}","metric":"a (more is better)",
-              "trials" : "4", "repeats" : "2"
-})"
+  using nlohmann::json;
+  std::string text =
+      json{{"event", "sweep"}, {"version", 1},  {"job", "J{}"}, {"metric", "a (more is better)"},
+           {"trials", "4"},    {"repeats", "2"}}
+          .dump() +
       "\n";
-const char* values[] = {"0.5", "0.75", "1.0", "0.125"};
-for (int trial = 0; trial < 4; ++trial) {
-  const std::string head =
-      "\"trial\":" + std::to_string(trial) + ",\"config\":{\"lr\":" + std::to_string(trial / 2) + "}";
-  text += R"({"event":"report",)" + head + R"(,"epoch":1,"metrics":{"a":)" + values[trial] +
-          "},\"decision\":\"finish\",\"why\":\"\"}\n";
-  text +=
-      R"({"event":"end",)" + head + R"(,"epoch":1,"state_hash":"ab","decision":"finished","why":""})" + "\n";
-}
-sweeps.write("twice", text);
-CHECK(nlohmann::json::parse(tune("best twice -o json" + sweeps.at()).output)["trial"] == 1);
+  const double values[] = {0.5, 0.75, 1.0, 0.125};
+  for (int trial = 0; trial < 4; ++trial) {
+    json line{{"event", "report"}, {"trial", trial},       {"config", {{"lr", trial / 2}}},    {"epoch", 1},
+              {"why", ""},         {"decision", "finish"}, {"metrics", {{"a", values[trial]}}}};
+    text += line.dump() + "\n";
+    line.erase("metrics");
+    line["event"] = "end";
+    line["decision"] = "finished";
+    line["state_hash"] = "ab";
+    text += line.dump() + "\n";
+  }
+  sweeps.write("twice", text);
+  CHECK(json::parse(tune("best twice -o json" + sweeps.at()).output)["trial"] == 1);
 }
 
 TEST_CASE("troupe tune page: the records are inside, and no text of theirs ends the script") {
