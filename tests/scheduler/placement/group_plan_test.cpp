@@ -258,14 +258,14 @@ TEST_CASE("bundles that are alike and do not fit are no long search") {
     CHECK_FALSE(plan.cut_off);
   }
   // Two kinds, of each of which alone there is room for all: 4 + 2 x 2.5 CPUs a node are too many.
-  nodes = {};
+  nodes = NodeIndex();
   for (std::uint64_t id = 1; id <= 4; ++id) add(id, 9 + static_cast<double>(id) / 100);
   std::vector<BundleDemand> two_kinds(4, cpus(4));
   two_kinds.resize(12, cpus(2.5));
   const auto plan =
       plan_group(spec_of(PlacementStrategy::kPack, two_kinds), std::vector<PlacedBundle>(12), nodes);
   CHECK(plan.is_placed);
-  nodes = {};
+  nodes = NodeIndex();
   for (std::uint64_t id = 1; id <= 4; ++id) add(id, 8.9 + static_cast<double>(id) / 100);
   const auto too_many =
       plan_group(spec_of(PlacementStrategy::kPack, two_kinds), std::vector<PlacedBundle>(12), nodes);
