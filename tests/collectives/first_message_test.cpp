@@ -4,6 +4,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
+#include <utility>
 
 #include "tests/collectives/ranks.hpp"
 #include "tests/support/eventually.hpp"
@@ -60,7 +61,8 @@ TEST_CASE("without a progress thread a first message goes once both wait for som
     float value = 5, in = 0;
     if (group.rank() == 0) {
       const auto work = group.send(std::span<const float>(&value, 1), 4);
-      for (int i = 0; i < 20; ++i) expect(!work->is_completed(), "rank 4 does nothing yet");
+      for (int i = 0; i < 20; ++i)
+        work->is_completed();  // which moves rank 4 in this process, and may suffice
       begun = true;
       work->wait();
     } else if (group.rank() == 4) {
@@ -107,16 +109,22 @@ TEST_CASE("a first message with a rank that has left ends with its name") {
   }
 }
 
+// Was: the test hung, one time in many. Rank 4's group did not serve itself, but a rank that waits moves the
+// other groups of its process: rank 0 accepted its own connection there, and its message was gone before the
+// abort.
 TEST_CASE("an abort ends a first message that does not come about, wherever it comes from") {
   const std::size_t descriptors = open_descriptors();
   for (const int aborts : {1, 3, 4}) {
     auto options = options_of(6, kTwoHosts);
-    options[4].progress_thread = false;  // accepts nobody
+    const bool is_there = aborts == 4;  // else it listens and accepts nobody: it has no group
+    NativeGroupOptions absent;
+    if (!is_there) absent = std::exchange(options[4], std::move(options[5]));
+    if (!is_there) options.pop_back();
     std::atomic<bool> begun{false}, over{false};
     const auto thrown = run_threads(std::move(options), [&](ProcessGroup& group) {
-      float value = 1;
+      std::vector<float> value(is_there ? 100'000 : 1);  // a large one waits for its receive
       if (group.rank() == 0) {
-        const auto work = group.send(std::span<const float>(&value, 1), 4);
+        const auto work = group.send(std::span<const float>(value), 4);
         begun = true;
         try {
           work->wait();
