@@ -236,7 +236,7 @@ void Objects::forget(const ObjectName& name) {
 }
 
 // For calls. What finds no room is tried again, in the order in which the calls came: those before it give
-// room when they end, and it holds none meanwhile.
+// room when they end.
 
 void Objects::bring(const Wanted& one) {
   const auto found = fetch(one.name);
