@@ -48,16 +48,13 @@ void Objects::close() {
   std::unordered_map<std::uint64_t, Responder> questions;
   std::unordered_map<ObjectName, FetchPtr> here;
   SegmentPool pool;
-  std::deque<Wanted> wanted;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
-    wanted.swap(no_room_yet_);
     std::swap(pool, pool_);
     questions.swap(questions_);  // their responders fail them
     here.swap(here_);
   }
-  for (const auto& one : wanted) one.fetch->done.resolve(process_ends());
   for (const auto& [name, fetch] : here) fetch->done.resolve(process_ends());  // those that are there stay so
 }
 

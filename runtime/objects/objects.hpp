@@ -188,18 +188,6 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void end_pull(const std::shared_ptr<Pull>& pull);
   void done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> bytes);
   void forget(const ObjectName& name);
-  // For a call that waits or runs here.
-  struct Wanted {
-    ObjectName name;
-    FetchPtr fetch;  ///< the call's own, that nobody else has
-    std::uint64_t call = 0;
-    Instant since{};
-  };
-  void bring(const Wanted& one);
-  void brought(const Wanted& one, const Fetch& found);
-  void bring_later(Duration pause);
-  void bring_next();
-  bool others_hold(std::uint64_t call);
   void owners_down(const OwnerTable::IsDown& is_down, const std::string& reason);
 
   std::shared_ptr<CallState> ask(ProcessAddress to, std::uint64_t operation, wire::Bytes body);
@@ -224,11 +212,6 @@ class Objects : public std::enable_shared_from_this<Objects> {
   BorrowTable borrowed_;
   std::unordered_map<ObjectName, std::vector<std::shared_ptr<CallState>>> unsettled_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them
-  std::uint64_t last_call_ = 0;
-  std::vector<std::pair<std::uint64_t, std::weak_ptr<Fetch>>> given_;  ///< to calls, some of which are over
-  std::size_t tidy_given_at_ = 64;
-  Instant calls_held_{};            ///< when a call that found no room last saw others that hold objects
-  std::deque<Wanted> no_room_yet_;  ///< Invariant: the first is being tried again, or will be
   BoundedMemory<ProcessAddress, std::string> dead_;
   BoundedMemory<NodeId, std::string> dead_nodes_;
   bool stopped_ = false;

@@ -14,12 +14,6 @@ constexpr int kMostTries = 20;
 /// Its owner is asked again twice at once, then after a pause, which doubles up to this.
 constexpr Duration kLongestPause = std::chrono::milliseconds(250);
 
-constexpr Duration kTryAgain = std::chrono::milliseconds(50);
-/// For room that no call of this process takes.
-constexpr Duration kPatience = std::chrono::seconds(5);
-/// For calls of this process to end.
-constexpr Duration kCallsEnd = std::chrono::minutes(10);
-
 Duration pause_before(int tries) {
   const Duration pause = std::chrono::milliseconds(1) * (1 << std::min(tries, 10));
   return tries < 2 ? Duration::zero() : std::min(pause, kLongestPause);
@@ -235,87 +229,11 @@ void Objects::forget(const ObjectName& name) {
   if (!small && name.owner.node != gate_.address().node) gate_.drop_region(copy_region(name));
 }
 
-// For calls. What finds no room is tried again, in the order in which the calls came: those before it give
-// room when they end.
-
-void Objects::bring(const Wanted& one) {
-  const auto found = fetch(one.name);
-  found->done.on_ready([weak = weak_from_this(), one, found] {
-    if (const auto self = weak.lock()) self->brought(one, *found);
-  });
-}
-
-void Objects::brought(const Wanted& one, const Fetch& found) {
-  const Outcome& outcome = found.done.outcome();
-  const bool no_room = !outcome.ok() && outcome.error().code == ErrorCode::kLimit;
-  bool again = false;
-  bool first = false;
-  {
-    const std::lock_guard lock(mutex_);
-    const Instant now = MonotonicClock().now();
-    const bool held = no_room && others_hold(one.call);
-    if (held) calls_held_ = now;
-    const bool patient =
-        held ? now - one.since < kCallsEnd : now - std::max(one.since, calls_held_) < kPatience;
-    again = no_room && !closed_ && patient;
-    const bool known = !no_room_yet_.empty() && no_room_yet_.front().fetch == one.fetch;
-    if (again && !known) no_room_yet_.push_back(one);
-    if (!again && known) no_room_yet_.pop_front();
-    first = !no_room_yet_.empty() && (known || (again && no_room_yet_.size() == 1));
-  }
-  if (!again) {
-    if (outcome.ok()) one.fetch->bytes = found.bytes;
-    one.fetch->done.resolve(outcome);
-  }
-  if (first) bring_later(again ? kTryAgain : Duration::zero());
-}
-
-void Objects::bring_later(Duration pause) {
-  gate_.later(pause, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->bring_next();
-  });
-}
-
-void Objects::bring_next() {
-  std::optional<Wanted> next;
-  {
-    const std::lock_guard lock(mutex_);
-    while (!no_room_yet_.empty() && no_room_yet_.front().fetch.use_count() == 1) {
-      no_room_yet_.pop_front();  // its call is gone
-    }
-    if (!no_room_yet_.empty()) next = no_room_yet_.front();
-  }
-  if (next) bring(*next);
-}
-
-/// REQUIRES: the lock is held.
-bool Objects::others_hold(std::uint64_t call) {
-  return std::any_of(given_.begin(), given_.end(), [call](const auto& one) {
-    const auto fetch = one.second.lock();
-    return fetch != nullptr && one.first != call && fetch->done.ready() && fetch->done.outcome().ok() &&
-           fetch->bytes->view().size() > kInlineBytes;
-  });
-}
-
 Result<std::shared_ptr<const References>> Objects::references(wire::Bytes& body) {
   auto given = Given::cut(body);
   if (!given) return given.error();
   std::vector<FetchPtr> fetches;
-  std::vector<Wanted> wanted;
-  {
-    const std::lock_guard lock(mutex_);
-    const std::uint64_t call = ++last_call_;
-    for (const auto& name : given->names) {
-      fetches.push_back(std::make_shared<Fetch>(waiter_));
-      wanted.push_back({name, fetches.back(), call, MonotonicClock().now()});
-      given_.emplace_back(call, fetches.back());
-    }
-    if (given_.size() > tidy_given_at_) {
-      std::erase_if(given_, [](const auto& one) { return one.second.expired(); });
-      tidy_given_at_ = std::max<std::size_t>(64, 2 * given_.size());
-    }
-  }
-  for (const auto& one : wanted) bring(one);
+  for (const auto& name : given->names) fetches.push_back(fetch(name));
   return std::shared_ptr<const References>(std::make_shared<References>(given->places, std::move(fetches)));
 }
 

@@ -41,13 +41,6 @@ struct Hoard {
   std::vector<ObjectRef<Numbers>> owned;
 };
 
-struct Sluggish {
-  double sum(const View<float>& numbers) {
-    std::this_thread::sleep_for(100ms);  // its next calls are here meanwhile
-    return sum_view(numbers);
-  }
-};
-
 /// A cluster whose nodes have 8 MB of shared memory each, and spill to `folder`.
 DriverSession small_stores(const std::string& folder, int nodes = 1) {
   ::setenv("TROUPE_REGIONS_BYTES", "8000000", 1);
@@ -147,19 +140,6 @@ TEST_CASE("A process makes room for another one of its node") {
     }
   }));
   INFO(why);
-}
-
-TEST_CASE("Calls whose objects do not fit the store together get them one after another") {
-  TempFolder folder;
-  auto session = small_stores(folder.path());
-  const auto objects = put(session, 6);
-  const auto sluggish = session.spawn<Sluggish>({.isolated = true});
-  std::vector<Future<double>> sums;
-  for (const auto& one : objects) sums.push_back(sluggish.call<&Sluggish::sum>(one));
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    INFO("sum " << i);
-    CHECK(sums[i].get(60s) == double(i) * kCount);
-  }
 }
 
 TEST_CASE("Objects make room for other shared memory, too") {
