@@ -86,6 +86,9 @@ std::shared_ptr<ProcessGroup> checked(std::shared_ptr<ProcessGroup> group,
     refuse_optimizer("gradient_predivide_factor is " + std::to_string(predivide),
                      "give a positive number, or leave it out");
   }
+  if (options.op > GradientOp::kAdasum)
+    refuse_optimizer("there is no operation " + std::to_string(static_cast<int>(options.op)),
+                     "use GradientOp::kAverage, kSum or kAdasum");
   if (predivide != 1 && options.op != GradientOp::kAverage)
     refuse_optimizer("gradient_predivide_factor is for averages",
                      "leave it out, or use GradientOp::kAverage");

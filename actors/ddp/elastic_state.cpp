@@ -1,8 +1,10 @@
 #include "actors/ddp/elastic_state.hpp"
 
 #include <fcntl.h>
+#define XXH_INLINE_ALL
 #include <torch/torch.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -39,6 +41,16 @@ torch::Tensor tensor_of(const std::string& text) {
 std::string characters_of(const torch::Tensor& bytes) {
   const torch::Tensor dense = bytes.contiguous();
   return {static_cast<const char*>(dense.data_ptr()), dense.nbytes()};
+}
+
+constexpr std::string_view kSealBegins = "troupe commit 1\n";
+
+/// What is behind the bytes in the file: an archive of LibTorch's has no checksum of its numbers.
+std::string seal_of(std::string_view bytes) {
+  XXH128_canonical_t hash;
+  XXH128_canonicalFromHash(&hash, XXH3_128bits(bytes.data(), bytes.size()));
+  return std::string(kSealBegins) +
+         std::string(reinterpret_cast<const char*>(hash.digest), sizeof hash.digest);
 }
 
 std::string host_name() {
@@ -178,7 +190,8 @@ void ElasticState::write() {
   std::packaged_task<void()> task([all, temporary, file = options_.file] {  // nobody writes to a commit
     std::ostringstream bytes;
     torch::save(all, bytes);
-    write_whole(file, temporary, bytes.str());
+    const std::string archive = bytes.str();
+    write_whole(file, temporary, archive + seal_of(archive));
   });
   written_ = task.get_future();
   writer_ = start_quiet_thread(std::move(task));
@@ -193,9 +206,18 @@ void ElasticState::read() {
                     {},
                     {}});
   };
+  std::ostringstream bytes;
+  bytes << std::ifstream(options_.file, std::ios::binary).rdbuf();
+  const std::string whole = bytes.str();
+  const std::size_t sealed = seal_of("").size();
+  if (whole.size() < sealed || !whole.substr(whole.size() - sealed).starts_with(kSealBegins))
+    refuse("it is cut off, or no commit");
+  const std::string archive = whole.substr(0, whole.size() - sealed);
+  if (!whole.ends_with(seal_of(archive))) refuse("it is damaged: its checksum is another one");
   std::vector<torch::Tensor> all;
   try {
-    torch::load(all, options_.file);
+    std::istringstream stream(archive);
+    torch::load(all, stream);
   } catch (const c10::Error& error) {
     refuse(error.what_without_backtrace());
   } catch (const std::exception& error) {
@@ -294,6 +316,14 @@ void run_elastic(std::shared_ptr<ProcessGroup> group, ElasticState& state,
       state.sync(*group);
       try {
         body(group);
+      } catch (const BadConfig&) {
+        // On every rank alike, as a rule: none of them takes another one's end for a death. Where it is on
+        // this one alone, the others call something else, and all hear of it.
+        try {
+          group->host_group().barrier()->wait();
+        } catch (const Error&) {
+        }
+        throw;
       } catch (const std::exception& error) {
         abort_with(*group, error);
         throw;

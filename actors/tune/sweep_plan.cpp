@@ -41,6 +41,11 @@ void check(const DriverSession& session, const SweepPlan& plan) {
     refuse("trials = " + std::to_string(plan.trials), "use 1 to 1,000,000");
   if (plan.metric.empty()) refuse("no metric is named", "name one, such as \"validation/accuracy\"");
   if (plan.train.max_steps > 0) refuse("train.max_steps: trials are compared after epochs", "use epochs");
+  if (!(plan.train.trainer_cpus >= 0 && plan.train.trainer_cpus <= 1e6) ||
+      !(plan.train.trainer_gpus >= 0 && plan.train.trainer_gpus <= 1e6))
+    refuse("train.trainer_cpus = " + to_text(Value(plan.train.trainer_cpus)) +
+               ", train.trainer_gpus = " + to_text(Value(plan.train.trainer_gpus)),
+           "use 0 to 1,000,000");
   if (plan.retries < 0) refuse("retries = " + std::to_string(plan.retries), "use 0 or more");
   if (!(plan.max_seconds >= 0))
     refuse("max_seconds = " + to_text(Value(plan.max_seconds)), "use seconds above 0, or 0 for no limit");

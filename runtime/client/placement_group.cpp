@@ -1,5 +1,6 @@
 #include "runtime/client/placement_group.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "runtime/client/session.hpp"
@@ -9,6 +10,7 @@ namespace troupe {
 namespace {
 
 constexpr Duration kHeadAnswers = std::chrono::seconds(30);
+constexpr Duration kLook = std::chrono::milliseconds(100);
 constexpr const char* kInLightActor = "spawn the actor with .isolated = true";
 
 std::shared_ptr<CallState> ask(ProcessGate* process, cluster::GroupVerb verb, GroupId group,
@@ -46,7 +48,8 @@ void PlacementGroup::wait(Duration timeout) const {
   detail::check_may_block("PlacementGroup::wait",
                           "co_await ready(), or spawn the actor with .isolated = true");
   const auto asked = ask(process_, cluster::GroupVerb::kAwait, id_);
-  if (asked->wait(timeout)) {
+  // A look at it takes a question to the head, too.
+  if (asked->wait(std::max(timeout, kLook))) {
     asked->outcome().value();
     return;
   }
@@ -79,6 +82,10 @@ PlacementGroup Session::placement_group(const std::vector<Bundle>& bundles,
   detail::check_may_block("Session::placement_group", kInLightActor);
   constexpr const char* kTodo = "give each bundle CPUs, GPUs or both: {{.num_cpus = 1}, {.num_cpus = 1}}";
   if (bundles.empty()) throw BadConfig("cannot make a placement group", "it has no bundles", kTodo);
+  if (options.strategy > troupe_last(options.strategy))
+    throw BadConfig("cannot make a placement group",
+                    "there is no strategy " + std::to_string(static_cast<int>(options.strategy)),
+                    "use kPack, kSpread, kStrictPack or kStrictSpread");
   cluster::GroupSpec spec{{}, options.name, options.strategy, {}};
   for (std::size_t i = 0; i < bundles.size(); ++i) {
     spec.bundles.push_back({counted(bundles[i].num_cpus, i, "num_cpus", 100'000, false),

@@ -165,6 +165,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void left(Leaving& one);
   void stay(Leaving& one);
   void restore(std::uint64_t number);
+  Result<BytesPtr> read_beside(const SpillFiles::Place& place) const;
   void restored(std::uint64_t number, std::uint64_t region, Result<Lent> lent);
   void give_room(std::uint64_t bytes, Responder responder);
   std::uint64_t next_number();

@@ -255,6 +255,19 @@ void Objects::restore(std::uint64_t number) {
          });
 }
 
+/// Into memory of this process, for those that wait for it now: a full store whose disk is full, too, has no
+/// room for it, and it is there all the same.
+Result<Objects::BytesPtr> Objects::read_beside(const SpillFiles::Place& place) const {
+  wire::Bytes all, part;
+  all.reserve(place.bytes);
+  while (all.size() < place.bytes) {
+    const auto read = files_.read(place, all.size(), part);
+    if (!read) return read.error();
+    all.insert(all.end(), read->begin(), read->end());
+  }
+  return BytesPtr(std::make_shared<ObjectBytes>(std::move(all)));
+}
+
 void Objects::restored(std::uint64_t number, std::uint64_t region, Result<Lent> lent) {
   std::optional<SpillFiles::Place> place;
   {
@@ -275,6 +288,8 @@ void Objects::restored(std::uint64_t number, std::uint64_t region, Result<Lent> 
     }
   }
   const bool ok = placed.ok();
+  Result<BytesPtr> beside = lost(own_name(number), "its file was dropped");  // where there is no room for it
+  if (!ok && place && placed.error().code == ErrorCode::kLimit) beside = read_beside(*place);
   FetchPtr value;
   {
     const std::lock_guard lock(mutex_);
@@ -286,11 +301,12 @@ void Objects::restored(std::uint64_t number, std::uint64_t region, Result<Lent> 
         value->bytes = std::move(placed->bytes);
       } else {
         at->second.value = std::make_shared<Fetch>(waiter_);  // for who asks again
+        if (beside) value->bytes = *beside;
       }
     }
   }
   if (lent && (!ok || value == nullptr)) gate_.drop_region(own_region(gate_.address(), region));
-  if (value != nullptr) value->done.resolve(ok ? Outcome(wire::Bytes{}) : Outcome(placed.error()));
+  if (value != nullptr) value->done.resolve(ok || beside ? Outcome(wire::Bytes{}) : Outcome(placed.error()));
 }
 
 }  // namespace troupe::objects

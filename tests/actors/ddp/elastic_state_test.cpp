@@ -1,6 +1,8 @@
 #include "actors/ddp/elastic_state.hpp"
 
 #include <torch/torch.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -8,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -21,7 +24,21 @@
 namespace troupe::train::testing {
 namespace {
 
+using test::read_file;
 using test::TempFolder;
+
+constexpr std::size_t kSealBytes = 32;
+
+/// What a commit's file ends with.
+std::string seal_of(const std::string& archive) {
+  XXH128_canonical_t hash;
+  XXH128_canonicalFromHash(&hash, XXH3_128bits(archive.data(), archive.size()));
+  return "troupe commit 1\n" + std::string(reinterpret_cast<const char*>(hash.digest), sizeof hash.digest);
+}
+
+void write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
 
 torch::Tensor loss_of(Pair& net, int step, int rank) {
   return (net->forward(input(rank)) - torch::cos(input(step))).square().mean();
@@ -290,18 +307,34 @@ TEST_CASE("a damaged commit is refused on rank 0, and the others are told") {
       {"its field exp_avg does not fit parameter 0", [&](All& all) { all[2] = text("1 exp_avg 99 2 8 8"); }},
       {"it is cut off", [](All& all) { all.erase(all.end() - 2); }},
   };
+  const auto refused = [&](const char* why) {
+    CAPTURE(why);
+    const auto said = begin();
+    CHECK_THAT(said[0], Catch::StartsWith("BadInput: cannot begin with the commit") && Catch::Contains(why) &&
+                            Catch::Contains("remove it to begin anew"));
+    CHECK_THAT(said[1], Catch::StartsWith("CollectiveAborted") && Catch::Contains(why));
+  };
+  const std::string whole = read_file(file);
+  std::istringstream archive(whole.substr(0, whole.size() - kSealBytes));
   All good;
-  torch::load(good, file);
+  torch::load(good, archive);
   for (const Damage& damage : damages) {
-    CAPTURE(damage.said);
     All all = good;
     damage.make(all);
-    torch::save(all, file);
-    const auto said = begin();
-    CHECK_THAT(said[0], Catch::StartsWith("BadInput: cannot begin with the commit") &&
-                            Catch::Contains(damage.said) && Catch::Contains("remove it to begin anew"));
-    CHECK_THAT(said[1], Catch::StartsWith("CollectiveAborted") && Catch::Contains(damage.said));
+    std::ostringstream bytes;
+    torch::save(all, bytes);
+    write_file(file, bytes.str() + seal_of(bytes.str()));
+    refused(damage.said);
   }
+  // Was: weights with a bit that had changed were trained on.
+  for (const std::size_t at : {whole.size() / 4, whole.size() / 2, whole.size() - 1}) {
+    std::string changed = whole;
+    changed[at] = static_cast<char>(changed[at] ^ 8);
+    write_file(file, changed);
+    refused("it is damaged: its checksum is another one");
+  }
+  write_file(file, whole.substr(0, whole.size() / 2));
+  refused("it is cut off, or no commit");
 }
 
 }  // namespace

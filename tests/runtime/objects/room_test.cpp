@@ -151,6 +151,20 @@ TEST_CASE("An object that cannot leave, nor be mapped again, is there still") {
   CHECK(store.put(1).size() == 1);
 }
 
+// Was: the page promised it, and a get() threw LimitExceeded.
+TEST_CASE("An object on disk is read where neither the store nor the disk has room") {
+  Store store;
+  const auto objects = store.put(6);
+  REQUIRE(store.objects->counts().spilled > 0);
+  store.refuses_old = true;  // nothing can leave any more
+  for (int i = 0; i < 12; ++i) {
+    const auto fetch = store.objects->fetch(objects[std::size_t(i % 6)]->name());
+    REQUIRE(fetch->done.wait(20s));
+    REQUIRE(fetch->done.outcome().ok());
+    CHECK(equal(*fetch, Store::bytes(i % 6)));
+  }
+}
+
 TEST_CASE("A process that has ended reads no files for others") {
   Store store;
   const auto objects = store.put(5);
