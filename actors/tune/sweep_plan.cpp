@@ -43,8 +43,8 @@ void check(const DriverSession& session, const SweepPlan& plan) {
   if (plan.train.max_steps > 0) refuse("train.max_steps: trials are compared after epochs", "use epochs");
   if (!(plan.train.trainer_cpus >= 0 && plan.train.trainer_cpus <= 1e6) ||
       !(plan.train.trainer_gpus >= 0 && plan.train.trainer_gpus <= 1e6))
-    refuse("train.trainer_cpus = " + to_text(Value(plan.train.trainer_cpus)) +
-               ", train.trainer_gpus = " + to_text(Value(plan.train.trainer_gpus)),
+    refuse("train.trainer_cpus = " + std::to_string(plan.train.trainer_cpus) +
+               ", train.trainer_gpus = " + std::to_string(plan.train.trainer_gpus),
            "use 0 to 1,000,000");
   if (plan.retries < 0) refuse("retries = " + std::to_string(plan.retries), "use 0 or more");
   if (!(plan.max_seconds >= 0))

@@ -29,6 +29,7 @@ TEST_CASE("STRICT_SPREAD puts two actors on two nodes, and tasks go into a group
   const PlacementGroup group = session.placement_group(
       {{.num_cpus = 2}, {.num_cpus = 2}}, {.strategy = PlacementStrategy::kStrictSpread, .name = "pair"});
   group.wait(60s);
+  CHECK_NOTHROW(group.wait(0s));  // was: never ready for who only looks
   CHECK(session.find_placement_group("pair").id() == group.id());
   const ActorOptions in{.num_cpus = 1, .isolated = true, .placement_group = group};
   std::set<NodeId> nodes;
@@ -81,6 +82,10 @@ TEST_CASE("bad placement groups are refused with what is wrong", "[placement]") 
   CHECK(why({{.num_cpus = 1}, {}}).find("bundle 1: it is empty") != std::string::npos);
   CHECK(why({{.num_cpus = -1}}).find("bundle 0 has num_cpus = -1") != std::string::npos);
   CHECK(why({{.num_gpus = 1.5}}).find("bundle 0 has num_gpus = 1.5") != std::string::npos);
+  // Was: the driver's node cut the program off for a strategy that there is not.
+  CHECK(code_of([&] {
+          session.placement_group({{.num_cpus = 1}}, {.strategy = static_cast<PlacementStrategy>(77)});
+        }) == "bad config");
   CHECK(code_of([&] { session.find_placement_group("none"); }) == "unavailable");
   CHECK(code_of([&] { session.spawn<Worker>({.bundle = 0}); }) == "bad config");
   CHECK(code_of([&] { PlacementGroup().wait(1s); }) == "bad config");

@@ -512,6 +512,9 @@ TEST_CASE("trials that are actors: they step, are copied, throw and hang, each f
                Catch::Contains("their actor has no save() and load()"));
   }
   options.scheduler = tune::Asha{.max_t = 6, .reduction_factor = 2};
+  auto senseless = options;
+  senseless.train.trainer_cpus = std::nan("");  // was: a broken invariant
+  CHECK_THROWS_AS(tune::run_actors<Fleeting>(session, Settings{}, senseless), BadConfig);
   CHECK(tune::run_actors<Fleeting>(session, Settings{}, options).best >= 0);
   options.scheduler = tune::Fifo{};
 
