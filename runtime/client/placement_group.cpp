@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "runtime/client/session.hpp"
 #include "runtime/wire/messages.hpp"
@@ -32,10 +33,12 @@ std::int64_t counted(double number, std::size_t bundle, const char* what, double
   if (number >= 0 && number <= most && (number == 0 || e4 > 0) &&  // a NaN is refused, too
       (!whole_above_1 || number <= 1 || number == std::floor(number)))
     return e4;
+  std::ostringstream text;
+  text << number;
   throw BadConfig("cannot make a placement group",
-                  "bundle " + std::to_string(bundle) + " has " + what + " = " + std::to_string(number),
+                  "bundle " + std::to_string(bundle) + " has " + what + " = " + text.str(),
                   whole_above_1 ? "ask for a part of one GPU, or for 0 to 1,024 whole ones"
-                                : "ask for 0 to 100,000 CPUs");
+                                : "ask for 0, or for 0.0001 to 100,000 CPUs");
 }
 
 }  // namespace
