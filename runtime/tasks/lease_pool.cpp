@@ -90,14 +90,15 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
   Class& group = classes_[demand];
   std::size_t up = 0;
   for (const auto& leases : group.up) up += leases.size();
-  const std::size_t places = group.mean < limits_.short_task ? kPlaces : 1;
-  for (std::size_t load = 0; load < places; ++load) {
-    const std::size_t least = load == 0 ? 1 : kManyAWorker * up;
-    while (group.queue.size() >= least && !group.up[load].empty()) {
-      const LeaseNumber to = *group.up[load].begin();
-      Lease& lease = leases_.at(to);
+  for (std::size_t load = 0; load < kPlaces; ++load) {
+    const std::size_t least = load == 0 ? 1 : std::max<std::size_t>(1, kManyAWorker * up);
+    while (group.queue.size() >= least) {
       const TaskNumber number = *group.queue.begin();
       Task& task = tasks_.at(number);
+      if (load > 0 && !is_short(task)) break;
+      const LeaseNumber to = with_place(group, load);
+      if (to == 0) break;
+      Lease& lease = leases_.at(to);
       dequeue(number, task);
       task.lease = to;
       ++task.attempt;
@@ -116,6 +117,20 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
     group.asked.insert(number);
     out.push_back(AskLease{number, demand});
   }
+}
+
+bool LeasePool::is_short(const Task& task) const {
+  const auto mean = means_.find(task.what.function);
+  return mean != means_.end() && mean->second < limits_.short_task;
+}
+
+/// A worker with `load` tasks that takes one more: not behind one that may take long. 0: there is none.
+LeaseNumber LeasePool::with_place(const Class& group, std::size_t load) const {
+  const auto takes_more = [&](LeaseNumber number) {
+    return load == 0 || is_short(tasks_.at(leases_.at(number).tasks.front()));
+  };
+  const auto found = std::find_if(group.up[load].begin(), group.up[load].end(), takes_more);
+  return found == group.up[load].end() ? 0 : *found;
 }
 
 void LeasePool::place(LeaseNumber number, Lease& lease, Class& group, std::size_t before) {
@@ -169,7 +184,8 @@ bool LeasePool::ended(TaskNumber number, std::uint32_t attempt, Instant now, Act
   Lease& lease = leases_.at(on);
   Class& group = classes_[lease.demand];
   const Duration took = now - lease.begun;
-  group.mean = group.mean == Duration::max() ? took : (group.mean * 7 + took) / 8;
+  const auto [mean, is_first] = means_.try_emplace(at->second.what.function, took);
+  if (!is_first) mean->second = (mean->second * 7 + took) / 8;
   lease.begun = now;
   const std::size_t before = lease.tasks.size();
   std::erase(lease.tasks, number);

@@ -46,8 +46,8 @@ struct PoolLimits {
   int failed_asks = 3;                                    ///< one after another, until what waits fails
   Duration idle = std::chrono::milliseconds(500);         ///< a worker without a task is given back
   Duration unneeded = std::chrono::milliseconds(100);  ///< nothing waits: leases are not asked for any more
-  /// Tasks that take less than this get a worker's second place where many wait: the next one is there when
-  /// it is done. A longer one would keep the next one waiting that another worker could begin.
+  /// Tasks of functions that take less than this get a worker's second place where many wait: the next one is
+  /// there when it is done. A longer one would keep the next one waiting that another worker could begin.
   Duration short_task = std::chrono::milliseconds(5);
 };
 
@@ -100,6 +100,7 @@ class LeasePool {
     int retries = 0;           ///< after a death of its worker
     std::uint64_t parent = 0;  ///< the task that submitted it; 0: none
     std::uint64_t bytes = 0;
+    std::uint64_t function = 0;  ///< which the task calls: how long it takes is known by function
   };
   /// REQUIRES: has_room().
   TaskNumber submitted(const Submitted& task, Instant now, Actions& out);
@@ -150,7 +151,6 @@ class LeasePool {
     std::set<LeaseNumber> asked;
     std::array<std::set<LeaseNumber>, kPlaces + 1> up;  ///< by how many tasks they have
     int failed_asks = 0;
-    Duration mean = Duration::max();  ///< of a task; unknown at first
     Instant empty_since{};
   };
   using Leases = std::map<LeaseNumber, Lease>;
@@ -159,7 +159,8 @@ class LeasePool {
   void dequeue(TaskNumber number, Task& task);
   /// Gives what waits to workers with a place, and asks for more of them.
   void fill(const Demand& demand, Instant now, Actions& out);
-  void ask(const Demand& demand, Class& group, Actions& out);
+  bool is_short(const Task& task) const;
+  LeaseNumber with_place(const Class& group, std::size_t load) const;
   void place(LeaseNumber number, Lease& lease, Class& group, std::size_t before);
   void again(TaskNumber number, bool had_begun, const ErrorInfo& why, Actions& out);
   void emptied(Class& group, Instant now, Actions& out);
@@ -173,7 +174,8 @@ class LeasePool {
   std::map<std::uint64_t, std::set<TaskNumber>> own_;  ///< those that wait, by the task that submitted them
   Leases leases_;
   std::map<Demand, Class> classes_;
-  std::size_t queued_ = 0;  ///< Invariant: of all classes' queues.
+  std::unordered_map<std::uint64_t, Duration> means_;  ///< of a task, by function
+  std::size_t queued_ = 0;                             ///< Invariant: of all classes' queues.
   std::uint64_t queued_bytes_ = 0;
   std::map<TaskNumber, Instant> cancelled_;  ///< those that have a worker, and until when they may run
   Instant wake_at_ = Instant::max();

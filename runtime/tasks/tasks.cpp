@@ -78,9 +78,10 @@ std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {
     }
     closed = closed_;
     if (closed.empty() && !here) {
-      const TaskNumber number = pool_.submitted(
-          {spec.demand, spec.retries, frame == nullptr ? 0 : frame->number(), spec.args.bytes.size()},
-          clock_.now(), actions);
+      const TaskNumber number =
+          pool_.submitted({spec.demand, spec.retries, frame == nullptr ? 0 : frame->number(),
+                           spec.args.bytes.size(), spec.function},
+                          clock_.now(), actions);
       pending_.emplace(number, Pending{std::move(spec), answer});
       answer->set_on_cancel([weak = weak_from_this(), number](Duration grace) {
         if (const auto self = weak.lock()) self->cancel(number, grace);

@@ -17,8 +17,9 @@ const Demand kOneCpu{10000, 0, {}};
 struct Fixture {
   explicit Fixture(const PoolLimits& limits = {}) : pool(limits) {}
 
-  TaskNumber submit(int retries = 3, std::uint64_t parent = 0, const Demand& demand = kOneCpu) {
-    const TaskNumber task = pool.submitted({demand, retries, parent, 10}, now, out);
+  TaskNumber submit(int retries = 3, std::uint64_t parent = 0, const Demand& demand = kOneCpu,
+                    std::uint64_t function = 1) {
+    const TaskNumber task = pool.submitted({demand, retries, parent, 10, function}, now, out);
     take();
     return task;
   }
@@ -94,6 +95,24 @@ TEST_CASE("A worker's second place is for short tasks alone, and only where many
   CHECK(f.on.size() == 3);
   f.submit();
   CHECK(f.on.size() == 4);
+}
+
+// Was: after short tasks of one function, four of another that waited for each other came to three workers,
+// while a fourth stood by: one lay behind another, and all waited for ever.
+TEST_CASE("A task of a function that was never measured, or takes long, has its worker to itself") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  f.now += 1ms;
+  f.end(1);  // function 1 is short
+  const auto unknown = f.submit(3, 0, kOneCpu, 2);
+  std::vector<TaskNumber> more;
+  for (int i = 0; i < 3; ++i) more.push_back(f.submit(3, 0, kOneCpu, 2));
+  for (int i = 0; i < 8; ++i) more.push_back(f.submit());
+  CHECK(f.on.size() == 1 + 1);  // neither another of function 2 nor a short one goes behind the first
+  CHECK(f.on.at(unknown) == f.asked[0]);
+  f.now += 1s;
+  f.end(unknown);
+  CHECK(f.on.size() == 1 + 2);
 }
 
 TEST_CASE("Of a worker that dies, what had begun is tried again so often; what had not is not counted") {
