@@ -163,12 +163,13 @@ minutes() { echo "$(($1 / 60)) min $(($1 % 60)) s"; }
 # The ten files of the build that took longest, with their seconds (a file that did not change keeps its old ones).
 slowest_files() {
   awk '!/^#/ { seconds[$4] = ($2 - $1) / 1000 } END { for (f in seconds) printf "%7.1f s  %s\n", seconds[f], f }' \
-    "$BUILD_DIR/.ninja_log" | sort -rn | head -n 10
+    "$BUILD_DIR/.ninja_log" | sort -rn | sed -n 1,10p
 }
 
+# (sed reads to the end: head would end sort by SIGPIPE, and the script with it.)
 # slowest_modules LOG: the ten modules that took longest in what ctest printed.
 slowest_modules() {
-  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' "$1" | sort -rn | head -n 10 |
+  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' "$1" | sort -rn | sed -n 1,10p |
     awk '{ printf "%7.1f s  %s\n", $1, $2 }'
 }
 
