@@ -23,7 +23,7 @@ struct AdasumPart {
   std::int64_t count = 0;
 };
 
-/// Leaves Adasum of both in `lower`, part by part; what lies between parts stays. Products are added in
+/// Leaves Adasum of both in `lower`, part by part; what is between parts stays. Products are added in
 /// float64, and on the CPU in one order, whatever the threads and the processor. A vector whose squared norm
 /// is below 1e-8 is added as it is. REQUIRES: one dimension, of one dtype and size.
 void adasum_pair(const torch::Tensor& lower, const torch::Tensor& higher,

@@ -28,7 +28,7 @@ class BucketMemory {
   BucketMemory(const std::shared_ptr<collectives::ProcessGroup>& group, const std::vector<Bucket>& buckets,
                std::size_t behind_first);
 
-  /// Views for `buckets`, with `behind_first` bytes behind the first one; sets where each parameter lies.
+  /// Views for `buckets`, with `behind_first` bytes behind the first one; sets where each parameter is.
   BucketViews lay_out(const std::vector<Bucket>& buckets, std::vector<ReducedParameter>& parameters,
                       std::size_t behind_first) const;
 

@@ -190,8 +190,9 @@ void ElasticState::write() {
   std::packaged_task<void()> task([all, temporary, file = options_.file] {  // nobody writes to a commit
     std::ostringstream bytes;
     torch::save(all, bytes);
-    const std::string archive = bytes.str();
-    write_whole(file, temporary, archive + seal_of(archive));
+    std::string whole = std::move(bytes).str();
+    whole += seal_of(whole);
+    write_whole(file, temporary, whole);
   });
   written_ = task.get_future();
   writer_ = start_quiet_thread(std::move(task));
@@ -206,17 +207,19 @@ void ElasticState::read() {
                     {},
                     {}});
   };
+  std::ifstream file(options_.file, std::ios::binary);
   std::ostringstream bytes;
-  bytes << std::ifstream(options_.file, std::ios::binary).rdbuf();
-  const std::string whole = bytes.str();
-  const std::size_t sealed = seal_of("").size();
-  if (whole.size() < sealed || !whole.substr(whole.size() - sealed).starts_with(kSealBegins))
-    refuse("it is cut off, or no commit");
-  const std::string archive = whole.substr(0, whole.size() - sealed);
-  if (!whole.ends_with(seal_of(archive))) refuse("it is damaged: its checksum is another one");
+  if (file.peek() != std::ifstream::traits_type::eof()) bytes << file.rdbuf();
+  if (!file.is_open() || file.bad() || bytes.bad()) refuse("it cannot be read");
+  std::string archive = std::move(bytes).str();
+  const std::size_t seal_bytes = seal_of({}).size();
+  const std::string seal = archive.substr(archive.size() - std::min(seal_bytes, archive.size()));
+  if (!seal.starts_with(kSealBegins)) refuse("it is cut off, or no commit");
+  archive.resize(archive.size() - seal.size());
+  if (seal != seal_of(archive)) refuse("it is damaged: its checksum is another one");
   std::vector<torch::Tensor> all;
   try {
-    std::istringstream stream(archive);
+    std::istringstream stream(std::move(archive));
     torch::load(all, stream);
   } catch (const c10::Error& error) {
     refuse(error.what_without_backtrace());

@@ -49,7 +49,8 @@ class PlacementGroup {
   /// Once every bundle has its room; fails with Refused when the group is removed before. Its waits_for()
   /// says what it waits for.
   Future<void> ready() const;
-  /// Waits for that. Throws Timeout with what it waits for; may be called again.
+  /// Waits for that. Throws Timeout with what it waits for; may be called again. To look takes a question to
+  /// the head: a shorter timeout than 100 ms is 100 ms.
   void wait(Duration timeout = std::chrono::minutes(2)) const;
   /// Asks the head. Throws Refused once it is removed and forgotten.
   PlacementGroupState state() const;

@@ -288,8 +288,14 @@ void Objects::restored(std::uint64_t number, std::uint64_t region, Result<Lent> 
     }
   }
   const bool ok = placed.ok();
-  Result<BytesPtr> beside = lost(own_name(number), "its file was dropped");  // where there is no room for it
-  if (!ok && place && placed.error().code == ErrorCode::kLimit) beside = read_beside(*place);
+  BytesPtr beside;  // where there is no room for it
+  if (!ok && place && placed.error().code == ErrorCode::kLimit) {
+    if (auto read = read_beside(*place)) {
+      beside = *std::move(read);
+    } else {
+      placed = lost(own_name(number), read.error().message());
+    }
+  }
   FetchPtr value;
   {
     const std::lock_guard lock(mutex_);
@@ -301,12 +307,13 @@ void Objects::restored(std::uint64_t number, std::uint64_t region, Result<Lent> 
         value->bytes = std::move(placed->bytes);
       } else {
         at->second.value = std::make_shared<Fetch>(waiter_);  // for who asks again
-        if (beside) value->bytes = *beside;
+        value->bytes = beside;
       }
     }
   }
   if (lent && (!ok || value == nullptr)) gate_.drop_region(own_region(gate_.address(), region));
-  if (value != nullptr) value->done.resolve(ok || beside ? Outcome(wire::Bytes{}) : Outcome(placed.error()));
+  if (value != nullptr)
+    value->done.resolve(ok || beside != nullptr ? Outcome(wire::Bytes{}) : Outcome(placed.error()));
 }
 
 }  // namespace troupe::objects

@@ -197,18 +197,6 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-Ran shell(const std::string& command) {
-  Ran ran;
-  FILE* pipe = ::popen(("exec 2>&1; " + command).c_str(), "re");
-  if (pipe == nullptr) fail("popen");
-  char buffer[4096];
-  for (std::size_t got = 0; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
-    ran.output.append(buffer, got);
-  const int status = ::pclose(pipe);
-  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return ran;
-}
-
 std::string pattern(std::uint64_t index, std::size_t size) {
   std::string bytes(size, '\0');
   std::uint64_t word = index * 0x9e3779b97f4a7c15u + 1;

@@ -16,10 +16,11 @@
 #include "runtime/core/error.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/shell.hpp"
 
 namespace troupe::e2e {
 
-using test::eventually, test::read_file, test::TempFolder;
+using test::eventually, test::read_file, test::TempFolder, test::Ran, test::shell;
 
 /// Processes that do nothing but take the CPU, while this object lives.
 class BusyLoops {
@@ -80,12 +81,6 @@ std::vector<pid_t> children(pid_t parent, const std::string& name = {});
 bool is_alive(pid_t pid);
 std::set<std::string> names_in(const std::string& folder);
 std::size_t count(const std::string& text, const std::string& part);
-
-struct Ran {
-  int code = -1;
-  std::string output;  ///< both streams
-};
-Ran shell(const std::string& command);
 
 /// `size` bytes that only `index` has.
 std::string pattern(std::uint64_t index, std::size_t size);

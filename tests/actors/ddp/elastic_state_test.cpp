@@ -75,13 +75,18 @@ struct Program {
   ElasticState state;
 };
 
-TEST_CASE("after the death of a rank the others go on from the last commit without it") {
+/// Ranks of a group that can be made again without those that died.
+std::vector<std::string> fork_elastic(int ranks, const std::function<std::string(int me, Group)>& body) {
   const TempFolder folder;
-  const std::string url = "file://" + folder.path() + "/meeting";
-  const auto said = fork_ddp(3, [&](const Group& place) -> std::string {
+  const std::string url = "file://" + folder.path() + "/meeting?world_size=" + std::to_string(ranks);
+  return fork_ddp(ranks, [&](const Group& place) {
     const int me = place->rank();
-    const Group first =
-        collectives::init_process_group("native", url + "?rank=" + std::to_string(me) + "&world_size=3");
+    return body(me, collectives::init_process_group("native", url + "&rank=" + std::to_string(me)));
+  });
+}
+
+TEST_CASE("after the death of a rank the others go on from the last commit without it") {
+  const auto said = fork_elastic(3, [](int me, const Group& first) -> std::string {
     Program program;
     int begun = 0;
     run_elastic(first, program.state, [&](const Group& group) {
@@ -114,12 +119,7 @@ TEST_CASE("after the death of a rank the others go on from the last commit witho
 }
 
 TEST_CASE("a rank that dies when others are through with their last step takes them back to the commit") {
-  const TempFolder folder;
-  const std::string url = "file://" + folder.path() + "/meeting";
-  const auto said = fork_ddp(3, [&](const Group& place) -> std::string {
-    const int me = place->rank();
-    const Group first =
-        collectives::init_process_group("native", url + "?rank=" + std::to_string(me) + "&world_size=3");
+  const auto said = fork_elastic(3, [](int me, const Group& first) {
     Program program;
     int begun = 0;
     run_elastic(first, program.state, [&](const Group& group) {
@@ -131,6 +131,27 @@ TEST_CASE("a rank that dies when others are through with their last step takes t
   });
   CHECK(said[0] == "2 times, 2");
   CHECK(said[2] == said[0]);
+}
+
+// Was: some ranks took the others' BadConfig for one more death, and went on with a fraction of the data.
+TEST_CASE("a number of ranks that Adasum has no use for ends the run on every rank") {
+  const auto said = fork_elastic(4, [](int me, const Group& first) {
+    Program program;
+    return thrown_by([&] {
+      run_elastic(first, program.state, [&](const Group& group) {
+        DistributedOptimizer optimizer(program.adam, program.net->named_parameters(), group,
+                                       {.op = GradientOp::kAdasum});
+        while (program.step < 10) {
+          program.state.commit();
+          if (me == 1 && program.step == 3) ::raise(SIGKILL);
+          program.train(optimizer);
+        }
+      });
+    });
+  });
+  for (const int rank : {0, 2, 3})
+    CHECK_THAT(said[std::size_t(rank)],
+               Catch::StartsWith("BadConfig: ") && Catch::Contains("3 is no power of two"));
 }
 
 TEST_CASE("what the loop throws on one rank reaches the others") {
@@ -335,6 +356,11 @@ TEST_CASE("a damaged commit is refused on rank 0, and the others are told") {
   }
   write_file(file, whole.substr(0, whole.size() / 2));
   refused("it is cut off, or no commit");
+  write_file(file, "");
+  refused("it is cut off, or no commit");
+  std::filesystem::remove(file);
+  std::filesystem::create_directory(file);
+  refused("it cannot be read");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "collectives/flight/dump_files.hpp"
 #include "tests/support/contains.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/shell.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -20,22 +21,10 @@ using troupe::test::TempFolder;
 
 namespace {
 
-struct Ran {
-  int code = -1;
-  std::string output;  ///< both streams
-};
+using test::Ran;
 
 Ran run(const std::string& words, const std::string& environment = {}) {
-  Ran ran;
-  FILE* pipe =
-      ::popen(("exec 2>&1; " + environment + " " TROUPE_CLI " flight-recorder " + words).c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char buffer[4096];
-  for (std::size_t got = 0; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
-    ran.output.append(buffer, got);
-  const int status = ::pclose(pipe);
-  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return ran;
+  return test::shell(environment + " " TROUPE_CLI " flight-recorder " + words);
 }
 
 /// Rank `rank` of two after a barrier and `second`.

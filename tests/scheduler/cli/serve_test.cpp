@@ -14,27 +14,17 @@
 #include "runtime/link/socket/named_socket.hpp"
 #include "scheduler/cli/serving_programs.hpp"
 #include "tests/support/contains.hpp"
+#include "tests/support/shell.hpp"
 
 using namespace troupe;
 using troupe::test::contains;
 
 namespace {
 
-struct Ran {
-  int code = -1;
-  std::string output;  ///< both streams
-};
+using test::Ran;
 
 Ran serve(const std::string& words) {
-  Ran ran;
-  FILE* pipe = ::popen(("exec 2>&1; " TROUPE_CLI " serve " + words).c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char buffer[4096];
-  for (std::size_t got = 0; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
-    ran.output.append(buffer, got);
-  const int status = ::pclose(pipe);
-  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return ran;
+  return test::shell(TROUPE_CLI " serve " + words);
 }
 
 /// Answers every question but the first of a command (status) with `answer`.

@@ -17,27 +17,17 @@
 
 #include "tests/support/contains.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/shell.hpp"
 
 using namespace troupe;
 using troupe::test::contains, troupe::test::TempFolder;
 
 namespace {
 
-struct Ran {
-  int code = -1;
-  std::string output;  ///< both streams
-};
+using test::Ran;
 
 Ran tune(const std::string& words) {
-  Ran ran;
-  FILE* pipe = ::popen(("exec 2>&1; " TROUPE_CLI " tune " + words).c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char buffer[4096];
-  for (std::size_t got = 0; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
-    ran.output.append(buffer, got);
-  const int status = ::pclose(pipe);
-  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return ran;
+  return test::shell(TROUPE_CLI " tune " + words);
 }
 
 /// Three trials of four: 0 ran to its end, 1 was stopped with a better figure, 2 failed with a text that is
