@@ -51,7 +51,7 @@ void use_bundle(Group& group, const ActorRecord& actor, int sign);
 /// Whether the actor's node and GPUs are its bundle's.
 bool is_in_its_bundle(const Group& group, const ActorRecord& actor);
 
-/// Not thread-safe. Everything takes O(log n).
+/// Not thread-safe. Everything takes O(log n), but for named(), which looks at the groups of its job.
 class GroupTable {
  public:
   /// REQUIRES: its id is new.
