@@ -28,6 +28,10 @@ bool is_death(const ErrorInfo& error) {
   return error.code == ErrorCode::kActorDied && error.origin.empty();
 }
 
+bool is_unavailable(const ErrorInfo& error) {
+  return error.code == ErrorCode::kUnavailable && error.origin.empty();
+}
+
 }  // namespace
 
 void ActorDirectory::run(After& after) {
@@ -40,13 +44,11 @@ ActorDirectory::Entry& ActorDirectory::entry_of(ActorId actor, After& after) {
   return at->second;
 }
 
-void ActorDirectory::wait(Entry& entry, Call call, bool in_front) {
+void ActorDirectory::wait(Entry& entry, Call call) {
   entry.waiting_bytes += call->args.bytes.size();
-  if (in_front) {
-    entry.waiting.push_front(std::move(call));
-  } else {
-    entry.waiting.push_back(std::move(call));
-  }
+  const auto behind = std::upper_bound(entry.waiting.begin(), entry.waiting.end(), call,
+                                       [](const Call& a, const Call& b) { return a->order < b->order; });
+  entry.waiting.insert(behind, std::move(call));
 }
 
 void ActorDirectory::resolve(const Call& call, ErrorInfo error, After& after) {
@@ -66,7 +68,8 @@ void ActorDirectory::call(Call call) {
     } else if (Entry& entry = entry_of(actor, after);
                entry.waiting_bytes + call->args.bytes.size() > kMostWaiting) {
       resolve(call, too_many(), after);
-    } else if (entry.is_reachable() && entry.waiting.empty() && !entry.flushing) {
+    } else if (call->order = ++entry.calls;
+               entry.is_reachable() && entry.waiting.empty() && !entry.flushing) {
       to = entry.at.process;
       ++call->sent;
     } else {
@@ -114,11 +117,11 @@ void ActorDirectory::monitor(ActorId actor, OnDeath callback) {
 void ActorDirectory::decide(Entry& entry, const std::vector<Call>& calls, const ErrorInfo& why,
                             After& after) {
   const int most = entry.at.max_task_retries;
-  for (auto call = calls.rbegin(); call != calls.rend(); ++call) {
-    if ((*call)->sent == 0 || most < 0 || (*call)->sent <= most) {
-      wait(entry, *call, true);
+  for (const Call& call : calls) {
+    if (call->sent == 0 || most < 0 || call->sent <= most) {
+      wait(entry, call);
     } else {
-      resolve(*call, why, after);
+      resolve(call, why, after);
     }
   }
 }
@@ -140,6 +143,7 @@ void ActorDirectory::told(const cluster::ActorPlace& place) {
       entry.known = true;
       if (!stays) {
         entry.gone = false;
+        entry.paused = false;
         const std::string why = lives ? "what it died of was not heard" : place.reason;
         auto lost = std::exchange(entry.lost, {});
         const auto sent = floor_.take_sent(place.actor, lives ? place.process : ProcessAddress{});
@@ -197,9 +201,29 @@ void ActorDirectory::answered(const Call& call, ProcessAddress at, const ErrorIn
   After after;
   {
     const std::lock_guard lock(mutex_);
-    resolve(call, error, after);
+    const auto found = entries_.find(call->actor);
+    if (never_sent && is_unavailable(error) && found != entries_.end() &&
+        found->second.at.max_task_retries != 0) {
+      Entry& entry = found->second;
+      --call->sent;
+      wait(entry, call);
+      if (!std::exchange(entry.paused, true))
+        after.push_back([this, actor = call->actor] { floor_.resume_later(actor); });
+    } else {
+      resolve(call, error, after);
+    }
   }
   run(after);
+}
+
+void ActorDirectory::resume(ActorId actor) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(actor);
+    if (found == entries_.end()) return;
+    found->second.paused = false;
+  }
+  flush(actor);
 }
 
 void ActorDirectory::close(const ErrorInfo& why) {

@@ -32,6 +32,8 @@ class ActorDirectory {
     std::function<Result<void>(const Call&, ProcessAddress)> send;
     /// Takes the calls of that actor which wait for answers of processes other than this one.
     std::function<std::vector<Call>(ActorId, ProcessAddress but)> take_sent;
+    /// Calls resume() of that actor in a while.
+    std::function<void(ActorId)> resume_later;
     /// These two in a thread of the runtime, in order.
     std::function<void(std::shared_ptr<CallState>, ErrorInfo)> resolve;
     std::function<void(OnDeath, Death)> notify;
@@ -46,8 +48,12 @@ class ActorDirectory {
   /// A call that was sent to `at` gets no answer: its process or node is dead (kActorDied), or the link to it
   /// broke.
   void failed(const Call& call, ProcessAddress at, const ErrorInfo& why);
-  /// It was answered with an error. `never_sent`: by a hop, before it got there.
+  /// It was answered with an error. `never_sent`: by a hop, before it got there. One that could not be sent
+  /// now (the link is full, or broke and nobody has said yet that its node is dead) is sent again in a while,
+  /// if it may be sent again at all.
   void answered(const Call& call, ProcessAddress at, const ErrorInfo& error, bool never_sent);
+  /// The while is over.
+  void resume(ActorId actor);
   /// The node is gone: nothing is told any more.
   void close(const ErrorInfo& why);
 
@@ -58,19 +64,21 @@ class ActorDirectory {
   struct Entry {
     bool known = false;
     cluster::ActorPlace at;
-    bool gone = false;      ///< its process died, and what follows was not told yet
-    bool flushing = false;  ///< a thread sends what waits
-    std::deque<Call> waiting;
+    bool gone = false;         ///< its process died, and what follows was not told yet
+    bool flushing = false;     ///< a thread sends what waits
+    bool paused = false;       ///< until resume(): what was sent last could not be
+    std::deque<Call> waiting;  ///< by their order
+    std::uint64_t calls = 0;
     std::size_t waiting_bytes = 0;
     std::vector<Call> lost;  ///< sent to a process that died; until it is told what follows
     std::vector<OnDeath> monitors;
-    bool is_reachable() const { return known && at.life == cluster::ActorLife::kLives && !gone; }
+    bool is_reachable() const { return known && at.life == cluster::ActorLife::kLives && !gone && !paused; }
   };
   /// What is done without the lock.
   using After = std::vector<std::function<void()>>;
 
   Entry& entry_of(ActorId actor, After& after);
-  void wait(Entry& entry, Call call, bool in_front = false);
+  void wait(Entry& entry, Call call);
   void resolve(const Call& call, ErrorInfo error, After& after);
   /// A life ended with them: sent again, or failed with `why`.
   void decide(Entry& entry, const std::vector<Call>& calls, const ErrorInfo& why, After& after);

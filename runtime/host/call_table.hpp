@@ -23,7 +23,8 @@ struct MovingCall {
   ActorId actor;
   std::uint64_t method = 0;
   CallBody args;
-  int sent = 0;  ///< how often it was
+  int sent = 0;             ///< how often it was
+  std::uint64_t order = 0;  ///< among the calls of its actor from this process
 };
 
 /// A frame that wants a reply.

@@ -14,8 +14,6 @@ namespace troupe {
 namespace {
 
 constexpr Duration kActorsEnd = std::chrono::seconds(5);
-/// A monitor or a kill whose link broke is sent again after this long.
-constexpr Duration kAgain = std::chrono::milliseconds(200);
 
 ErrorInfo actor_died(std::string why) {
   return {ErrorCode::kActorDied, "the actor is gone", std::move(why),

@@ -112,6 +112,8 @@ class Process final : public ProcessGate, public ActorHome {
   // Calls.
   std::shared_ptr<CallState> send_call(wire::FrameKind kind, const ActorAddress& to, std::uint64_t method,
                                        wire::ByteView body, std::uint8_t flags = 0);
+  /// A monitor, a kill or a call of a restartable actor whose link broke is sent again after this long.
+  static constexpr Duration kAgain = std::chrono::milliseconds(200);
   std::unique_ptr<ActorDirectory> make_directory();  // process_restarts.cpp
   Result<void> send_moving(const std::shared_ptr<MovingCall>& call, ProcessAddress to);
   void fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why);

@@ -15,6 +15,11 @@ std::unique_ptr<ActorDirectory> Process::make_directory() {
     for (const auto& call : sent) taken.push_back(call.moving);
     return taken;
   };
+  floor.resume_later = [this](ActorId actor) {
+    later(kAgain, [this, actor] {
+      if (!ending_) directory_->resume(actor);
+    });
+  };
   floor.resolve = [this](std::shared_ptr<CallState> state, ErrorInfo error) {
     later(Duration::zero(), [state = std::move(state), error = std::move(error)] { state->resolve(error); });
   };

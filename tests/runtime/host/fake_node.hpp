@@ -97,6 +97,8 @@ class FakeNode {
   /// That many rings asked for cannot be made.
   std::atomic<int> rings_fail{0};
   std::atomic<int> routed{0};
+  /// That many frames that want a reply are refused, as by a link that broke.
+  std::atomic<int> unavailable{0};
 
  private:
   struct Peer {
@@ -135,6 +137,14 @@ class FakeNode {
   void on_message(Peer& peer, Message message) {
     if (message.header.kind != wire::FrameKind::kControl) {
       ++routed;
+      if (unavailable > 0 && wire::wants_reply(message.header)) {
+        --unavailable;
+        wire::FrameHeader reply;
+        const auto body = wire::refusal(
+            message.header,
+            {ErrorCode::kUnavailable, "the actor cannot be reached now", "the link broke", ""}, reply);
+        return peer.link.send(reply, body), void();
+      }
       const auto to = peers_.find({message.header.to.node.value, message.header.to.process.value});
       if (to == peers_.end()) {
         if (!wire::wants_reply(message.header)) return;

@@ -130,6 +130,41 @@ TEST_CASE("a call that died with a life is sent again as often as the actor's op
   }
 }
 
+// A node that was killed is often noticed by its link first, and declared dead later.
+TEST_CASE("a call that the link could not take is sent again, in order, where it may be sent again") {
+  Lives of(1);
+  of.lives(kFirst, 1);
+  CHECK(of.actor.call<&Living::which>().get(10s) == 1);
+  of.node.unavailable = 3;
+  std::vector<Future<void>> noted;
+  for (int i = 1; i <= 3; ++i) noted.push_back(of.actor.call<&Living::note>(i));
+  SECTION("by the link that is there again") {
+    for (const auto& one : noted) one.get(10s);
+    CHECK(of.actor.call<&Living::notes>().get(10s) == 123);
+  }
+  SECTION("to the next life, once the death is known") {
+    of.dies(kFirst);
+    of.is(cluster::ActorLife::kRestarts, 2);
+    of.lives(kSecond, 2);
+    for (const auto& one : noted) one.get(10s);
+    CHECK(of.actor.call<&Living::notes>().get(10s) == 123);
+  }
+  SECTION("and fails with the last life") {
+    of.is(cluster::ActorLife::kEnded, 1);
+    const auto last = of.actor.call<&Living::notes>();
+    CHECK(error_of(last).code == ErrorCode::kActorDied);
+  }
+}
+
+TEST_CASE("a call that the link could not take fails where it may not be sent again") {
+  Lives of;
+  of.lives(kFirst, 1);
+  CHECK(of.actor.call<&Living::which>().get(10s) == 1);
+  of.node.unavailable = 1;
+  CHECK(error_of(of.actor.call<&Living::which>()).code == ErrorCode::kUnavailable);
+  CHECK(of.actor.call<&Living::which>().get(10s) == 1);
+}
+
 TEST_CASE("the death of another actor that a method passes on is not the death of this one") {
   Lives of;
   of.lives(kFirst, 1);
