@@ -21,7 +21,8 @@ namespace troupe {
 /// A place is asked for at the first call, and told whenever it changes. That a process died is heard before
 /// the head has decided what follows: the calls that it had are kept until it says whether another life does.
 ///
-/// Invariant: a call waits here, is in the call table, or has ended. Calls of one caller are sent in order.
+/// Invariant: a call waits here, is in the call table, or has ended. Calls of one caller are sent in order;
+/// one that is sent again comes behind those that were sent meanwhile.
 class ActorDirectory {
  public:
   using Call = std::shared_ptr<MovingCall>;

@@ -67,6 +67,13 @@ struct Lives {
   ActorHandle<Living> actor{near.get(), {{2}, {kFirst}, kActor}};
 };
 
+/// Sorted: a link that comes back may refuse a call and take the one behind it.
+std::string digits(int number) {
+  std::string all = std::to_string(number);
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
 ErrorInfo error_of(const Future<int>& future) {
   try {
     future.get(10s);
@@ -131,7 +138,7 @@ TEST_CASE("a call that died with a life is sent again as often as the actor's op
 }
 
 // A node that was killed is often noticed by its link first, and declared dead later.
-TEST_CASE("a call that the link could not take is sent again, in order, where it may be sent again") {
+TEST_CASE("a call that the link could not take is sent again where it may be, and runs once") {
   Lives of(1);
   of.lives(kFirst, 1);
   CHECK(of.actor.call<&Living::which>().get(10s) == 1);
@@ -140,14 +147,14 @@ TEST_CASE("a call that the link could not take is sent again, in order, where it
   for (int i = 1; i <= 3; ++i) noted.push_back(of.actor.call<&Living::note>(i));
   SECTION("by the link that is there again") {
     for (const auto& one : noted) one.get(10s);
-    CHECK(of.actor.call<&Living::notes>().get(10s) == 123);
+    CHECK(digits(of.actor.call<&Living::notes>().get(10s)) == "123");
   }
   SECTION("to the next life, once the death is known") {
     of.dies(kFirst);
     of.is(cluster::ActorLife::kRestarts, 2);
     of.lives(kSecond, 2);
     for (const auto& one : noted) one.get(10s);
-    CHECK(of.actor.call<&Living::notes>().get(10s) == 123);
+    CHECK(digits(of.actor.call<&Living::notes>().get(10s)) == "123");
   }
   SECTION("and fails with the last life") {
     of.is(cluster::ActorLife::kEnded, 1);
