@@ -11,6 +11,7 @@
 
 #include "runtime/core/clock.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/one_of.hpp"
 #include "runtime/core/result.hpp"
 #include "runtime/wire/messages.hpp"
 
@@ -193,13 +194,20 @@ struct DrainAsked {
 /// Every second.
 struct Tick {};
 
-using NodeEvent =
-    std::variant<HeadConnected, HeadLost, HeadUnsaid, HeadRefused, HeadUnreachable, HeadSaid, DriverAttached,
-                 LocalSaid, LocalBroke, WorkerNotStarted, WorkerWrote, ProcessEnding, OutputDrained,
-                 ProcessEnded, RegionMade, RingMade, PeerConnected, PeerUnusable, PeerCameIn, PeerLost,
-                 PeerFailed, PeerSaid, PartTaken, LocalStuck, PeerStuck, LeaveAsked, Tick, JobFilesFound,
-                 ProgramStarted, ProgramNotStarted, ProgramEnded, DriverKnocked, JobUnpacked, HeadGavePart,
-                 JobPartTaken, DrainAsked>;
+struct NodeEvent : OneOf<HeadConnected, HeadLost, HeadUnsaid, HeadRefused, HeadUnreachable, HeadSaid,
+                         DriverAttached, LocalSaid, LocalBroke, WorkerNotStarted, WorkerWrote, ProcessEnding,
+                         OutputDrained, ProcessEnded, RegionMade, RingMade, PeerConnected, PeerUnusable,
+                         PeerCameIn, PeerLost, PeerFailed, PeerSaid, PartTaken, LocalStuck, PeerStuck,
+                         LeaveAsked, Tick, JobFilesFound, ProgramStarted, ProgramNotStarted, ProgramEnded,
+                         DriverKnocked, JobUnpacked, HeadGavePart, JobPartTaken, DrainAsked> {
+  using OneOf::OneOf;
+  NodeEvent();
+  NodeEvent(const NodeEvent&);
+  NodeEvent(NodeEvent&&) noexcept;
+  NodeEvent& operator=(const NodeEvent&);
+  NodeEvent& operator=(NodeEvent&&) noexcept;
+  ~NodeEvent();
+};
 
 // Actions: to be carried out in the order given. An action on a process or peer that is gone does nothing.
 
@@ -384,13 +392,20 @@ struct Log {
   std::string text;
 };
 
-using NodeAction =
-    std::variant<SendLocal, SendPeer, TellHead, StartWorker, AdoptDriver, Welcome, KillProcess, DrainOutput,
-                 ForgetProcess, HoldOutput, RetryOutput, MakeRing, MakeRegion, DropRegion, AbortRegions,
-                 AllowPeer, RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld, RefuseHeld,
-                 GivePart, TakePart, ForgetPackage, TellMember, EndLoop, Log, ConnectHeadAnew, StartProgram,
-                 SignalProgram, KillProgram, RemoveJobFiles, DropKnock, UnpackJob, AskJobPart, TakeJobPart,
-                 DropJobPackage>;
+struct NodeAction
+    : OneOf<SendLocal, SendPeer, TellHead, StartWorker, AdoptDriver, Welcome, KillProcess, DrainOutput,
+            ForgetProcess, HoldOutput, RetryOutput, MakeRing, MakeRegion, DropRegion, AbortRegions, AllowPeer,
+            RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld, RefuseHeld, GivePart,
+            TakePart, ForgetPackage, TellMember, EndLoop, Log, ConnectHeadAnew, StartProgram, SignalProgram,
+            KillProgram, RemoveJobFiles, DropKnock, UnpackJob, AskJobPart, TakeJobPart, DropJobPackage> {
+  using OneOf::OneOf;
+  NodeAction();
+  NodeAction(const NodeAction&);
+  NodeAction(NodeAction&&) noexcept;
+  NodeAction& operator=(const NodeAction&);
+  NodeAction& operator=(NodeAction&&) noexcept;
+  ~NodeAction();
+};
 using Actions = std::vector<NodeAction>;
 
 }  // namespace troupe::node

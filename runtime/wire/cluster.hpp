@@ -10,6 +10,7 @@
 
 #include "runtime/core/error.hpp"
 #include "runtime/core/ids.hpp"
+#include "runtime/core/one_of.hpp"
 #include "runtime/wire/address.hpp"
 #include "runtime/wire/groups.hpp"
 #include "runtime/wire/submissions.hpp"
@@ -265,12 +266,19 @@ struct Restored {
   std::vector<Record> records;
 };
 
-using ClusterEvent =
-    std::variant<NodeJoined, Heartbeat, NodeLeft, JobRegistered, JobEnded, SpawnRequested, SpawnCancelled,
-                 ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested, PeerWanted, NodesWanted,
-                 LookupActor, KillRequested, Tick, Restored, NodeLeaving, SubmissionRequested,
-                 SubmissionStopRequested, DriverStarted, DriverEnded, ResolveActor, ActorArguments,
-                 NodeDrains, DrainRequested, GroupRequested>;
+struct ClusterEvent : OneOf<NodeJoined, Heartbeat, NodeLeft, JobRegistered, JobEnded, SpawnRequested,
+                            SpawnCancelled, ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested,
+                            PeerWanted, NodesWanted, LookupActor, KillRequested, Tick, Restored, NodeLeaving,
+                            SubmissionRequested, SubmissionStopRequested, DriverStarted, DriverEnded,
+                            ResolveActor, ActorArguments, NodeDrains, DrainRequested, GroupRequested> {
+  using OneOf::OneOf;
+  ClusterEvent();
+  ClusterEvent(const ClusterEvent&);
+  ClusterEvent(ClusterEvent&&) noexcept;
+  ClusterEvent& operator=(const ClusterEvent&);
+  ClusterEvent& operator=(ClusterEvent&&) noexcept;
+  ~ClusterEvent();
+};
 
 // Actions: to be carried out in the order given.
 
@@ -438,11 +446,18 @@ struct GroupAnswered {
   ErrorInfo error;  ///< if not ok
 };
 
-using ClusterAction =
-    std::variant<Persist, Erase, StartActor, KillActor, ConfirmActor, SpawnAnswered, NameAnswered,
-                 JobAnswered, NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead,
-                 EndJob, RefuseNode, RequestRegistration, SpawnWaits, HeartbeatAnswered, StartDriver,
-                 StopDriver, DriverSettled, ForgetSubmission, ActorPlaced, ArgumentsWanted, DrainNode,
-                 ActorLeaves, GroupAnswered>;
+struct ClusterAction : OneOf<Persist, Erase, StartActor, KillActor, ConfirmActor, SpawnAnswered, NameAnswered,
+                             JobAnswered, NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered,
+                             NodesAnswered, NodeDead, EndJob, RefuseNode, RequestRegistration, SpawnWaits,
+                             HeartbeatAnswered, StartDriver, StopDriver, DriverSettled, ForgetSubmission,
+                             ActorPlaced, ArgumentsWanted, DrainNode, ActorLeaves, GroupAnswered> {
+  using OneOf::OneOf;
+  ClusterAction();
+  ClusterAction(const ClusterAction&);
+  ClusterAction(ClusterAction&&) noexcept;
+  ClusterAction& operator=(const ClusterAction&);
+  ClusterAction& operator=(ClusterAction&&) noexcept;
+  ~ClusterAction();
+};
 
 }  // namespace troupe::cluster

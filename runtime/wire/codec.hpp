@@ -54,6 +54,24 @@ inline constexpr bool kIsA = false;
 template <template <class...> class Of, class... A>
 inline constexpr bool kIsA<Of<A...>, Of> = true;
 
+/// A std::variant, or what derives from one (OneOf): that variant.
+template <class T>
+struct VariantOf {};
+template <class... A>
+struct VariantOf<std::variant<A...>> {
+  using type = std::variant<A...>;
+};
+template <class T>
+requires std::derived_from<T, typename T::Variant>
+struct VariantOf<T> : VariantOf<typename T::Variant> {
+};
+template <class T>
+concept VariantLike = requires {
+  typename VariantOf<T>::type;
+};
+template <class T>
+inline constexpr std::size_t kAlternatives = std::variant_size_v<typename VariantOf<T>::type>;
+
 template <class T>
 inline constexpr bool kIsArray = false;
 template <class T, std::size_t N>
@@ -134,7 +152,7 @@ consteval Shape shape_of() {
     return Shape::kPair;
   else if constexpr (kIsA<T, std::tuple>)
     return Shape::kTuple;
-  else if constexpr (kIsA<T, std::variant>)
+  else if constexpr (VariantLike<T>)
     return Shape::kVariant;
   else if constexpr (!std::is_class_v<T>)
     return Shape::kNone;
@@ -360,7 +378,7 @@ struct Codec {
       std::apply([&](const auto&... field) { detail::write_fields(to, field...); }, value);
     } else if constexpr (kShape == Shape::kVariant) {
       if (value.valueless_by_exception()) return to.refuse("it holds a variant without a value");
-      write(to, static_cast<detail::IndexOf<std::variant_size_v<T>>>(value.index()));
+      write(to, static_cast<detail::IndexOf<detail::kAlternatives<T>>>(value.index()));
       std::visit([&](const auto& alternative) { write(to, alternative); }, value);
     } else if constexpr (kShape == Shape::kDuration) {
       write(to, value.count());
@@ -420,9 +438,10 @@ struct Codec {
     } else if constexpr (kShape == Shape::kTuple) {
       return std::apply([&](auto&... field) { return detail::read_fields(from, field...); }, value);
     } else if constexpr (kShape == Shape::kVariant) {
-      detail::IndexOf<std::variant_size_v<T>> index = 0;
+      detail::IndexOf<detail::kAlternatives<T>> index = 0;
       return read(from, index) &&
-             detail::read_alternative(from, index, value, std::make_index_sequence<std::variant_size_v<T>>{});
+             detail::read_alternative(from, index, value,
+                                      std::make_index_sequence<detail::kAlternatives<T>>{});
     } else if constexpr (kShape == Shape::kDuration) {
       typename T::rep count{};
       if (!read(from, count)) return false;

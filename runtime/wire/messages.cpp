@@ -24,6 +24,13 @@ Result<Control> decode_number(std::uint64_t number, ByteView body, const std::va
 
 }  // namespace
 
+Control::Control() = default;
+Control::Control(const Control&) = default;
+Control::Control(Control&&) noexcept = default;
+Control& Control::operator=(const Control&) = default;
+Control& Control::operator=(Control&&) noexcept = default;
+Control::~Control() = default;
+
 Bytes encode_control(const Control& message, FrameHeader& header) {
   header.kind = FrameKind::kControl;
   header.id = message.index();
@@ -39,7 +46,7 @@ Bytes control_frame(const Control& message, ProcessAddress from, ProcessAddress 
 }
 
 Result<Control> decode_control(const FrameHeader& header, ByteView body) {
-  return decode_number(header.id, body, static_cast<const Control*>(nullptr));
+  return decode_number(header.id, body, static_cast<const Control::Variant*>(nullptr));
 }
 
 }  // namespace troupe::wire

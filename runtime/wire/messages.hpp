@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/core/one_of.hpp"
 #include "runtime/wire/cluster.hpp"
 #include "runtime/wire/frame.hpp"
 
@@ -462,15 +463,22 @@ struct ActorAt {
   cluster::ActorPlace place;
 };
 
-using Control =
-    std::variant<Configure, Hello, Pulse, SpawnAsk, SpawnCancel, LeaseAsk, JobAsk, JobEnd, RingAsk, RegionAsk,
-                 NodesAsk, FindAsk, Answer, RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor,
-                 ActorUp, ConfirmActor, ActorNotUp, ActorEnded, ProcessDown, NodeDown, NodeLost, Output,
-                 Leave, HeadConfig, NodeConfig, Ready, NotReady, ToHead, FromHead, PackageAsk, PackagePart,
-                 PeerLeaseAsk, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk, SpawnWaits, OutputTaken, DriverHello,
-                 ClientAsk, SubmitAsk, SubmissionAsk, StopSubmissionAsk, SubmissionsAsk, LogAsk, ReadLog,
-                 LogRead, ResolveAsk, ActorAt, KeysAsk, KeyRemoveAsk, PackagePut, WhyAsk, ActorLeaves, Drain,
-                 DrainAsk, GroupAsk>;
+struct Control
+    : OneOf<Configure, Hello, Pulse, SpawnAsk, SpawnCancel, LeaseAsk, JobAsk, JobEnd, RingAsk, RegionAsk,
+            NodesAsk, FindAsk, Answer, RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor, ActorUp,
+            ConfirmActor, ActorNotUp, ActorEnded, ProcessDown, NodeDown, NodeLost, Output, Leave, HeadConfig,
+            NodeConfig, Ready, NotReady, ToHead, FromHead, PackageAsk, PackagePart, PeerLeaseAsk, EnrollAsk,
+            AdmitAsk, TokenAsk, StatusAsk, SpawnWaits, OutputTaken, DriverHello, ClientAsk, SubmitAsk,
+            SubmissionAsk, StopSubmissionAsk, SubmissionsAsk, LogAsk, ReadLog, LogRead, ResolveAsk, ActorAt,
+            KeysAsk, KeyRemoveAsk, PackagePut, WhyAsk, ActorLeaves, Drain, DrainAsk, GroupAsk> {
+  using OneOf::OneOf;
+  Control();
+  Control(const Control&);
+  Control(Control&&) noexcept;
+  Control& operator=(const Control&);
+  Control& operator=(Control&&) noexcept;
+  ~Control();
+};
 
 /// The body of a control frame; the header's `id` is the message's number.
 Bytes encode_control(const Control& message, FrameHeader& header);

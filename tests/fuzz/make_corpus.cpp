@@ -81,9 +81,9 @@ void frames(const fs::path& root) {
 
 template <std::size_t I = 0>
 void control_messages(const Corpus& corpus) {
-  if constexpr (I < std::variant_size_v<wire::Control>) {
-    wire::Control message(std::in_place_index<I>);
-    fill(std::get<I>(message));
+  if constexpr (I < std::variant_size_v<wire::Control::Variant>) {
+    wire::Control message;
+    fill(message.emplace<I>());
     wire::FrameHeader header;
     wire::Bytes bytes{static_cast<std::byte>(I)};
     const wire::Bytes body = wire::encode_control(message, header);
@@ -96,9 +96,9 @@ void control_messages(const Corpus& corpus) {
 /// The messages of the head's machine, each alternative: they cross inside of ToHead and FromHead.
 template <std::size_t I, class Variant, class Wrap>
 void alternatives(const Corpus& corpus, const std::string& name, const Wrap& wrap) {
-  if constexpr (I < std::variant_size_v<Variant>) {
-    Variant value(std::in_place_index<I>);
-    fill(std::get<I>(value));
+  if constexpr (I < wire::detail::kAlternatives<Variant>) {
+    Variant value;
+    fill(value.template emplace<I>());
     corpus.add(name + std::to_string(I), wrap(value));
     alternatives<I + 1, Variant>(corpus, name, wrap);
   }
@@ -223,9 +223,9 @@ void rings(const fs::path& root) {
 
 template <std::size_t I = 0>
 void frames_to_node(const Corpus& corpus) {
-  if constexpr (I < std::variant_size_v<wire::Control>) {
-    wire::Control message(std::in_place_index<I>);
-    fill(std::get<I>(message));
+  if constexpr (I < std::variant_size_v<wire::Control::Variant>) {
+    wire::Control message;
+    fill(message.emplace<I>());
     wire::FrameHeader header;
     const wire::Bytes body = wire::encode_control(message, header);
     wire::Bytes bytes;
