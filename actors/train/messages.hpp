@@ -10,6 +10,8 @@
 
 #include "actors/train/plan.hpp"
 #include "runtime/core/ids.hpp"
+#include "runtime/core/one_of.hpp"
+#include "runtime/wire/codec.hpp"
 
 namespace troupe::train {
 
@@ -74,8 +76,16 @@ struct Finish {
   Generation generation;
 };
 
-using TrainerOrder = std::variant<Quiesce, StartGeneration, Committed, SetLoaders, Evaluate, WriteCheckpoint,
-                                  ProveState, PruneCheckpoints, ShareState, FollowState, Finish>;
+struct TrainerOrder : OneOf<Quiesce, StartGeneration, Committed, SetLoaders, Evaluate, WriteCheckpoint,
+                            ProveState, PruneCheckpoints, ShareState, FollowState, Finish> {
+  using OneOf::OneOf;
+  TrainerOrder();
+  TrainerOrder(const TrainerOrder&);
+  TrainerOrder(TrainerOrder&&) noexcept;
+  TrainerOrder& operator=(const TrainerOrder&);
+  TrainerOrder& operator=(TrainerOrder&&) noexcept;
+  ~TrainerOrder();
+};
 
 // Trainer to driver.
 
@@ -193,9 +203,33 @@ struct TrainerFinished {
   std::vector<PartHash> parts;
 };
 
-using TrainerReport =
-    std::variant<TrainerHeartbeat, TrainerQuiesced, GroupFormed, StateInstalled, StepApplied,
-                 GenerationFailed, CheckpointUnreadable, EvaluationDone, CheckpointWritten, StateProved,
-                 StateShared, StateFollowed, FollowFailed, PruneFailed, CheckpointFailed, TrainerFinished>;
+struct TrainerReport
+    : OneOf<TrainerHeartbeat, TrainerQuiesced, GroupFormed, StateInstalled, StepApplied, GenerationFailed,
+            CheckpointUnreadable, EvaluationDone, CheckpointWritten, StateProved, StateShared, StateFollowed,
+            FollowFailed, PruneFailed, CheckpointFailed, TrainerFinished> {
+  using OneOf::OneOf;
+  TrainerReport();
+  TrainerReport(const TrainerReport&);
+  TrainerReport(TrainerReport&&) noexcept;
+  TrainerReport& operator=(const TrainerReport&);
+  TrainerReport& operator=(TrainerReport&&) noexcept;
+  ~TrainerReport();
+};
 
 }  // namespace troupe::train
+
+namespace troupe::wire {
+
+// In messages.cpp, compiled once.
+template <>
+struct Codec<train::TrainerOrder> {
+  static void encode(Writer& to, const train::TrainerOrder& order);
+  static bool decode(Reader& from, train::TrainerOrder& order);
+};
+template <>
+struct Codec<train::TrainerReport> {
+  static void encode(Writer& to, const train::TrainerReport& report);
+  static bool decode(Reader& from, train::TrainerReport& report);
+};
+
+}  // namespace troupe::wire

@@ -23,9 +23,11 @@ import threading
 import time
 
 
-def seconds(command, **options):
+def seconds(command):
     begin = time.monotonic()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
+    ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if ended.returncode != 0:
+        raise SystemExit(f"bench_jobs: {' '.join(command)} ended with {ended.returncode}: {ended.stderr.strip()[-300:]}")
     return time.monotonic() - begin
 
 
@@ -159,7 +161,7 @@ def main():
     peer = None
     if arguments.torchrun:
         peer = statistics.median(
-            seconds([arguments.torchrun, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "--no-python",
+            seconds([arguments.torchrun, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1", "--no_python",
                      "true"]) for _ in range(3)) - bare
     row("run of nothing", ours, "s", peer, "torchrun" if peer else None)
 

@@ -1,13 +1,20 @@
-// Decisions of the schedulers: recorded runs decided again (--replay FILE), and how many ASHA makes a second.
+// Decisions of the schedulers: recorded runs decided again (--replay FILE), and how many ASHA makes a second;
+// and how many results a second a sweep's file takes.
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "actors/tune/records.hpp"
 #include "actors/tune/scheduler.hpp"
+#include "actors/tune/sweep_machine.hpp"
 #include "bench/tune/replay.hpp"
 #include "runtime/core/clock.hpp"
+#include "runtime/core/escape.hpp"
 
 namespace {
 
@@ -38,17 +45,61 @@ double asha_decisions_per_second(int trials) {
   return static_cast<double>(decisions) / to_seconds(clock.now() - begin);
 }
 
+/// Reports of a trial a second, decided on and in the sweep's file when the next begins: each survives a kill
+/// -9 of the program, and, `synced`, the machine.
+double records_per_second(int reports, bool synced) {
+  char folder[] = "/var/tmp/troupe-bench-tune-XXXXXX";
+  if (::mkdtemp(folder) == nullptr)
+    throw IoError(io_error("cannot make a folder in /var/tmp", errno, "make room there"));
+  auto file = tune::RecordFile::create(folder, {{"space", "lr log_uniform(0.0001, 0.1)"}}).value();
+  tune::SweepMachine machine({.epochs = reports + 1, .metric = "test/accuracy"},
+                             tune::make_scheduler(tune::Fifo{}, {.mode = tune::Mode::kMax, .seed = 7}),
+                             tune::make_search(tune::RandomSearch{}, {}, tune::Mode::kMax, 7),
+                             [](tune::Search&) {
+                               tune::Config config;
+                               config.set("lr", 0.01);
+                               return config;
+                             });
+  machine.start();
+  const MonotonicClock clock;
+  const Instant begin = clock.now();
+  for (int epoch = 1; epoch <= reports; ++epoch) {
+    const tune::SweepEvent event = tune::TrialReported{0, epoch, {{"test/accuracy", 0.5 + 1e-5 * epoch}}};
+    const tune::Trial before = machine.trials().front();
+    for (const std::string& line : tune::record_lines(event, before, machine.step(event)))
+      file.append(tune::with_times(line, 1, 2)).value();
+    if (synced) file.sync().value();
+  }
+  const double rate = reports / to_seconds(clock.now() - begin);
+  std::filesystem::remove_all(folder);
+  return rate;
+}
+
+/// The same of Optuna with SQLite, by bench/tune/optuna_peer.py of that Python.
+double optuna_per_second(const std::string& python, int reports) {
+  const std::string command =
+      shell_word(python) + " " TROUPE_SOURCE_DIR "/bench/tune/optuna_peer.py " + std::to_string(reports);
+  double rate = 0;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  const bool read = pipe != nullptr && std::fscanf(pipe, "%lf", &rate) == 1;
+  if (pipe == nullptr || ::pclose(pipe) != 0 || !read)
+    throw std::runtime_error("Optuna was not measured: '" + command + "' failed (pip install optuna)");
+  return rate;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   CLI::App app("Measures a sweep's decisions, or decides a recorded run of a tuner again.");
   std::string trace;
   std::string json;
+  std::string optuna;
   int trials = 100'000;
   app.add_option(
       "--replay", trace,
       "A recorded run: decide it again, end with 1 where a decision differs, 77 without such a scheduler");
   app.add_option("--trials", trials, "How many trials ASHA decides on");
+  app.add_option("--optuna", optuna, "A python with optuna: its SQLite storage is measured in the same run");
   app.add_option("--json", json, "Write the figures here, too");
   try {
     app.parse(argc, argv);
@@ -60,17 +111,25 @@ int main(int argc, char** argv) try {
     if (!file) throw std::runtime_error("cannot read " + trace);
     return static_cast<int>(tune::replay(file, std::cout));
   }
-  const double rate = asha_decisions_per_second(trials);
-  std::printf("%-22s %14s %14s\n%-22s %12.0f/s %12.0f/s\n", "", "measured", "goal", "ASHA decisions", rate,
-              kGoal);
-  if (!json.empty()) {
-    std::ofstream(json) << nlohmann::json{{"bench", "tune"},     {"case", "ASHA decisions"},
-                                          {"ours", rate},        {"peer", kGoal},
-                                          {"peer_name", "goal"}, {"ratio", rate / kGoal},
-                                          {"unit", "1/s"}}
-                               .dump()
-                        << "\n";
-  }
+  std::ofstream out;
+  if (!json.empty()) out.open(json);
+  if (!json.empty() && !out)
+    throw IoError(io_error("cannot write " + json, errno, "name a file in a folder that is there"));
+  std::printf("%-36s %14s %14s %8s\n", "", "a second", "peer", "ratio");
+  const auto row = [&](const std::string& name, double ours, double peer, const std::string& of) {
+    std::printf("%-36s %14.0f", name.c_str(), ours);
+    nlohmann::json line{{"bench", "tune"}, {"case", name}, {"ours", ours}, {"unit", "1/s"}};
+    if (peer > 0) {
+      std::printf(" %14.0f %8.1f  %s", peer, ours / peer, of.c_str());
+      line.update({{"peer", peer}, {"peer_name", of}, {"ratio", ours / peer}});
+    }
+    std::printf("\n");
+    out << line.dump() << "\n";
+  };
+  row("ASHA decisions", asha_decisions_per_second(trials), kGoal, "goal");
+  const double peer = optuna.empty() ? 0 : optuna_per_second(optuna, 500);
+  row("results that survive the program", records_per_second(20'000, false), peer, "Optuna, SQLite");
+  row("results that survive the machine", records_per_second(500, true), peer, "Optuna, SQLite");
 } catch (const std::exception& error) {
   std::fprintf(stderr, "bench_tune: %s\n", error.what());
   return 2;
