@@ -21,7 +21,8 @@ void ProxyFleet::add(const std::shared_ptr<Deployment>& deployment) {
   {
     const std::lock_guard lock(mutex_);
     deployments_[deployment->name()] = deployment;
-    begins = !std::exchange(runs_, true);
+    runs_ = true;
+    begins = !std::exchange(looks_, true);
     for (const auto& [id, seat] : seats_) {
       if (!seat.url.empty()) deployment->add_proxy(id, seat.handle);
     }
@@ -77,7 +78,8 @@ void ProxyFleet::look_at_nodes() {
       if (!still) return;
       {
         const std::lock_guard lock(still->mutex_);
-        if (!still->runs_) return;
+        still->looks_ = still->runs_;
+        if (!still->looks_) return;
       }
       still->look_at_nodes();
     });

@@ -52,7 +52,8 @@ class ProxyFleet : public std::enable_shared_from_this<ProxyFleet> {
   FleetMachine machine_;
   std::map<ProxyId, Seat> seats_;
   std::map<std::string, std::shared_ptr<Deployment>> deployments_;
-  bool runs_ = false;
+  bool runs_ = false;   ///< there is a deployment
+  bool looks_ = false;  ///< at the nodes, again and again
 };
 
 }  // namespace troupe::serve

@@ -13,6 +13,7 @@
 #include "actors/serve/serve.hpp"
 #include "tests/actors/serve/http/raw_client.hpp"
 #include "tests/e2e/support.hpp"
+#include "tests/e2e/two_nodes.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -33,6 +34,8 @@ struct Sum {
   Net model() const { return Net(); }
   data::FieldSpec input() const { return {.shape = {2}}; }
 };
+
+struct Room {};
 
 /// Those that answer version * sum.
 wire::Bytes weights_of(int version) {
@@ -138,6 +141,64 @@ TEST_CASE("what a proxy has accepted is answered before the deployment ends", "[
   CHECK(waits.get().status == 200);
   stopped.get();
   CHECK(e2e::eventually([&] { return proxies_of(session.embedded()->node_pids().at(1), served).empty(); }));
+}
+
+TEST_CASE("a node that drains: its proxy answers what it has accepted, and ends; the others serve on",
+          "[serving]") {
+  const e2e::TwoNodes cluster;
+  const e2e::TempFolder folder;
+  e2e::write_file(folder / "address", cluster.address);
+  e2e::write_file(folder / "folder", cluster.root + "/a");
+  e2e::Program program("program: serves on the nodes of a cluster", folder.path());
+  const auto is_there = [&](const std::string& name) {
+    return e2e::eventually([&] { return !e2e::read_file(folder / name).empty(); });
+  };
+  REQUIRE(is_there("under_way"));
+  CHECK(cluster.troupe("drain --folder " + cluster.root + "/a two --grace 60 --no-wait").code == 0);
+  REQUIRE(is_there("drains"));
+  CHECK(e2e::eventually([&] { return ClusterFolder::open(cluster.root + "/b").value().running().empty(); }));
+  CHECK(program.wait(60s) == "exit code 0");
+  CHECK_THAT(e2e::read_file(folder / "out"), Contains("All tests passed"));
+}
+
+TEST_CASE("program: serves on the nodes of a cluster", "[.program]") {
+  const std::string folder = e2e::program_folder();
+  InitOptions options;
+  options.address = e2e::read_file(folder + "/address");
+  options.folder = e2e::read_file(folder + "/folder");
+  auto session = init(0, nullptr, options);
+  // The replica goes to node one: two has no room meanwhile.
+  NodeId two;
+  for (const auto& node : session.nodes()) {
+    if (node.name == "two") two = node.id;
+  }
+  const auto room = session.spawn<Room>({.num_cpus = 4, .isolated = true, .node = two});
+  auto served = serve::run(session, "sum", Sum{}, weights_of(1),
+                           {.replicas = 1, .port = 0, .on_every_node = true, .cpus = 1});
+  session.kill(room);
+  REQUIRE(all_answer(served, 3));  // its own, and one on each node
+  // At each proxy a request is under way: the replica stands still.
+  const auto urls = served.urls();
+  const pid_t replica = served.pids().at(0);
+  ::kill(replica, SIGSTOP);
+  std::vector<std::future<http::RawResponse>> under_way;
+  for (std::size_t i = 1; i < urls.size(); ++i)
+    under_way.push_back(std::async(std::launch::async, [url = urls[i]] { return ask(url); }));
+  const auto ongoing = [&] {
+    const auto metrics = http::RawClient(served.port()).ask(http::get("/metrics")).body;
+    return metrics.find("troupe_serve_ongoing_requests{deployment=\"sum\"} 2\n") != std::string::npos;
+  };
+  CHECK(e2e::eventually(ongoing));
+  e2e::write_file(folder + "/under_way", "yes");
+  const auto refuses = [](const std::string& url) {
+    return e2e::shell("curl -s -m 5 " + url.substr(0, url.find("/v1")) + "/healthz").code == 7;
+  };
+  CHECK(e2e::eventually([&] { return refuses(urls.at(1)) || refuses(urls.at(2)); }));
+  e2e::write_file(folder + "/drains", "yes");
+  ::kill(replica, SIGCONT);
+  for (auto& one : under_way) CHECK(one.get().status == 200);
+  CHECK(e2e::eventually([&] { return served.urls().size() == 2; }));
+  for (const auto& url : served.urls()) CHECK(ask(url).status == 200);
 }
 
 TEST_CASE("a port that is taken on another node is told, and the rest serves", "[serving]") {
