@@ -9,56 +9,10 @@
 #include "runtime/host/may_wait.hpp"
 
 namespace troupe::serve {
-namespace {
-
-constexpr double kRowBounds[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
-
-/// The call failed since the replica is gone or cannot be reached.
-bool is_lost(const ErrorInfo& error) {
-  return error.code == ErrorCode::kActorDied || error.code == ErrorCode::kUnavailable;
-}
-
-std::size_t bytes_of(data::DType dtype, const data::Shape& shape) {
-  std::size_t bytes = collectives::element_size(dtype);
-  for (const auto extent : shape) bytes *= static_cast<std::size_t>(extent);
-  return bytes;
-}
-
-}  // namespace
-
-int http_status(Failure failure) {
-  switch (failure) {
-    case Failure::kQueueFull:
-      return 429;
-    case Failure::kUnavailable:
-      return 503;
-    case Failure::kDeadline:
-      return 504;
-    case Failure::kReplicaDied:
-    case Failure::kModel:
-      break;
-  }
-  return 500;
-}
 
 struct Deployment::Metrics {
   Metrics(http::Registry& all, const std::string& name)
-      : answered(requests(all, name, 200)),
-        latency(all.histogram("troupe_serve_request_duration_seconds",
-                              "From a request's arrival to its answer, of those answered.",
-                              {{"deployment", name}})),
-        queue_wait(all.histogram("troupe_serve_queue_wait_seconds",
-                                 "From a request's arrival until it was sent to a replica.",
-                                 {{"deployment", name}})),
-        batch_rows(all.histogram("troupe_serve_batch_rows", "Rows of the batches that were computed.",
-                                 {{"deployment", name}}, kRowBounds)),
-        compute(all.histogram("troupe_serve_batch_compute_seconds", "What the net took for a batch.",
-                              {{"deployment", name}})),
-        left(all.counter("troupe_serve_cancelled_total", "Requests whose client left before the answer.",
-                         {{"deployment", name}})),
-        retries(all.counter("troupe_serve_retries_total", "Requests sent again, since their replica died.",
-                            {{"deployment", name}})),
-        started(
+      : started(
             all.counter("troupe_serve_replica_starts_total", "Replicas started.", {{"deployment", name}})),
         updated(updates(all, name, "done")),
         not_updated(updates(all, name, "failed")),
@@ -72,31 +26,16 @@ struct Deployment::Metrics {
                           {{"deployment", name}})),
         wanted(all.gauge("troupe_serve_desired_replicas", "Replicas that the load asks for.",
                          {{"deployment", name}})) {
-    for (std::size_t i = 0; i < kFailures; ++i)
-      failed[i] = requests(all, name, http_status(static_cast<Failure>(i)));
     for (const char* state : {"starting", "warming", "ready", "draining"})
       replicas.push_back(
           all.gauge("troupe_serve_replicas", "Replicas by state.", {{"deployment", name}, {"state", state}}));
   }
-  static std::shared_ptr<http::Counter> requests(http::Registry& all, const std::string& name, int code) {
-    return all.counter("troupe_serve_requests_total", "Requests that ended, by the code of their response.",
-                       {{"code", std::to_string(code)}, {"deployment", name}});
-  }
-
   static std::shared_ptr<http::Counter> updates(http::Registry& all, const std::string& name,
                                                 const char* result) {
     return all.counter("troupe_serve_updates_total", "Roll-outs of weights that ended.",
                        {{"deployment", name}, {"result", result}});
   }
 
-  std::shared_ptr<http::Counter> answered;
-  std::array<std::shared_ptr<http::Counter>, kFailures> failed;
-  std::shared_ptr<http::Histogram> latency;
-  std::shared_ptr<http::Histogram> queue_wait;
-  std::shared_ptr<http::Histogram> batch_rows;
-  std::shared_ptr<http::Histogram> compute;
-  std::shared_ptr<http::Counter> left;
-  std::shared_ptr<http::Counter> retries;
   std::shared_ptr<http::Counter> started;
   std::shared_ptr<http::Counter> updated;
   std::shared_ptr<http::Counter> not_updated;
@@ -115,6 +54,7 @@ Deployment::Deployment(Parts parts, http::Registry& metrics)
         parts_.session.process().later(Duration{0}, [me = shared_from_this(), work] { work(); });
       }),
       machine_(parts_.config),
+      book_(parts_.setup, parts_.name, metrics),
       weights_{{1, parts_.weights}} {}
 
 Deployment::~Deployment() = default;
@@ -164,16 +104,14 @@ void Deployment::start() {
 void Deployment::submit(RequestId id, data::Tensor inputs, Instant deadline, ReplyTo reply) {
   post([me = shared_from_this(), id, inputs = std::move(inputs), deadline, reply = std::move(reply)] {
     const std::int64_t rows = inputs.shape()[0];
-    me->requests_.emplace(id, Waiting{inputs, deadline, me->clock_.now(), reply});
+    me->book_.add(id, inputs, deadline, reply);
     me->step(Arrived{id, rows, deadline});
   });
 }
 
 void Deployment::leave(RequestId id) {
   post([me = shared_from_this(), id] {
-    if (me->requests_.erase(id) == 0) return;
-    me->metrics_->left->add();
-    me->step(Left{id});
+    if (me->book_.leave(id)) me->step(Left{id});
   });
 }
 
@@ -236,24 +174,8 @@ void Deployment::measure() {
 // Requests.
 
 void Deployment::obey(const SendBatch& action) {
-  BatchInput batch{parts_.setup.dtype, parts_.setup.row_shape, {}, {}, {}};
   const Seat& seat = seats_.at(action.replica);
-  std::size_t bytes = 0;
-  for (const RequestId id : action.requests) bytes += requests_.at(id).inputs.bytes().size();
-  batch.values.reserve(bytes);
-  const Instant now = clock_.now();
-  for (const RequestId id : action.requests) {
-    Waiting& request = requests_.at(id);
-    const auto values = request.inputs.bytes();
-    batch.values.insert(batch.values.end(), values.begin(), values.end());
-    batch.rows.push_back(request.inputs.shape()[0]);
-    batch.deadlines.push_back((request.deadline + seat.clock_offset).count());
-    if (std::exchange(request.sent, true)) {
-      metrics_->retries->add();
-    } else {
-      metrics_->queue_wait->observe(to_seconds(now - request.arrived));
-    }
-  }
+  const BatchInput batch = book_.batch_of(action, seat.clock_offset, 0);
   seat.handle.call<&Replica::predict>(batch).then([me = shared_from_this(), action, version = seat.version,
                                                    rows = batch.rows](Result<BatchOutput> output) {
     const auto shared = std::make_shared<Result<BatchOutput>>(std::move(output));  // work is copied
@@ -265,50 +187,65 @@ void Deployment::obey(const SendBatch& action) {
 void Deployment::batch_done(const SendBatch& sent, VersionId version, const std::vector<std::int64_t>& rows,
                             Result<BatchOutput> result) {
   if (!result && is_lost(result.error())) return died(sent.replica, result.error().message());
-  BatchDone done{sent.replica, sent.batch, {}, {}};
-  if (!result) {
-    log(LogLevel::kWarning, parts_.name + ": replica " + std::to_string(sent.replica) +
-                                " failed at a batch: " + result.error().message());
-    done.verdicts.assign(
-        sent.requests.size(),
-        {Verdict::What::kThrew, "its replica failed at its batch: the server's log says why"});
-    return step(done);
-  }
-  const auto output = std::make_shared<const BatchOutput>(*std::move(result));
-  const std::size_t row_bytes = bytes_of(output->dtype, output->row_shape);
-  std::int64_t all_rows = 0;
-  std::size_t at = 0;
-  returned_.assign(sent.requests.size(), {{}, version, {}});
-  for (std::size_t i = 0; i < sent.requests.size() && output->verdicts.size() == rows.size(); ++i) {
-    if (output->verdicts[i].what != Verdict::What::kAnswered) continue;
-    const std::size_t bytes = static_cast<std::size_t>(rows[i]) * row_bytes;
-    if (at + bytes > output->values.size()) return step(done);  // no answer to any of them
-    data::Shape shape{rows[i]};
-    shape.insert(shape.end(), output->row_shape.begin(), output->row_shape.end());
-    returned_[i].outputs = data::Tensor(output->dtype, std::move(shape),
-                                        std::shared_ptr<const std::byte>(output, output->values.data() + at));
-    at += bytes;
-    all_rows += rows[i];
-  }
-  metrics_->batch_rows->observe(static_cast<double>(all_rows));
-  metrics_->compute->observe(to_seconds(Duration(output->computed_ns)));
-  done.verdicts = output->verdicts;
-  done.computed = Duration(output->computed_ns);
-  step(done);
-  returned_.clear();
+  step(book_.take(sent, version, rows, std::move(result)));
+  book_.forget_outputs();
 }
 
 void Deployment::obey(const Deliver& action) {
-  const auto request = requests_.extract(action.request);
-  metrics_->answered->add();
-  metrics_->latency->observe(to_seconds(clock_.now() - request.mapped().arrived));
-  request.mapped().reply(std::move(returned_.at(action.place)));
+  book_.deliver(action);
+}
+void Deployment::obey(const Fail& action) {
+  book_.fail(action);
 }
 
-void Deployment::obey(const Fail& action) {
-  const auto request = requests_.extract(action.request);
-  metrics_->failed[static_cast<std::size_t>(action.failure)]->add();
-  request.mapped().reply({{}, 0, action});
+// Proxies.
+
+void Deployment::add_proxy(ProxyId id, const ActorHandle<Proxy>& proxy) {
+  post([me = shared_from_this(), id, proxy] {
+    me->proxies_[id] = proxy;
+    me->step(ProxyJoined{id});
+  });
+}
+
+void Deployment::remove_proxy(ProxyId id) {
+  post([me = shared_from_this(), id] {
+    if (me->proxies_.erase(id) > 0) me->step(ProxyLeft{id});
+  });
+}
+
+void Deployment::obey(const TellProxy& action) {
+  const auto proxy = proxies_.find(action.proxy);
+  if (proxy == proxies_.end()) return;
+  ProxyTold told{action.proxy,
+                 parts_.name,
+                 parts_.config.max_batch,
+                 parts_.config.batch_wait.count(),
+                 parts_.max_request_rows,
+                 parts_.setup,
+                 {},
+                 action.routes,
+                 {}};
+  {
+    const std::lock_guard lock(mutex_);
+    told.output = output_;
+  }
+  for (const auto& one : action.routes.replicas) told.replicas.push_back(seats_.at(one.replica).handle);
+  proxy->second.call<&Proxy::hear>(told).then(
+      [me = shared_from_this(), id = action.proxy](const Result<ProxyReport>& report) {
+        me->post([me, id, report] {
+          if (report) return me->step(ProxyAnswered{id, *report});
+          log(LogLevel::kInfo, me->parts_.name + ": proxy " + std::to_string(id) +
+                                   " was told nothing: " + report.error().message());
+          me->step(ProxyAnswered{id, {}});
+        });
+      });
+}
+
+void Deployment::obey(const DropProxy& action) {
+  log(LogLevel::kWarning,
+      parts_.name + ": proxy " + std::to_string(action.proxy) + " ends: " + action.reason);
+  const auto proxy = proxies_.extract(action.proxy);
+  if (!proxy.empty()) parts_.session.kill(proxy.mapped(), action.reason);
 }
 
 // Replicas.
@@ -504,6 +441,7 @@ void Deployment::end_update(VersionId version, Result<VersionId> result) {
 /// Its series go: what still comes, such as a late answer, counts nowhere.
 void Deployment::obey(const Stopped&) {
   http::Registry nowhere;
+  book_.drop_metrics();
   const std::lock_guard lock(mutex_);
   stopped_ = true;
   metrics_ = std::make_unique<Metrics>(nowhere, parts_.name);

@@ -13,7 +13,10 @@
 #include <vector>
 
 #include "actors/serve/deployment_machine.hpp"
+#include "actors/serve/front.hpp"
+#include "actors/serve/proxy.hpp"
 #include "actors/serve/replica.hpp"
+#include "actors/serve/request_book.hpp"
 #include "actors/serve/serial.hpp"
 #include "runtime/client/session.hpp"
 #include "runtime/core/condition.hpp"
@@ -21,18 +24,8 @@
 
 namespace troupe::serve {
 
-/// What came of a request.
-struct Reply {
-  data::Tensor outputs;
-  VersionId version = 0;  ///< of the weights that computed them
-  std::optional<Fail> failed;
-};
-
-/// The status that a failure is told with.
-int http_status(Failure failure);
-
 /// Thread-safe. Held by shared_ptr: calls under way hold it, too.
-class Deployment : public std::enable_shared_from_this<Deployment> {
+class Deployment final : public Front, public std::enable_shared_from_this<Deployment> {
  public:
   using Started = std::function<void(Result<ActorHandle<Replica>>)>;
   struct Parts {
@@ -45,21 +38,18 @@ class Deployment : public std::enable_shared_from_this<Deployment> {
     std::shared_ptr<const wire::Bytes> weights;  ///< of version 1
     std::size_t max_request_rows = 1024;
   };
-  using ReplyTo = std::function<void(Reply)>;
   /// The version that answers, or why it is not the one that was asked for.
   using UpdateDone = std::function<void(Result<VersionId>)>;
 
   Deployment(Parts parts, http::Registry& metrics);
-  ~Deployment();
+  ~Deployment() override;
 
   void start();
   /// Waits until the least number of replicas is ready. False after `timeout`. Throws why none comes up.
   bool wait_up(Duration timeout);
-  /// `reply` is called once, in any thread, and not at all after leave(). REQUIRES: `inputs` are [rows, ...]
-  /// of the setup's dtype and shape; an id of next_request().
-  void submit(RequestId id, data::Tensor inputs, Instant deadline, ReplyTo reply);
-  RequestId next_request() { return last_request_.fetch_add(1) + 1; }
-  void leave(RequestId id);
+  void submit(RequestId id, data::Tensor inputs, Instant deadline, ReplyTo reply) override;
+  RequestId next_request() override { return last_request_.fetch_add(1) + 1; }
+  void leave(RequestId id) override;
   /// Other weights take the place of those that answer. `done` is called once, in any thread: when no replica
   /// of the old ones is left, or when the roll-out has failed and they go on.
   void update(std::shared_ptr<const wire::Bytes> weights, UpdateDone done);
@@ -74,18 +64,20 @@ class Deployment : public std::enable_shared_from_this<Deployment> {
   /// Ends at once: what has no answer fails.
   void end();
 
-  const std::string& name() const { return parts_.name; }
-  const ReplicaSetup& setup() const { return parts_.setup; }
-  std::size_t max_request_rows() const { return parts_.max_request_rows; }
-  /// Takes requests, and a replica is there.
-  bool is_ready() const;
+  /// A proxy on another node sends requests to its replicas from here on.
+  void add_proxy(ProxyId id, const ActorHandle<Proxy>& proxy);
+  /// It is gone.
+  void remove_proxy(ProxyId id);
+
+  const std::string& name() const override { return parts_.name; }
+  const ReplicaSetup& setup() const override { return parts_.setup; }
+  std::size_t max_request_rows() const override { return parts_.max_request_rows; }
+  bool is_ready() const override;
   std::vector<int> pids() const;
   DeploymentMachine::View view() const;
-  VersionId version() const;
-  /// What its net gives for a sample, as the first replica that was ready said; its pid means nothing.
-  std::optional<ReplicaInfo> output() const;
-  /// Sets the gauges.
-  void measure();
+  VersionId version() const override;
+  std::optional<ReplicaInfo> output() const override;
+  void measure() override;
 
  private:
   struct Seat {
@@ -94,13 +86,6 @@ class Deployment : public std::enable_shared_from_this<Deployment> {
     ActorHandle<Replica> handle;
     int pid = 0;
     Duration clock_offset{};  ///< its clock minus ours
-  };
-  struct Waiting {
-    data::Tensor inputs;
-    Instant deadline{};
-    Instant arrived{};
-    ReplyTo reply;
-    bool sent = false;
   };
   struct Metrics;
 
@@ -117,6 +102,8 @@ class Deployment : public std::enable_shared_from_this<Deployment> {
   void obey(const GiveUp& action);
   void obey(const Updated& action);
   void obey(const UpdateFailed& action);
+  void obey(const TellProxy& action);
+  void obey(const DropProxy& action);
   void obey(const Stopped& action);
   void begin_update(VersionId version, UpdateDone done);
   void end_update(VersionId version, Result<VersionId> result);
@@ -138,8 +125,8 @@ class Deployment : public std::enable_shared_from_this<Deployment> {
   // In serial_ alone.
   DeploymentMachine machine_;
   std::unordered_map<ReplicaId, Seat> seats_;
-  std::unordered_map<RequestId, Waiting> requests_;
-  std::vector<Reply> returned_;  ///< to each request of the batch that the machine is told of
+  RequestBook book_;
+  std::map<ProxyId, ActorHandle<Proxy>> proxies_;
   std::map<VersionId, std::shared_ptr<const wire::Bytes>> weights_;
   VersionId last_version_ = 1;
   VersionId current_ = 1;

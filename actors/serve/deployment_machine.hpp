@@ -1,29 +1,29 @@
-/// A deployment as a pure state machine: which request goes to which replica in which batch, what is refused,
-/// tried again or given up, which replicas are started and stopped. Events in, actions out; no clock, no I/O.
-///
-/// Requests are bound late: they wait here, and a replica has at most two batches, one that it computes and
-/// one behind it. An idle replica gets what waits, at once; a busy one gets a second batch when that is full.
-/// So batches grow by load. Every request that was accepted ends in one Deliver or one Fail, unless its
-/// client leaves first.
+/// A deployment as a pure state machine: the requests of its program's own HTTP (request_router.hpp), which
+/// replicas are started and stopped, and what the proxies on other nodes are told of them. Events in, actions
+/// out; no clock, no I/O. Every request that was accepted ends in one Deliver or one Fail, unless its client
+/// leaves first.
 ///
 /// A replica has the weights of one version for its whole life, and a request is computed by one replica: no
 /// answer is of two versions. In a roll-out one replica of the new weights starts beside the others; once it
 /// is ready, replicas of the new start as those of the old end, so that as many are ready as before. It fails
 /// where a replica of the new does not come up for its weights' sake, or three of them die in a row; then
 /// those of the old come back.
+///
+/// Proxies route their requests themselves. Each is told all routes at every change and four times a second,
+/// and answers with what it holds: a replica that is not wanted any more ends when every proxy has seen that
+/// and has no batch there. A proxy that does not answer for health_timeout is dropped. Requests in a proxy
+/// outlast the absence of whoever tells it.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "actors/serve/autoscaler.hpp"
 #include "actors/serve/deployment_types.hpp"
+#include "actors/serve/request_router.hpp"
 
 namespace troupe::serve {
 
@@ -55,22 +55,11 @@ class DeploymentMachine {
   View view() const;
   /// At least the least number of replicas is ready.
   bool is_up() const;
+  DeploymentMachine(const DeploymentMachine&) = delete;
+  DeploymentMachine& operator=(const DeploymentMachine&) = delete;
 
  private:
   static constexpr Duration kScaleEvery = std::chrono::seconds(1);
-  struct Request {
-    std::int64_t rows = 0;
-    Instant deadline{};
-    Instant arrived{};
-    bool running = false;
-    bool suspect = false;  ///< a replica died with it: it goes alone, and not a third time
-  };
-  struct Batch {
-    BatchId id = 0;
-    std::vector<RequestId> requests;
-    std::int64_t rows = 0;
-    Instant sent{};
-  };
   struct Replica {
     VersionId version = 0;
     ReplicaState state = ReplicaState::kStarting;
@@ -78,7 +67,15 @@ class DeploymentMachine {
     Instant heard{};
     Instant checked{};  ///< when it was last asked whether it lives
     bool asked = false;
-    std::deque<Batch> batches;
+    /// The number of the first routes that say that it gets no more; 0: none did.
+    std::uint64_t closed_in = 0;
+  };
+  struct Proxy {
+    bool asked = false;  ///< it was told, and has not answered
+    Instant heard{};     ///< or it joined
+    Instant next{};      ///< when it is told again though nothing is new
+    std::uint64_t told = 0;
+    ProxyReport last;
   };
 
   /// Weights, and how their replicas fare.
@@ -105,10 +102,12 @@ class DeploymentMachine {
   void on_event(const ScaleAsked& event);
   void on_event(const UpdateAsked& event);
   void on_event(const UpdateCancelled& event);
+  void on_event(const ProxyJoined& event);
+  void on_event(const ProxyLeft& event);
+  void on_event(const ProxyAnswered& event);
   void on_event(const Tick& event);
 
   void excuse_own_pause();
-  void expire_requests();
   void look_after_replicas();
   void scale();
   void reconcile();
@@ -118,18 +117,21 @@ class DeploymentMachine {
   void finish_update();
   void fail_update(ErrorInfo error);
   void give_up_stuck_update();
-  void dispatch();
-  Replica* replica_for_batch(ReplicaId& id);
-  Instant hold_until() const;
-  void send(ReplicaId id, Replica& replica);
+  void make_ready(ReplicaId id, Replica& replica);
+  void make_drain(ReplicaId id, Replica& replica);
   void drop_dead(ReplicaId id, const std::string& why, bool blamed);
-  void take_back(const Batch& batch, bool begun, const std::string& why);
   void count_failure(Version& version, const std::string& why, bool blamed);
   void count_answer(const Replica& replica);
-  void end(std::unordered_map<RequestId, Request>::iterator at);
-  void fail(RequestId id, Failure failure, std::string why, Duration retry_after = {},
-            std::string inside = {});
-  void fail_all(Failure failure, const std::string& why, bool queued_alone, const std::string& inside = {});
+  void dispatch();
+  void look_after_proxies();
+  void tell_proxies();
+  void end_proxies();
+  Routes routes_now() const;
+  bool is_held(ReplicaId id, const Replica& replica) const;
+  std::int64_t rows_queued_beside(ProxyId id) const;
+  std::int64_t max_queue_beside(ProxyId id) const;
+  bool proxies_have_requests() const;
+  Instant next_of_proxies() const;
   void check_drained();
   bool is_out_of_order() const;
   std::size_t count(ReplicaState state) const;
@@ -138,8 +140,7 @@ class DeploymentMachine {
   int wanted_of_update() const;
   bool is_stuck_without(const Version& next) const;
   Version* version_of(const Replica& replica);
-  Duration time_of_queue() const;
-  Instant next_deadline(const Replica& replica) const;
+  Instant next_deadline(ReplicaId id, const Replica& replica) const;
   Instant next_wake() const;
 
   DeploymentConfig config_;
@@ -148,20 +149,18 @@ class DeploymentMachine {
   Instant wake_at_ = Instant::max();
   Actions out_;
 
-  std::unordered_map<RequestId, Request> requests_;
-  std::set<std::pair<Instant, RequestId>> deadlines_;
-  std::deque<RequestId> queue_;  ///< of requests that left it lazily
-  std::int64_t queued_rows_ = 0;
+  RequestRouter router_;
   std::map<ReplicaId, Replica> replicas_;
   ReplicaId last_replica_ = 0;
-  BatchId last_batch_ = 0;
+  std::map<ProxyId, Proxy> proxies_;
+  Routes routes_;                 ///< that proxies are told; max_queue is each one's own
+  std::uint64_t drained_in_ = 0;  ///< the number of the first routes that say that the deployment drains
 
   int wanted_ = 0;
   Version current_;
   std::optional<Version> next_;  ///< that rolls out
   bool was_up_ = false;
   bool given_up_ = false;
-  double retries_ = 0;  ///< requests that may be tried again
   Instant next_scaling_{};
   bool draining_ = false;
   Instant drained_by_{};

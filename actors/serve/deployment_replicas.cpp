@@ -47,13 +47,24 @@ void DeploymentMachine::on_event(const ReplicaUp& event) {
 void DeploymentMachine::on_event(const ReplicaReady& event) {
   const auto at = replicas_.find(event.replica);
   if (at == replicas_.end() || at->second.state != ReplicaState::kWarming) return;
-  at->second.state = ReplicaState::kReady;
+  make_ready(event.replica, at->second);
   at->second.heard = now_;
   was_up_ = was_up_ || is_up();
   if (Version* version = version_of(at->second)) version->was_ready = true;
   if (next_ && at->second.version == next_->id) next_->failing_since = now_;
   reconcile();
   dispatch();
+}
+
+void DeploymentMachine::make_ready(ReplicaId id, Replica& replica) {
+  replica.state = ReplicaState::kReady;
+  replica.closed_in = 0;
+  router_.open(id, replica.version);
+}
+void DeploymentMachine::make_drain(ReplicaId id, Replica& replica) {
+  if (replica.state != ReplicaState::kDraining) replica.closed_in = 0;
+  replica.state = ReplicaState::kDraining;
+  router_.close(id);
 }
 
 void DeploymentMachine::on_event(const ReplicaFailed& event) {
@@ -100,16 +111,15 @@ DeploymentMachine::Version* DeploymentMachine::version_of(const Replica& replica
 void DeploymentMachine::drop_dead(ReplicaId id, const std::string& why, bool blamed) {
   const auto at = replicas_.find(id);
   Version* version = at->second.state == ReplicaState::kDraining ? nullptr : version_of(at->second);
-  std::deque<Batch> batches = std::move(at->second.batches);
   replicas_.erase(at);
   out_.push_back(StopReplica{id, why});  // it may live on, out of reach
-  for (std::size_t i = batches.size(); i-- > 0;) take_back(batches[i], i == 0, why);
+  router_.lose(id, why);
   if (version != nullptr) count_failure(*version, why, blamed);
   if (next_ && next_->deaths >= kMostDeathsOfUpdate)
     fail_update({ErrorCode::kActorDied,
                  number(kMostDeathsOfUpdate) + " replicas with the new weights died in a row", why, ""});
   reconcile();
-  if (is_out_of_order()) fail_all(Failure::kUnavailable, "no replica comes up", true, why);
+  if (is_out_of_order()) router_.fail_all(Failure::kUnavailable, "no replica comes up", true, why);
   dispatch();
   check_drained();
 }
@@ -154,7 +164,7 @@ void DeploymentMachine::bring(Version& version, int wanted, bool may_start) {
   for (auto& [id, replica] : replicas_) {
     if (have >= wanted) break;
     if (replica.version != version.id || replica.state != ReplicaState::kDraining) continue;
-    replica.state = ReplicaState::kReady;
+    make_ready(id, replica);
     version.was_ready = true;
     ++have;
   }
@@ -173,7 +183,7 @@ void DeploymentMachine::stop_surplus(const Version& version, int surplus) {
       if (replica.version == version.id && replica.state == state) ids.push_back(id);
     }
     for (; surplus > 0 && !ids.empty(); ids.pop_back(), --surplus) {
-      replicas_.at(ids.back()).state = ReplicaState::kDraining;  // the youngest
+      make_drain(ids.back(), replicas_.at(ids.back()));  // the youngest
     }
   }
 }
@@ -181,13 +191,15 @@ void DeploymentMachine::stop_surplus(const Version& version, int surplus) {
 void DeploymentMachine::end_drained_replicas() {
   for (auto at = replicas_.begin(); at != replicas_.end();) {
     const Replica& replica = at->second;
-    if (replica.state != ReplicaState::kDraining || !replica.batches.empty()) {
+    if (replica.state != ReplicaState::kDraining || router_.has_batches(at->first) ||
+        is_held(at->first, replica)) {
       ++at;
       continue;
     }
     const bool replaced = next_ || replica.version != current_.id;
     out_.push_back(
         StopReplica{at->first, replaced ? "other weights took its place" : "fewer replicas are enough"});
+    router_.forget(at->first);
     at = replicas_.erase(at);
   }
 }
@@ -196,7 +208,7 @@ void DeploymentMachine::scale() {
   if (now_ < next_scaling_) return;
   next_scaling_ = now_ + kScaleEvery;
   if (draining_ || config_.replicas.min == config_.replicas.max) return;
-  const auto wanted = scaler_.wanted(wanted_, queued_rows_, now_);
+  const auto wanted = scaler_.wanted(wanted_, router_.queued_rows() + rows_queued_beside(0), now_);
   if (wanted.replicas == wanted_) return;
   current_.start_reason = wanted.reason;
   wanted_ = wanted.replicas;
@@ -217,22 +229,23 @@ void DeploymentMachine::on_event(const ScaleAsked& event) {
 }
 
 /// When a replica is late: with its start, a batch, a check, or it is time for a check.
-Instant DeploymentMachine::next_deadline(const Replica& replica) const {
+Instant DeploymentMachine::next_deadline(ReplicaId id, const Replica& replica) const {
   if (replica.state == ReplicaState::kStarting || replica.state == ReplicaState::kWarming)
     return replica.since + config_.start_timeout;
-  if (!replica.batches.empty())
-    return std::max(replica.heard, replica.batches.front().sent) + config_.health_timeout;
-  if (replica.asked) return replica.checked + config_.health_timeout;
+  if (router_.has_batches(id))
+    return std::max(replica.heard, router_.oldest_sent(id)) + config_.health_timeout;
+  // What it is asked waits behind the batches of other proxies, whose answers are heard, too.
+  if (replica.asked) return std::max(replica.heard, replica.checked) + config_.health_timeout;
   return replica.heard + config_.health_period;
 }
 
 void DeploymentMachine::look_after_replicas() {
   std::vector<ReplicaId> unready, silent;
   for (auto& [id, replica] : replicas_) {
-    if (now_ < next_deadline(replica)) continue;
+    if (now_ < next_deadline(id, replica)) continue;
     if (replica.state == ReplicaState::kStarting || replica.state == ReplicaState::kWarming) {
       unready.push_back(id);
-    } else if (!replica.batches.empty() || replica.asked) {
+    } else if (router_.has_batches(id) || replica.asked) {
       silent.push_back(id);
     } else {
       replica.asked = true;
@@ -287,7 +300,7 @@ void DeploymentMachine::finish_update() {
 void DeploymentMachine::fail_update(ErrorInfo error) {
   if (!next_) return;
   for (auto& [id, replica] : replicas_) {
-    if (replica.version == next_->id) replica.state = ReplicaState::kDraining;
+    if (replica.version == next_->id) make_drain(id, replica);
   }
   out_.push_back(UpdateFailed{std::exchange(next_, {})->id, std::move(error)});
   current_.start_reason = "the update failed";

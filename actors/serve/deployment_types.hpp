@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,6 +18,8 @@ using ReplicaId = std::uint64_t;
 using BatchId = std::uint64_t;
 /// Of a deployment's weights: 1 is what it began with.
 using VersionId = std::uint64_t;
+/// A proxy on another node than the program's, in one life of it.
+using ProxyId = std::uint64_t;
 
 /// How many replicas a deployment may have: {1, 4}, or one number.
 struct Replicas {
@@ -52,6 +55,39 @@ enum class Failure : std::uint8_t {
 inline constexpr std::size_t kFailures = 5;
 
 enum class ReplicaState : std::uint8_t { kStarting, kWarming, kReady, kDraining };
+
+/// What a proxy is told: all of it, each time, so that one that missed some misses nothing.
+struct Routes {
+  struct Replica {
+    ReplicaId replica = 0;
+    VersionId version = 0;
+    bool open = true;  ///< false: it gets no more batches, and ends when it has answered
+    bool operator==(const Replica&) const = default;
+  };
+  std::uint64_t number = 0;  ///< of this state of the replicas: a later one has a higher number
+  std::vector<Replica> replicas;
+  VersionId version = 0;    ///< of the weights that answer
+  VersionId rolls_out = 0;  ///< 0: none do
+  std::int64_t max_queue = 0;
+  bool drains = false;           ///< no new requests
+  bool ended = false;            ///< and those without an answer fail
+  bool is_out_of_order = false;  ///< no replica comes up
+  bool operator==(const Routes&) const = default;
+};
+
+/// What a proxy says to that.
+struct ProxyReport {
+  struct Computed {
+    std::int64_t rows = 0, ns = 0;
+  };
+  std::uint64_t seen = 0;  ///< the number of the routes that it keeps to
+  std::int64_t requests = 0, queued_rows = 0;
+  std::vector<ReplicaId> busy;  ///< have a batch of it
+  // Since the last report.
+  std::int64_t arrived_rows = 0;
+  std::vector<Computed> computed;  ///< batches
+  std::vector<ReplicaId> heard;    ///< answered
+};
 
 // Events.
 
@@ -93,6 +129,7 @@ struct BatchDone {
   BatchId batch = 0;
   std::vector<Verdict> verdicts;  ///< one a request, in the batch's order
   Duration computed{};
+  std::size_t credits = 0;  ///< batches that it takes from this proxy at a time; 0: as before
 };
 struct DrainAsked {
   bool at_once = false;  ///< what has no answer fails now, instead of after drain_timeout
@@ -107,9 +144,23 @@ struct UpdateAsked {
 };
 /// Ends a roll-out that is under way; the weights from before it stay.
 struct UpdateCancelled {};
+/// It can be told of the replicas.
+struct ProxyJoined {
+  ProxyId proxy = 0;
+};
+/// It is gone, with the requests that it had.
+struct ProxyLeft {
+  ProxyId proxy = 0;
+};
+/// Its answer to a TellProxy; no report: that failed.
+struct ProxyAnswered {
+  ProxyId proxy = 0;
+  std::optional<ProxyReport> report;
+};
 struct Tick {};
 using Event = std::variant<Arrived, Left, ReplicaUp, ReplicaReady, ReplicaFailed, ReplicaDied, ReplicaAlive,
-                           BatchDone, DrainAsked, ScaleAsked, UpdateAsked, UpdateCancelled, Tick>;
+                           BatchDone, DrainAsked, ScaleAsked, UpdateAsked, UpdateCancelled, ProxyJoined,
+                           ProxyLeft, ProxyAnswered, Tick>;
 
 // Actions.
 
@@ -157,9 +208,18 @@ struct UpdateFailed {
   VersionId version = 0;
   ErrorInfo error;
 };
+struct TellProxy {
+  ProxyId proxy = 0;
+  Routes routes;
+};
+/// It has not answered for too long: its process is to end.
+struct DropProxy {
+  ProxyId proxy = 0;
+  std::string reason;
+};
 /// Drained: no request is left, and every replica was stopped.
 struct Stopped {};
 using Action = std::variant<StartReplica, StopReplica, SendBatch, CheckReplica, Deliver, Fail, GiveUp,
-                            Updated, UpdateFailed, Stopped>;
+                            Updated, UpdateFailed, TellProxy, DropProxy, Stopped>;
 
 }  // namespace troupe::serve

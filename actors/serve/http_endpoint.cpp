@@ -39,7 +39,7 @@ http::Response failure_response(const Fail& failed) {
 }
 
 /// `respond` writes the outputs; the version that computed them is added.
-void submit(const std::shared_ptr<Deployment>& to, data::Tensor inputs, Instant deadline, http::Answer answer,
+void submit(const std::shared_ptr<Front>& to, data::Tensor inputs, Instant deadline, http::Answer answer,
             const std::function<http::Response(const Reply&)>& respond) {
   const RequestId id = to->next_request();
   const auto shared = std::make_shared<http::Answer>(std::move(answer));
@@ -90,7 +90,7 @@ std::string HttpEndpoint::url() const {
   return (tls_certificate_.empty() ? "http://" : "https://") + to_string(address());
 }
 
-void HttpEndpoint::add(const std::shared_ptr<Deployment>& deployment) {
+void HttpEndpoint::add(const std::shared_ptr<Front>& deployment) {
   const std::lock_guard lock(mutex_);
   if (!deployments_.emplace(deployment->name(), deployment).second)
     throw BadConfig("cannot serve '" + deployment->name() + "'",
@@ -109,12 +109,18 @@ void HttpEndpoint::remove(const std::string& name) {
   server_->drain(kFlush);
 }
 
+std::shared_ptr<ProxyFleet> HttpEndpoint::fleet(const std::function<std::shared_ptr<ProxyFleet>()>& make) {
+  const std::lock_guard lock(mutex_);
+  if (fleet_ == nullptr) fleet_ = make();
+  return fleet_;
+}
+
 bool HttpEndpoint::is_closed() const {
   const std::lock_guard lock(mutex_);
   return closed_;
 }
 
-std::shared_ptr<Deployment> HttpEndpoint::find(const std::string& name) const {
+std::shared_ptr<Front> HttpEndpoint::find(const std::string& name) const {
   const std::lock_guard lock(mutex_);
   const auto at = deployments_.find(name);
   return at == deployments_.end() ? nullptr : at->second;
@@ -135,6 +141,7 @@ bool HttpEndpoint::has_ended() const {
 
 http::Response HttpEndpoint::health() {
   const std::lock_guard lock(mutex_);
+  if (deployments_.empty()) return http::error_response(503, "nothing is served here");
   for (const auto& [name, deployment] : deployments_) {
     if (!deployment->is_ready()) return http::error_response(503, "'" + name + "' is not ready");
   }
@@ -155,13 +162,13 @@ void HttpEndpoint::handle(http::Request request, http::Answer answer) {
   if (request.path == "/metrics") return answer(reads ? measured() : not_allowed("GET"));
   if (const auto route = http::parse_kserve_path(request.path))
     return handle_kserve(*route, std::move(request), std::move(answer));
-  std::shared_ptr<Deployment> to;
+  std::shared_ptr<Front> to;
   if (request.path.starts_with(kPrefix)) {
     const auto name = http::percent_decode(std::string_view(request.path).substr(kPrefix.size()));
     if (name) to = find(*name);
   }
   if (to == nullptr && has_ended())
-    return answer(http::error_response(503, "what was served here has ended"));  // its last connections
+    return answer(http::error_response(503, "nothing is served here"));  // its last connections
   if (to == nullptr)
     return answer(http::error_response(
         404, "there is no " + request.path + ": ask " + names() + ", /v2, /healthz or /metrics"));
@@ -169,8 +176,7 @@ void HttpEndpoint::handle(http::Request request, http::Answer answer) {
   predict(to, std::move(request), std::move(answer));
 }
 
-void HttpEndpoint::predict(const std::shared_ptr<Deployment>& to, http::Request request,
-                           http::Answer answer) {
+void HttpEndpoint::predict(const std::shared_ptr<Front>& to, http::Request request, http::Answer answer) {
   const bool raw = http::wants_raw(request);
   const ReplicaSetup& setup = to->setup();
   auto inputs = http::decode_inputs(request, {setup.dtype, setup.row_shape}, to->max_request_rows());
@@ -204,8 +210,8 @@ void HttpEndpoint::handle_kserve(const http::KserveRoute& route, http::Request r
 }
 
 /// `version`: that the client asks for; empty: it takes any.
-void HttpEndpoint::infer(const std::shared_ptr<Deployment>& to, const std::string& version,
-                         http::Request request, http::Answer answer) {
+void HttpEndpoint::infer(const std::shared_ptr<Front>& to, const std::string& version, http::Request request,
+                         http::Answer answer) {
   const ReplicaSetup& setup = to->setup();
   auto asked = http::decode_kserve(request, {setup.dtype, setup.row_shape}, to->max_request_rows());
   if (!asked) return answer(http::error_response(400, asked.error().message()));

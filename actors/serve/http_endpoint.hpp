@@ -1,5 +1,5 @@
-/// Where a program's deployments are reached: POST /v1/NAME, KServe's protocol below /v2, GET /healthz, GET
-/// /metrics.
+/// Where deployments are reached, in the program that runs them or in a proxy: POST /v1/NAME, KServe's
+/// protocol below /v2, GET /healthz, GET /metrics.
 #pragma once
 
 #include <functional>
@@ -8,11 +8,14 @@
 #include <mutex>
 #include <string>
 
-#include "actors/serve/deployment.hpp"
+#include "actors/serve/front.hpp"
 #include "actors/serve/http/kserve.hpp"
+#include "runtime/http/metrics.hpp"
 #include "runtime/http/server.hpp"
 
 namespace troupe::serve {
+
+class ProxyFleet;
 
 /// Thread-safe.
 class HttpEndpoint {
@@ -25,10 +28,15 @@ class HttpEndpoint {
   ~HttpEndpoint();
 
   /// Throws BadConfig for a name that is taken here.
-  void add(const std::shared_ptr<Deployment>& deployment);
+  void add(const std::shared_ptr<Front>& deployment);
   /// Its requests get 404 from here on. Responses under way are sent to their end first where it was the
   /// last.
   void remove(const std::string& name);
+  /// http::Server's.
+  bool drain(std::chrono::milliseconds timeout) { return server_->drain(timeout); }
+
+  /// The proxies that serve the same on other nodes: those that there are, or new ones.
+  std::shared_ptr<ProxyFleet> fleet(const std::function<std::shared_ptr<ProxyFleet>()>& make);
 
   /// "http://127.0.0.1:8000"
   std::string url() const;
@@ -37,13 +45,13 @@ class HttpEndpoint {
 
  private:
   void handle(http::Request request, http::Answer answer);
-  void predict(const std::shared_ptr<Deployment>& to, http::Request request, http::Answer answer);
+  void predict(const std::shared_ptr<Front>& to, http::Request request, http::Answer answer);
   void handle_kserve(const http::KserveRoute& route, http::Request request, http::Answer answer);
-  void infer(const std::shared_ptr<Deployment>& to, const std::string& version, http::Request request,
+  void infer(const std::shared_ptr<Front>& to, const std::string& version, http::Request request,
              http::Answer answer);
   http::Response health();
   http::Response measured();
-  std::shared_ptr<Deployment> find(const std::string& name) const;
+  std::shared_ptr<Front> find(const std::string& name) const;
   bool has_ended() const;  ///< it serves nothing any more, and closes
   std::string names() const;
   bool is_closed() const;
@@ -52,7 +60,8 @@ class HttpEndpoint {
   const std::string tls_certificate_;
   mutable std::mutex mutex_;  ///< guards what follows
   bool closed_ = false;       ///< its last deployment is gone
-  std::map<std::string, std::shared_ptr<Deployment>> deployments_;
+  std::map<std::string, std::shared_ptr<Front>> deployments_;
+  std::shared_ptr<ProxyFleet> fleet_;     ///< null: nobody asked for one
   std::unique_ptr<http::Server> server_;  ///< the last to come, the first to go
 };
 

@@ -95,6 +95,7 @@ torch::Tensor Replica::compute(const torch::Tensor& input) {
 BatchOutput Replica::predict(const BatchInput& batch) {
   const MonotonicClock clock;
   const Instant begin = clock.now();
+  const std::uint32_t credits = credits_.grant(batch.proxy, begin);
   const std::size_t requests = batch.rows.size();
   std::int64_t rows = 0;
   for (const std::int64_t some : batch.rows) rows += some;
@@ -103,6 +104,7 @@ BatchOutput Replica::predict(const BatchInput& batch) {
                        data::torch_dtype(batch.dtype));
   BatchOutput result;
   result.verdicts.resize(requests);
+  result.credits = credits;
   std::vector<torch::Tensor> inputs;  // of those in time
   std::vector<std::size_t> places;    // theirs
   for (std::size_t i = 0, row = 0; i < requests; row += static_cast<std::size_t>(batch.rows[i++])) {

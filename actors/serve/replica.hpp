@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "actors/data/tensor.hpp"
+#include "actors/serve/credits.hpp"
 #include "actors/serve/deployment_types.hpp"
 #include "runtime/wire/codec.hpp"
 
@@ -22,6 +23,7 @@ struct BatchInput {
   std::vector<std::int64_t> rows;       ///< of each request
   std::vector<std::int64_t> deadlines;  ///< of each, in nanoseconds of the replica's clock
   wire::Bytes values;
+  std::uint64_t proxy = 0;  ///< who sent it; 0: the program
 };
 
 /// What came of it: the rows of the requests that were answered, one after the other.
@@ -31,6 +33,7 @@ struct BatchOutput {
   data::Shape row_shape;
   wire::Bytes values;
   std::int64_t computed_ns = 0;
+  std::uint32_t credits = 0;  ///< batches that this proxy may have here at a time
 };
 
 /// What it was started with.
@@ -73,6 +76,7 @@ class Replica {
 
   const ReplicaSetup setup_;
   wire::Bytes weights_;
+  Credits credits_;
 };
 
 }  // namespace troupe::serve

@@ -6,6 +6,7 @@
 #include "actors/serve/control.hpp"
 #include "actors/serve/http/raw_tensor.hpp"
 #include "actors/serve/http_endpoint.hpp"
+#include "actors/serve/proxy_fleet.hpp"
 #include "actors/train/api/interrupts.hpp"
 
 namespace troupe::serve {
@@ -115,6 +116,7 @@ struct Served::State final : Controlled {
   }
   std::shared_ptr<Deployment> deployment;
   std::shared_ptr<HttpEndpoint> endpoint;
+  std::shared_ptr<ProxyFleet> fleet;  ///< null: it is served by this program alone
   std::weak_ptr<const void> session_life;
   std::optional<train::Interrupts> interrupts;
   std::string url;
@@ -185,6 +187,7 @@ struct Served::State final : Controlled {
       while (!deployment->wait_stopped(kLook) && MonotonicClock().now() < latest) {
       }
     }
+    if (fleet && !session_life.expired()) fleet->remove(deployment->name());
     endpoint->remove(deployment->name());
     endpoint.reset();
     stopped = true;
@@ -207,6 +210,15 @@ std::string Served::url() const {
 }
 int Served::port() const {
   return state_->port;
+}
+std::vector<std::string> Served::urls() const {
+  std::vector<std::string> urls{state_->url};
+  if (state_->fleet) {
+    const auto others = state_->fleet->urls();
+    urls.insert(urls.end(), others.begin(), others.end());
+  }
+  for (auto& url : urls) url += "/v1/" + state_->deployment->name();
+  return urls;
 }
 std::vector<int> Served::pids() const {
   return state_->deployment->pids();
@@ -286,6 +298,13 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
   const auto deployment = std::make_shared<Deployment>(std::move(parts), state->endpoint->metrics());
   state->endpoint->add(deployment);
   state->deployment = deployment;
+  if (options.on_every_node) {
+    const ProxyListen listen{options.host, static_cast<std::uint16_t>(options.port), options.tls_certificate,
+                             options.tls_key};
+    state->fleet =
+        state->endpoint->fleet([&] { return std::make_shared<ProxyFleet>(Session(session), listen); });
+    state->fleet->add(deployment);
+  }
   Served served(std::move(state));
   deployment->start();
   while (!deployment->wait_up(kLook)) {

@@ -29,13 +29,16 @@ struct ServeOptions {
   Replicas replicas{};             ///< {least, most}, or one number; each is a process
   std::string host = "127.0.0.1";  ///< where HTTP listens; deployments of one program may share it
   int port = 8000;                 ///< 0: any free one, of this deployment alone
-  std::string tls_certificate{};   ///< PEM files: HTTPS with this certificate, and its chain, ...
-  std::string tls_key{};           ///< ... and its key
-  std::int64_t max_batch = 64;     ///< most rows of one forward
-  std::int64_t max_queue = 1024;   ///< rows that may wait: 429 above, and for a request that has more 400
-  Duration batch_wait{0};          ///< an idle replica waits so long for a batch to fill
-  double cpus = 0;                 ///< that a replica reserves on its node
-  int threads = 1;                 ///< intra-op threads of a replica
+  /// HTTP listens on each other node of the cluster, too, on the same host and port (0: any free one there)
+  /// with its own TLS files of these names; those proxies send requests straight to the replicas.
+  bool on_every_node = false;
+  std::string tls_certificate{};  ///< PEM files: HTTPS with this certificate, and its chain, ...
+  std::string tls_key{};          ///< ... and its key
+  std::int64_t max_batch = 64;    ///< most rows of one forward
+  std::int64_t max_queue = 1024;  ///< rows that may wait: 429 above, and for a request that has more 400
+  Duration batch_wait{0};         ///< an idle replica waits so long for a batch to fill
+  double cpus = 0;                ///< that a replica reserves on its node
+  int threads = 1;                ///< intra-op threads of a replica
   Duration start_timeout = std::chrono::seconds(120);    ///< until a replica is ready
   Duration health_timeout = std::chrono::seconds(30);    ///< no answer for so long: it hangs, and is killed
   Duration drain_timeout = std::chrono::seconds(20);     ///< for what was accepted before stop() or Ctrl-C
@@ -71,6 +74,8 @@ class Served {
   /// "http://127.0.0.1:8000/v1/digits"
   std::string url() const;
   int port() const;
+  /// The same of every proxy that listens (on_every_node): this program's first.
+  std::vector<std::string> urls() const;
   /// Until SIGINT or SIGTERM, or stop() in another thread; then as stop(). Returns the signal, or 0.
   int wait();
   /// The outputs of these samples, [rows, ...], without HTTP: a torch::Tensor is one, and takes one. Waits.

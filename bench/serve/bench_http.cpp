@@ -60,20 +60,7 @@ class Client {
  public:
   Client(int port, std::size_t connections, const std::string& request) : request_(request) {
     epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
-    for (std::size_t i = 0; i < connections; ++i) {
-      Connection& made = connections_.emplace_back();
-      made.fd = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      sockaddr_in to{};
-      to.sin_family = AF_INET;
-      to.sin_port = htons(static_cast<std::uint16_t>(port));
-      to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      if (::connect(made.fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) fail("connect");
-      const int on = 1;
-      ::setsockopt(made.fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-      epoll_event event{.events = EPOLLIN, .data = {.u64 = i}};
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, made.fd.get(), &event);
-      free_.push_back(i);
-    }
+    for (std::size_t i = 0; i < connections; ++i) free_.push_back(connect(port));
   }
 
   /// Each connection asks again as soon as it is answered.
@@ -86,6 +73,24 @@ class Client {
     while (under_way_ > 0 && !answered(milliseconds(5000)).empty()) {
     }
     return figures("closed, " + std::to_string(connections_.size()) + " connections");
+  }
+
+  /// The same, and each request on a connection of its own.
+  static Figures new_connections(int port, std::size_t at_a_time, std::string request, double seconds) {
+    request.insert(request.find("\r\n") + 2, "Connection: close\r\n");
+    Client all(port, 0, request);
+    all.begin(seconds);
+    for (std::size_t i = 0; i < at_a_time; ++i) all.send(all.connect(port), all.clock_.now());
+    while (all.under_way_ > 0) {
+      const std::vector<std::size_t> done = all.answered(milliseconds(5000));
+      if (done.empty()) fail("no answer for 5 s");
+      for (const std::size_t i : done) {
+        all.connections_[i].fd = {};
+        all.free_.push_back(i);
+        if (all.clock_.now() < all.end_) all.send(all.connect(port), all.clock_.now());
+      }
+    }
+    return all.figures("a connection a request, " + std::to_string(at_a_time) + " at a time");
   }
 
   /// `rate` a second, as they are due.
@@ -128,6 +133,28 @@ class Client {
     lags_.clear();
     began_ = freed_ = clock_.now();
     end_ = began_ + Duration(static_cast<std::int64_t>(seconds * 1e9));
+  }
+
+  /// Where a closed one was, if there is one. Returns its index.
+  std::size_t connect(int port) {
+    if (free_.empty() || connections_[free_.back()].fd) {
+      connections_.emplace_back();
+      free_.push_back(connections_.size() - 1);
+    }
+    const std::size_t i = free_.back();
+    free_.pop_back();
+    Connection& made = connections_[i];
+    made.fd = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<std::uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(made.fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) fail("connect");
+    const int on = 1;
+    ::setsockopt(made.fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = i}};
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, made.fd.get(), &event);
+    return i;
   }
 
   void send(std::size_t i, Instant due) {
@@ -240,6 +267,7 @@ void run(const Options& options) {
     print(figures, json);
     most = std::max(most, figures.per_s);
   }
+  print(Client::new_connections(port, 64, request, options.seconds), json);
   for (const double share : {0.5, 0.7, 0.9}) {
     Client client(port, 64, request);
     print(client.open_loop(options.seconds, share * most), json);

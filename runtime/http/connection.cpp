@@ -155,11 +155,13 @@ Connection::Connection(Loop& loop, Socket socket)
       parser_({shared_.options.max_header_bytes, shared_.options.max_body_bytes}),
       in_(shared_.options.max_header_bytes + kReadBytes) {
   if (shared_.tls) tls_ = std::make_unique<asio::ssl::stream<Socket&>>(socket_, *shared_.tls);
+  ++loop_.open;
   ++shared_.connections;
 }
 
 Connection::~Connection() {
   account(0);
+  --loop_.open;
   const std::lock_guard lock(shared_.mutex);
   if (--shared_.connections == 0) shared_.closed.notify_all();
 }

@@ -63,7 +63,8 @@ struct Loop : std::enable_shared_from_this<Loop> {
 
   std::shared_ptr<Shared> shared;
   std::unordered_set<std::shared_ptr<Connection>> connections;  ///< open ones
-  std::string date;                                             ///< "Date: ...\r\n", of this second
+  std::atomic<std::size_t> open{0};  ///< of them, and of those on their way here: any thread may ask
+  std::string date;                  ///< "Date: ...\r\n", of this second
   std::uint64_t id_seed, ids = 0;
   // Last: it is destroyed first, with every handler that holds a connection.
   asio::io_context io{1};

@@ -1,6 +1,7 @@
 #include "runtime/http/server.hpp"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -86,22 +87,33 @@ asio::ssl::context tls_of(const ServerOptions& options) {
 
 }  // namespace
 
+/// A loop's own listening socket, in its thread. All of a server share its port (SO_REUSEPORT): the kernel
+/// deals connections out among them.
+struct Listener {
+  explicit Listener(Loop& its_loop) : loop(its_loop), acceptor(its_loop.io), retry(its_loop.io) {}
+  Loop& loop;
+  Acceptor acceptor;
+  asio::steady_timer retry;
+};
+
 struct Server::State {
   State(ServerOptions options, Handler handler);
   ~State();
   void listen();
-  void accept();
-  Loop& next_loop() { return *loops[next++ % loops.size()]; }
+  void accept(Listener& on);
+  Loop& loop_for_next(Listener& on);
   void take(Socket socket, Loop& loop);
   void stop_accepting();
+  void stop_accepting_on(Listener& on);
   /// Runs `work` in every loop's thread, and waits for it. False: some thread hangs in the handler.
-  bool in_every_loop(void (Loop::*work)());
+  bool in_every_loop(const std::function<void(std::size_t loop)>& work);
+  bool cut_off_all() {
+    return in_every_loop([this](std::size_t loop) { loops[loop]->cut_off_all(); });
+  }
 
   std::shared_ptr<Shared> shared = std::make_shared<Shared>();
   std::vector<std::shared_ptr<Loop>> loops;
-  std::unique_ptr<Acceptor> acceptor;  ///< in the thread of the first loop
-  std::unique_ptr<asio::steady_timer> retry;
-  std::size_t next = 0;  ///< the loop of the next connection
+  std::vector<std::unique_ptr<Listener>> listeners;  ///< one a loop
   Endpoint address;
   std::vector<std::thread> threads;
 };
@@ -118,50 +130,69 @@ Server::State::State(ServerOptions options, Handler handler) {
   if (count == 0) count = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   for (int i = 0; i < count; ++i) loops.push_back(std::make_shared<Loop>(shared));
   listen();
-  accept();
+  for (const auto& listener : listeners) accept(*listener);
   for (const auto& loop : loops) threads.push_back(start_quiet_thread([loop = loop.get()] { loop->run(); }));
 }
 
 Server::State::~State() {
   stop_accepting();
-  if (in_every_loop(&Loop::cut_off_all)) shared->wait_until_closed(kCloseTimeout);
+  if (cut_off_all()) shared->wait_until_closed(kCloseTimeout);
   for (const auto& loop : loops) loop->io.stop();
   for (auto& thread : threads) thread.join();
-  retry.reset();
-  acceptor.reset();
+  listeners.clear();
   loops.clear();  // an Answer that is being given may hold one a moment longer
   shared->handler = nullptr;
 }
 
 void Server::State::listen() {
+  using ReusePort = asio::detail::socket_option::boolean<SOL_SOCKET, SO_REUSEPORT>;
   const ServerOptions& options = shared->options;
-  const tcp::endpoint endpoint(address_of(options.host), options.port);
-  boost::system::error_code ec;
-  acceptor = std::make_unique<Acceptor>(loops.front()->io);
-  retry = std::make_unique<asio::steady_timer>(loops.front()->io);
-  acceptor->open(endpoint.protocol(), ec);
-  if (!ec) ::fcntl(acceptor->native_handle(), F_SETFD, FD_CLOEXEC);
-  // Not kept waiting by closed connections of the server before; one that listens is still found.
-  if (!ec) acceptor->set_option(asio::socket_base::reuse_address(true), ec);
-  if (!ec) acceptor->bind(endpoint, ec);
-  if (!ec) acceptor->listen(asio::socket_base::max_listen_connections, ec);
-  if (!ec) acceptor->non_blocking(true, ec);
-  if (ec) cannot_listen(options, ec);
-  const tcp::endpoint real = acceptor->local_endpoint();
-  address = {real.address().to_string(), real.port()};
+  tcp::endpoint endpoint(address_of(options.host), options.port);
+  for (const auto& loop : loops) {
+    auto& acceptor = listeners.emplace_back(std::make_unique<Listener>(*loop))->acceptor;
+    const bool is_first = listeners.size() == 1;
+    boost::system::error_code ec;
+    acceptor.open(endpoint.protocol(), ec);
+    if (!ec) ::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC);
+    // Not kept waiting by closed connections of the server before; one that listens is still found.
+    if (!ec) acceptor.set_option(asio::socket_base::reuse_address(true), ec);
+    // The first binds without SO_REUSEPORT: with it, it would share the port of another program of this user.
+    if (!ec && !is_first) acceptor.set_option(ReusePort(true), ec);
+    if (!ec) acceptor.bind(endpoint, ec);
+    if (!ec && is_first) acceptor.set_option(ReusePort(true), ec);
+    if (!ec) acceptor.non_blocking(true, ec);
+    if (!ec && is_first) endpoint = acceptor.local_endpoint(ec);  // the others share its port
+    if (ec) cannot_listen(options, ec);
+  }
+  for (const auto& listener : listeners) {
+    boost::system::error_code ec;
+    listener->acceptor.listen(asio::socket_base::max_listen_connections, ec);
+    if (ec) cannot_listen(options, ec);
+  }
+  address = {endpoint.address().to_string(), endpoint.port()};
 }
 
-void Server::State::accept() {
-  Loop& loop = next_loop();
-  acceptor->async_accept(loop.io, [this, &loop](const boost::system::error_code& ec, Socket socket) {
+/// Its own, unless another has fewer connections: the kernel deals them out by a hash, and some live for
+/// long.
+Loop& Server::State::loop_for_next(Listener& on) {
+  Loop* fewest = &on.loop;
+  for (const auto& loop : loops) {
+    if (loop->open < fewest->open) fewest = loop.get();
+  }
+  return *fewest;
+}
+
+void Server::State::accept(Listener& on) {
+  Loop& loop = loop_for_next(on);
+  on.acceptor.async_accept(loop.io, [this, &on, &loop](const boost::system::error_code& ec, Socket socket) {
     if (!ec) take(std::move(socket), loop);
-    if (ec == asio::error::operation_aborted || !acceptor->is_open()) return;
-    if (!ec || ec == asio::error::connection_aborted) return accept();
+    if (ec == asio::error::operation_aborted || !on.acceptor.is_open()) return;
+    if (!ec || ec == asio::error::connection_aborted) return accept(on);
     log(LogLevel::kWarning,
         "http: cannot accept a connection: " + ec.message());  // too many files: they may close
-    retry->expires_after(milliseconds(100));
-    retry->async_wait([this](const boost::system::error_code& stopped) {
-      if (!stopped && acceptor->is_open()) accept();
+    on.retry.expires_after(milliseconds(100));
+    on.retry.async_wait([this, &on](const boost::system::error_code& stopped) {
+      if (!stopped && on.acceptor.is_open()) accept(on);
     });
   });
 }
@@ -179,28 +210,36 @@ void Server::State::take(Socket socket, Loop& loop) {
 }
 
 void Server::State::stop_accepting() {
-  std::promise<void> done;
-  asio::post(loops.front()->io, [this, &done] {
-    boost::system::error_code ec;
-    // Those that the kernel has accepted would be reset.
-    while (acceptor->is_open() && !ec) {
-      Loop& loop = next_loop();
-      Socket socket = acceptor->accept(loop.io, ec);
-      if (!ec) take(std::move(socket), loop);
-    }
-    retry->cancel();
-    acceptor->close(ec);
-    done.set_value();
-  });
-  done.get_future().wait();
+  std::vector<std::future<void>> stopped;
+  for (const auto& listener : listeners) {
+    const auto done = std::make_shared<std::promise<void>>();
+    stopped.push_back(done->get_future());
+    asio::post(listener->loop.io, [this, &on = *listener, done] {
+      stop_accepting_on(on);
+      done->set_value();
+    });
+  }
+  for (auto& one : stopped) one.wait();
 }
 
-bool Server::State::in_every_loop(void (Loop::*work)()) {
+void Server::State::stop_accepting_on(Listener& on) {
+  boost::system::error_code ec;
+  // Those that the kernel has accepted would be reset.
+  while (on.acceptor.is_open() && !ec) {
+    Loop& loop = loop_for_next(on);
+    Socket socket = on.acceptor.accept(loop.io, ec);
+    if (!ec) take(std::move(socket), loop);
+  }
+  on.retry.cancel();
+  on.acceptor.close(ec);
+}
+
+bool Server::State::in_every_loop(const std::function<void(std::size_t loop)>& work) {
   const auto left = std::make_shared<std::atomic<std::size_t>>(loops.size());
   const auto done = std::make_shared<std::promise<void>>();
-  for (const auto& loop : loops) {
-    asio::post(loop->io, [loop = loop.get(), work, left, done] {
-      (loop->*work)();
+  for (std::size_t i = 0; i < loops.size(); ++i) {
+    asio::post(loops[i]->io, [work, i, left, done] {
+      work(i);
       if (--*left == 0) done->set_value();
     });
   }
@@ -232,10 +271,10 @@ bool Server::drain(milliseconds timeout) {
   Shared& shared = *state_->shared;
   shared.draining = true;
   state_->stop_accepting();
-  state_->in_every_loop(&Loop::begin_drain);
+  state_->in_every_loop([this](std::size_t loop) { state_->loops[loop]->begin_drain(); });
   if (shared.wait_until_closed(timeout)) return true;
   const std::uint64_t before = shared.cut_off;
-  if (!state_->in_every_loop(&Loop::cut_off_all)) return false;
+  if (!state_->cut_off_all()) return false;
   return shared.cut_off == before;
 }
 

@@ -9,6 +9,7 @@
 #include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <tuple>
 
 #include "actors/checkpoint/safetensors.hpp"
 #include "actors/serve/serve.hpp"
@@ -53,14 +54,17 @@ struct Classes {
   }
 };
 
-/// Answers what no tensor of ours is where a sample says so, and ends its process at kDies.
+/// Answers what no tensor of ours is where a sample says so, hangs at 93, and ends its process at kDies.
 struct Odd {
   Net model() const { return Net(); }
   data::FieldSpec input() const { return {.shape = {4}}; }
   torch::Tensor predict(Net& net, const torch::Tensor& input) const {
     const float most = input.max().item<float>();
     if (most == kDies) ::_exit(1);
+    while (most == 93) ::pause();
     const torch::Tensor output = net->forward(input.clamp(-1, 1));
+    if (most == 94) return output + torch::empty({std::int64_t{1} << 45}).sum();
+    if (most == 95) return output.narrow(0, 0, output.size(0) - 1);
     if (most == 97) return output.to_sparse();
     if (most == 98) return torch::complex(output, output);
     return output;
@@ -187,14 +191,19 @@ TEST_CASE("an output that cannot be sent fails its own request alone, and client
     for (auto& one : asked) answers.push_back(one.get());
     return answers;
   };
-  for (const auto& [sample, why] : {std::pair{"97", "layout is Sparse"}, std::pair{"98", "ComplexFloat"}}) {
+  const int replica = served.pids().at(0);
+  for (const auto& [sample, what, why] :
+       {std::tuple{"97", "the net's output cannot be sent", "layout is Sparse"},
+        {"98", "the net's output cannot be sent", "ComplexFloat"},
+        {"95", "the net's output is of another number of samples", "return a row for each sample"},
+        {"94", "the net", "memory"}}) {
     const auto answers = ask_together(sample);
     CHECK(answers[0].status == 200);
     CHECK(answers[2].status == 200);
     CHECK(answers[1].status == 500);
-    CHECK_THAT(answers[1].body.value("error", ""),
-               Contains("the net's output cannot be sent") && Contains(why));
+    CHECK_THAT(answers[1].body.value("error", ""), Contains(what) && Contains(why));
   }
+  CHECK(served.pids() == std::vector{replica});  // it outlived all of that
 
   const Asked died = ask(served.url(), R"({"inputs": [[1, 2, 3, 666], [1, 2, 3, 1], [1, 2, 3, 1]]})");
   CHECK(died.status == 500);
@@ -219,11 +228,26 @@ TEST_CASE("an output that cannot be sent fails its own request alone, and client
   const std::string metrics = http::RawClient(served.port()).ask(http::get("/metrics")).body;
   CHECK(http::problems_of_exposition(metrics) == "");
   CHECK(http::promtool_on(metrics) == "");
-  CHECK_THAT(metrics, Contains("troupe_serve_requests_total{code=\"500\",deployment=\"odd\"} 3\n"));
+  CHECK_THAT(metrics, Contains("troupe_serve_requests_total{code=\"500\",deployment=\"odd\"} 5\n"));
 
   CHECK_THROWS_WITH(served.update(wire::Bytes{}), Contains("empty") && !Contains("return_weights"));
   CHECK_THROWS_WITH(served.update(train::RunResult{}), Contains("return_weights"));
   CHECK_THROWS_AS(served.update(train::Snapshot{}), BadConfig);
+}
+
+TEST_CASE("a net that hangs costs its own request alone", "[serving]") {
+  auto session = init(0, nullptr);
+  const auto served = serve::run(session, "odd", Odd{}, weights_of(Net()),
+                                 {.replicas = 2, .port = 0, .max_batch = 1, .health_timeout = 2s});
+  auto hangs =
+      std::async(std::launch::async, [&] { return ask(served.url(), R"({"inputs": [[1, 2, 3, 93]]})"); });
+  int answered = 0;
+  while (hangs.wait_for(0s) != std::future_status::ready)
+    answered += ask(served.url(), R"({"inputs": [[1, 2, 3, 4]]})").status == 200 ? 1 : -1000;
+  CHECK(answered > 0);
+  const Asked hung = hangs.get();
+  CHECK(hung.status == 500);
+  CHECK(hung.body.value("error", "") == "two replicas died while they computed it");
 }
 
 TEST_CASE("a port that somebody else has is told", "[serving]") {

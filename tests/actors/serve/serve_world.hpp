@@ -94,6 +94,8 @@ class ServeWorld {
   void obey(const GiveUp& action);
   void obey(const Updated& action);
   void obey(const UpdateFailed& action);
+  void obey(const TellProxy&) { rule(false, "a proxy is told something, and there is none"); }
+  void obey(const DropProxy&) { rule(false, "a proxy is dropped, and there is none"); }
   void obey(const Stopped& action);
   void change_weights();
   void compute(ReplicaId id);

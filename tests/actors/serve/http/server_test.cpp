@@ -4,7 +4,10 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <condition_variable>
+#include <cstdlib>
 #include <future>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -171,6 +174,30 @@ TEST_CASE("one connection too many is told so") {
   CHECK(first.ask(get("/")).status == 200);
 }
 
+// Each thread listens for itself, and the kernel deals connections out by a hash: of a few that live for long
+// one thread had most.
+TEST_CASE("connections are shared out over the threads") {
+  ServerOptions options = small();
+  options.threads = 4;
+  std::mutex mutex;
+  std::map<std::thread::id, int> requests;
+  Server server(options, [&](Request, Answer answer) {
+    {
+      const std::lock_guard lock(mutex);
+      ++requests[std::this_thread::get_id()];
+    }
+    answer({});
+  });
+  constexpr int kClients = 300;
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.push_back(std::make_unique<RawClient>(server.address().port));
+    REQUIRE(clients.back()->ask(get("/")).status == 200);
+  }
+  CHECK(requests.size() == 4);
+  for (const auto& [thread, count] : requests) CHECK(std::abs(count - kClients / 4) <= 4);
+}
+
 TEST_CASE("slow and silent clients are let go") {
   ServerOptions options = small();
   options.read_timeout = options.write_timeout = options.idle_timeout = 200ms;
@@ -286,6 +313,52 @@ TEST_CASE("a client that goes on sending what was refused is not read on and on"
   while (sent < (std::size_t{128} << 20) && client.send(chunk)) sent += chunk.size();
   CHECK(sent < (std::size_t{32} << 20));  // most of it in the kernel
   CHECK(client.read().status == 413);
+}
+
+TEST_CASE("a head without end is refused at its limit, and not read on") {
+  Server server(small(), echo);
+  RawClient client(server.address().port);
+  REQUIRE(client.send("GET / HTTP/1.1\r\nHost: a\r\nX: "));
+  const std::string more(1 << 16, 'a');
+  std::size_t sent = 0;
+  while (sent < (std::size_t{1} << 30) && client.send(more)) sent += more.size();
+  CHECK(sent < (std::size_t{32} << 20));  // most of it in the kernel
+  CHECK(client.read().status == 431);
+  CHECK(RawClient(server.address().port).ask(get("/")).status == 200);
+}
+
+// What is left of clients that are gone without a word, as after a power cut.
+TEST_CASE("half-open connections are let go, and others get their place") {
+  ServerOptions options = small();
+  options.max_connections = 6;
+  options.read_timeout = options.idle_timeout = 300ms;
+  Server server(options, echo);
+  std::vector<std::unique_ptr<RawClient>> gone;
+  for (const std::string said : {"", "G", "GET / HTTP/1.1\r\nHo",
+                                 "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n1", "", "GET"}) {
+    gone.push_back(std::make_unique<RawClient>(server.address().port));
+    REQUIRE(gone.back()->send(said));
+  }
+  const auto end = std::chrono::steady_clock::now() + 20s;
+  int status = 0;
+  while ((status = RawClient(server.address().port).ask(get("/")).status) != 200 &&
+         std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
+  CHECK(status == 200);
+}
+
+TEST_CASE("TLS files that cannot be read, or are none, are told by name") {
+  for (const std::string file : {"/no/such/file", "/", "/dev/null"}) {
+    ServerOptions options = small();
+    options.tls_certificate = options.tls_key = file;
+    try {
+      Server server(options, echo);
+      FAIL("it serves with '" << file << "'");
+    } catch (const BadConfig& error) {
+      CHECK(error.info().why.find("'" + file + "' is no certificate") != std::string::npos);
+      CHECK(error.info().todo.find("PEM") != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("ids and deadlines travel") {

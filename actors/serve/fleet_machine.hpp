@@ -1,0 +1,54 @@
+/// Which nodes have a proxy: one each, started again where it dies. Pure.
+#pragma once
+
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "actors/serve/deployment_types.hpp"
+#include "runtime/wire/address.hpp"
+
+namespace troupe::serve {
+
+struct StartProxy {
+  NodeId node;
+  ProxyId proxy = 0;
+};
+struct StopProxy {
+  ProxyId proxy = 0;
+  std::string reason;
+};
+using FleetAction = std::variant<StartProxy, StopProxy>;
+
+/// Not thread-safe. `now` never goes back.
+class FleetMachine {
+ public:
+  explicit FleetMachine(const train::RestartPolicy& restart = {}) : restart_(restart) {}
+
+  /// The nodes that there are. REQUIRES: called about once a second.
+  std::vector<FleetAction> nodes(const std::vector<NodeId>& there, Instant now);
+  void listens(ProxyId proxy, Instant now);
+  /// It did not start, or died.
+  void failed(ProxyId proxy, Instant now);
+  /// Its node drains: it ends, and no other starts there. `stays`: it does not any more.
+  void leaves(ProxyId proxy, bool stays);
+  /// It is one that nobody has ended.
+  bool is_wanted(ProxyId proxy) const;
+
+ private:
+  struct Place {
+    ProxyId proxy = 0;  ///< 0: none
+    bool listens = false, leaves = false;
+    Instant since{};  ///< it listens
+    int failures = 0;
+    Instant not_before{};
+  };
+  Place* place_of(ProxyId proxy);
+
+  train::RestartPolicy restart_;
+  std::map<NodeId, Place> places_;
+  ProxyId last_ = 0;
+};
+
+}  // namespace troupe::serve

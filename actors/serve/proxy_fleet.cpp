@@ -1,0 +1,173 @@
+#include "actors/serve/proxy_fleet.hpp"
+
+#include <utility>
+
+#include "runtime/core/log.hpp"
+#include "runtime/wire/messages.hpp"
+
+namespace troupe::serve {
+namespace {
+
+constexpr Duration kLookEvery = std::chrono::seconds(1);
+/// For the responses of a proxy that ends with its deployments.
+constexpr Duration kFlush = std::chrono::seconds(6);
+/// For those of one whose node drains.
+constexpr std::int64_t kDrainMs = 20'000;
+
+}  // namespace
+
+void ProxyFleet::add(const std::shared_ptr<Deployment>& deployment) {
+  bool begins = false;
+  {
+    const std::lock_guard lock(mutex_);
+    deployments_[deployment->name()] = deployment;
+    runs_ = true;
+    begins = !std::exchange(looks_, true);
+    for (const auto& [id, seat] : seats_) {
+      if (!seat.url.empty()) deployment->add_proxy(id, seat.handle);
+    }
+  }
+  if (begins) look_at_nodes();
+}
+
+void ProxyFleet::remove(const std::string& name) {
+  std::vector<Future<void>> removed;
+  std::map<ProxyId, Seat> ending;
+  {
+    const std::lock_guard lock(mutex_);
+    if (deployments_.erase(name) == 0) return;
+    for (const auto& [id, seat] : seats_) {
+      if (!seat.url.empty()) removed.push_back(seat.handle.call<&Proxy::remove>(name));
+    }
+    if (deployments_.empty()) {
+      runs_ = false;
+      ending = std::exchange(seats_, {});
+    }
+  }
+  const Instant latest = clock_.now() + kFlush;
+  for (const auto& one : removed) (void)one.wait(std::max<Duration>(latest - clock_.now(), Duration{0}));
+  for (const auto& [id, seat] : ending) {
+    if (seat.handle) session_.kill(seat.handle, "nothing is served any more");
+  }
+}
+
+std::vector<std::string> ProxyFleet::urls() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> urls;
+  for (const auto& [id, seat] : seats_) {
+    if (!seat.url.empty()) urls.push_back(seat.url);
+  }
+  return urls;
+}
+
+/// Without the head there is no answer, and everything stays as it is.
+void ProxyFleet::look_at_nodes() {
+  const Future<wire::NodesAnswer> answer(session_.process().nodes());
+  answer.then([weak = weak_from_this()](const Result<wire::NodesAnswer>& found) {
+    const auto me = weak.lock();
+    if (!me) return;
+    if (found) {
+      std::vector<NodeId> nodes;
+      for (const auto& node : found->nodes) {
+        if (!node.gateway && node.id != me->session_.node()) nodes.push_back(node.id);
+      }
+      me->nodes_seen(nodes);
+    }
+    me->session_.process().later(kLookEvery, [weak] {
+      const auto still = weak.lock();
+      if (!still) return;
+      {
+        const std::lock_guard lock(still->mutex_);
+        still->looks_ = still->runs_;
+        if (!still->looks_) return;
+      }
+      still->look_at_nodes();
+    });
+  });
+}
+
+void ProxyFleet::nodes_seen(const std::vector<NodeId>& nodes) {
+  std::vector<FleetAction> actions;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!runs_) return;
+    actions = machine_.nodes(nodes, clock_.now());
+  }
+  for (const auto& action : actions) {
+    if (const auto* starts = std::get_if<StartProxy>(&action)) start(*starts);
+    if (const auto* stops = std::get_if<StopProxy>(&action)) stop(stops->proxy, stops->reason);
+  }
+}
+
+void ProxyFleet::start(const StartProxy& action) {
+  const ActorOptions options{.isolated = true, .node = action.node, .label = "proxy"};
+  session_.spawn_async<Proxy>(options, listen_)
+      .then([weak = weak_from_this(), session = session_,
+             id = action.proxy](const Result<ActorHandle<Proxy>>& proxy) {
+        if (const auto me = weak.lock()) return me->started(id, proxy);
+        if (proxy) session.kill(*proxy, "nothing is served any more");
+      });
+}
+
+void ProxyFleet::started(ProxyId id, const Result<ActorHandle<Proxy>>& proxy) {
+  if (!proxy) return failed(id, proxy.error().message());
+  {
+    const std::lock_guard lock(mutex_);
+    if (!runs_ || !machine_.is_wanted(id)) return session_.kill(*proxy, "it is not wanted any more");
+    seats_[id].handle = *proxy;
+  }
+  session_.monitor(*proxy, [weak = weak_from_this(), id](const std::string& why) {
+    if (const auto me = weak.lock()) me->failed(id, why);
+  });
+  session_.watch_leaving(*proxy, [weak = weak_from_this(), id](const Leaving& leaving) {
+    if (const auto me = weak.lock()) me->leaves(id, leaving.stays);
+  });
+  proxy->call<&Proxy::url>().then([weak = weak_from_this(), id](const Result<std::string>& url) {
+    const auto me = weak.lock();
+    if (me && url) me->listens(id, *url);  // else its monitor tells why
+  });
+}
+
+void ProxyFleet::listens(ProxyId id, const std::string& url) {
+  const std::lock_guard lock(mutex_);
+  const auto seat = seats_.find(id);
+  if (seat == seats_.end()) return;
+  log(LogLevel::kInfo, "proxy " + std::to_string(id) + " serves on " + url);
+  seat->second.url = url;
+  machine_.listens(id, clock_.now());
+  for (const auto& [name, deployment] : deployments_) deployment->add_proxy(id, seat->second.handle);
+}
+
+void ProxyFleet::failed(ProxyId id, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (runs_ && machine_.is_wanted(id))
+    log(LogLevel::kWarning, "proxy " + std::to_string(id) + " is gone, and is started again: " + why);
+  machine_.failed(id, clock_.now());
+  seats_.erase(id);
+  for (const auto& [name, deployment] : deployments_) deployment->remove_proxy(id);
+}
+
+void ProxyFleet::leaves(ProxyId id, bool stays) {
+  ActorHandle<Proxy> handle;
+  {
+    const std::lock_guard lock(mutex_);
+    machine_.leaves(id, stays);
+    if (const auto seat = seats_.find(id); seat != seats_.end() && !stays) handle = seat->second.handle;
+  }
+  if (!handle) return;
+  log(LogLevel::kInfo, "proxy " + std::to_string(id) + " ends: its node drains");
+  handle.call<&Proxy::drain>(kDrainMs).then([weak = weak_from_this(), id](const Result<bool>&) {
+    if (const auto me = weak.lock()) me->stop(id, "its node drains");
+  });
+}
+
+void ProxyFleet::stop(ProxyId id, const std::string& reason) {
+  ActorHandle<Proxy> handle;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto seat = seats_.find(id); seat != seats_.end()) handle = seat->second.handle;
+  }
+  if (handle) session_.kill(handle, reason);
+}
+
+}  // namespace troupe::serve
