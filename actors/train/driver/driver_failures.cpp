@@ -1,17 +1,9 @@
 /// Progress and failures: who hangs, what is blamed on the job's code, and when it is enough.
 #include <algorithm>
-#include <cstdio>
-#include <utility>
 
 #include "actors/train/driver/driver_machine.hpp"
 
 namespace troupe::train {
-
-std::string seconds_of(Duration duration) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g s", to_seconds(duration));
-  return text;
-}
 
 // Progress.
 
@@ -60,7 +52,7 @@ void DriverMachine::check_standstill(Instant now, Actions& out) {
   if (holds() || somebody_computes()) return;
   // Without a loader nobody can progress; that wait has a deadline of its own.
   if (state_ != State::kForming && loaders_.empty()) return;
-  if (state_ == State::kRunning && committed() >= run_limit_) return;
+  if (state_ == State::kRunning && committed() >= agenda_.limit()) return;
   const std::string what = "nobody computes, and nobody has come further for " +
                            seconds_of(config_.deadlines.standstill) + ": " + who_waits();
   expired(what, out);
@@ -88,21 +80,14 @@ std::string DriverMachine::place(std::int64_t step) const {
 
 /// Trainers that die of one thing, one after another, have failed once.
 void DriverMachine::blame(const Trainer& trainer, const std::string& why, Actions& out) {
-  if (trainer.rank >= 0 && std::exchange(blamed_in_, started_) == started_) return;
+  if (trainer.rank >= 0 && !failures_.is_first_of_generation()) return;
   failed_at(step_of(trainer), why, out);
 }
 
 /// A failure that runs again as it ran before, if the code is what failed.
 void DriverMachine::failed_at(std::int64_t step, const std::string& why, Actions& out) {
   if (over()) return;
-  if (step > impasse_.step) impasse_ = {step, 0};
-  if (++impasse_.failures < config_.restart.at_one_step) return;
-  fail(std::to_string(impasse_.failures) + " failures " + place(impasse_.step) + ", the last one: " + why,
-       out,
-       why.find("(deadlines.hang)") == std::string::npos
-           ? "look for the cause in the job's code and data: what runs there fails whoever runs it"
-           : "look for what does not end in the job's code and data, or raise deadlines.hang if it is only "
-             "slow");
+  failed(failures_.at_step(step, why, [this](std::int64_t at) { return place(at); }), out);
 }
 
 void DriverMachine::spawn_failed(SpawnKind kind, const std::string& why, bool by_code, Instant now,
@@ -112,14 +97,6 @@ void DriverMachine::spawn_failed(SpawnKind kind, const std::string& why, bool by
   if (why != pool(kind).last_failure) out.push_back(Notice{what, {}});  // said once
   count_failure(kind, why, now, out);
   if (by_code) failed_at(committed(), what, out);
-}
-
-/// The first failure is answered at once, later ones with a pause that doubles.
-Duration RestartPolicy::pause_after(int failures) const {
-  if (failures <= 1) return Duration{0};
-  Duration pause = first_pause;
-  for (int n = 2; n < failures && pause < longest_pause; ++n) pause *= 2;
-  return std::min(pause, longest_pause);
 }
 
 void DriverMachine::count_failure(SpawnKind kind, const std::string& why, Instant now, Actions& out) {

@@ -28,14 +28,9 @@ void DriverMachine::open_generation(const std::string& cause, bool fault, Instan
   ++generation_.counter;
   state_ = State::kQuiescing;
   members_.clear();
-  leave_at_.reset();
+  agenda_.cancel_leave();
   barrier_task_ = BarrierTask::kNone;
-  if (!episode_) {
-    episode_ = Episode{cause, fault, false, now, now};
-  } else {
-    episode_->cause += "; " + cause;
-    episode_->fault = episode_->fault || fault;
-  }
+  interruption_.add(cause, fault, now);
   for (auto& [id, trainer] : trainers_) {
     trainer.quiesced = false;
     if (!trainer.killed) ask_to_quiesce(trainer, cause, now, out);
@@ -58,26 +53,10 @@ void DriverMachine::report(const TrainerQuiesced& r, Trainer& from, Instant now,
   from.steps = r.steps;
   from.lineage = r.lineage;
   for (const StepReport& step : r.uncommitted) {
-    if (!merge_slots(step, out)) return;
+    if (failed(steps_.merge(step), out)) return;
   }
-  if (episode_ && from.rank >= 0) episode_->left = now;
+  if (from.rank >= 0) interruption_.member_left(now);
   plan_when_known(now, out);
-}
-
-/// Takes in what leaves used in a step that is not committed. False (and the job has failed) if two trainers
-/// say different things.
-bool DriverMachine::merge_slots(const StepReport& step, Actions& out) {
-  if (step.step < committed()) return true;
-  pending_values_.emplace(step.step, step.values);
-  for (const SlotReport& slot : step.slots) {
-    const auto [at, added] = pending_[step.step].emplace(slot.leaf, slot);
-    if (added || at->second.indices_hash == slot.indices_hash) continue;
-    fail("trainers disagree on the samples that logical rank " + std::to_string(slot.leaf) +
-             " used in step " + std::to_string(step.step),
-         out);
-    return false;
-  }
-  return true;
 }
 
 // Planning.
@@ -106,7 +85,7 @@ void DriverMachine::plan_when_known(Instant now, Actions& out) {
 
   const Trainer* authority = find_authority();
   const std::int64_t held = authority == nullptr ? kNoState : authority->steps;
-  const std::int64_t saved = checkpoints_.empty() ? 0 : checkpoints_.back().step;
+  const std::int64_t saved = checkpoints_.newest_step();
   if (held >= committed() || held >= saved) {
     first_step_ = held;
     lineage_ = authority->lineage;
@@ -114,10 +93,11 @@ void DriverMachine::plan_when_known(Instant now, Actions& out) {
     first_step_ = saved;
     lineage_ = generation_;
   }
-  if (first_step_ < committed()) go_back_to(first_step_, out);
-  // What nobody applied, or nobody who applied it is left, never happened.
-  pending_.erase(pending_.lower_bound(first_step_), pending_.end());
-  pending_values_.erase(pending_values_.lower_bound(first_step_), pending_values_.end());
+  if (first_step_ < committed()) {
+    agenda_.rewind(first_step_, first_step_ < steps_.begun_at());
+    out.push_back(steps_.rewind(first_step_));
+  }
+  steps_.drop_pending(first_step_);
   start_generation(now, out);
 }
 
@@ -145,22 +125,6 @@ const DriverMachine::Trainer* DriverMachine::find_authority() const {
     }
   }
   return authority;
-}
-
-void DriverMachine::go_back_to(std::int64_t step, Actions& out) {
-  const std::int64_t from = committed();
-  const std::int64_t voided = ledger_.rewind(step);
-  saved_ = std::min(saved_, step);
-  const std::string again = std::to_string(voided) + (voided == 1 ? " step runs" : " steps run") +
-                            " again from step " + std::to_string(step);
-  const bool began = furthest_ > begun_at_;
-  if (step < begun_at_) {  // what an earlier run told of these epochs was not told in this one
-    begun_at_ = evaluated_ = step;
-    if (!began) furthest_ = step;
-  }
-  const std::string why =
-      began ? "nobody is left who holds step " + std::to_string(from) + ": " + again : again;
-  out.push_back(RewindLedger{from, step, why});
 }
 
 bool DriverMachine::has_the_state(const Trainer& trainer) const {
@@ -202,9 +166,8 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
   GenerationPlan plan;
   plan.generation = generation_;
   plan.logical_ranks = config_.logical_ranks;
-  plan.first_step = run_limit_ = first_step_;
-  step_takes_ = Duration::max();  // until one was committed
-  committed_at_ = now;
+  plan.first_step = first_step_;
+  agenda_.begin_generation(first_step_, now);
   plan.steps_per_epoch = config_.steps_per_epoch;
   plan.total_steps = config_.total_steps();
   plan.committed = committed();
@@ -213,27 +176,25 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
     plan.origin = StateOrigin::kMembers;
   } else if (!checkpoints_.empty()) {
     plan.origin = StateOrigin::kCheckpoint;
-    if (first_step_ <= ledger_.first_step()) {
-      history_.epoch_figures = decode_history(checkpoints_.back().history).value_or(History{}).epoch_figures;
-      take_evaluation(checkpoints_.back().history, first_step_);
+    const CheckpointInfo& newest = checkpoints_.newest();
+    if (first_step_ <= steps_.ledger().first_step()) {
+      steps_.set_figures_before(decode_history(newest.history).value_or(History{}).epoch_figures);
+      evaluations_.take_up(newest.history, first_step_);
     }
-    plan.checkpoint = checkpoints_.back().path;
-    plan.state_hash = checkpoints_.back().hash;
+    plan.checkpoint = newest.path;
+    plan.state_hash = newest.hash;
   }
-  if (plan.origin != StateOrigin::kMembers) loading_.reset();
-  if (plan.origin == StateOrigin::kCheckpoint) loading_ = checkpoints_.back();
-  started_ = generation_;
+  if (plan.origin != StateOrigin::kMembers) checkpoints_.load(plan.origin == StateOrigin::kCheckpoint);
+  failures_.begin_generation(generation_);
   plan.lineage = lineage_;
-  proofs_.clear();
-  proven_at_.reset();
   plan.exact = config_.exact;
   plan.sharded = config_.sharded;
-  prove_ = config_.exact && !config_.sharded && members_.size() > 1 &&
-           std::any_of(members_.begin(), members_.end(),
-                       [&](ActorId member) { return !trainers_.at(member).proven; });
-  plan.prove = prove_;
-  plan.begun_at = begun_at_;
-  plan.evaluated = {evaluations_.lower_bound(first_step_), evaluations_.end()};
+  plan.prove = config_.exact && !config_.sharded && members_.size() > 1 &&
+               std::any_of(members_.begin(), members_.end(),
+                           [&](ActorId member) { return !trainers_.at(member).proven; });
+  proofs_.begin(plan.prove);
+  plan.begun_at = steps_.begun_at();
+  plan.evaluated = evaluations_.told_from(first_step_);
   const auto leaves = collectives::deal_leaves(config_.logical_ranks, static_cast<int>(members_.size()));
   for (std::size_t r = 0; r < members_.size(); ++r) {
     Trainer& trainer = trainers_.at(members_[r]);
@@ -283,8 +244,8 @@ void DriverMachine::run_when_formed(Instant now, Actions& out) {
   }
   state_ = State::kRunning;
   moved(now);
-  if (loading_) {
-    out.push_back(Resumed{*std::exchange(loading_, std::nullopt)});
+  if (auto loaded = checkpoints_.take_loaded()) {
+    out.push_back(Resumed{*std::move(loaded)});
     if (first_step_ >= config_.total_steps() && !config_.evaluates) {
       const std::int64_t unit = config_.max_steps > 0 ? 1 : config_.steps_per_epoch;
       out.push_back(Notice{"nothing is left to train: what was resumed has " +
@@ -314,14 +275,13 @@ void DriverMachine::widen(Instant now, Actions& out) {
   if (spares.empty()) return;
   if (config_.sharded) {
     // Where the state is whole: in the checkpoint of these very steps, or with a member that is alone.
-    const std::int64_t saved = checkpoints_.empty() ? 0 : checkpoints_.back().step;
-    if (members_.size() == 1 || committed() == saved)
+    if (members_.size() == 1 || committed() == checkpoints_.newest_step())
       open_generation(describe(trainers_.at(spares.front())) + " joined", false, now, out);
     return;
   }
   if (following_) {
     // At the end of a step that all may run, so that none is thrown away.
-    if (!following_->join_at) following_->join_at = std::max(run_limit_, committed());
+    if (!following_->join_at) following_->join_at = agenda_.end_of_granted(committed());
     if (committed() < *following_->join_at) return;
   }
   if (following_ || must_wait_for_copies())
@@ -335,21 +295,12 @@ void DriverMachine::report(const GenerationFailed& r, Trainer& from, Instant now
   if (!current(r.generation)) return;
   if (!generation_runs() || !is_member(from)) return ignore("that generation is being replaced already");
   const std::string cause = describe(from) + " left generation " + to_string(r.generation) + ": " + r.reason;
-  ++failed_in_a_row_;
   for (const ActorId suspect : r.suspects) {
-    if (suspect != r.actor && trainers_.contains(suspect)) ++suspected_[suspect];
+    if (suspect != r.actor && trainers_.contains(suspect)) failures_.suspect(suspect);
   }
-  if (failed_in_a_row_ > config_.restart.budget) {
-    return fail(std::to_string(failed_in_a_row_) + " generations failed in a row, the last one: " + cause,
-                out);
-  }
-  if (failed_in_a_row_ % config_.failed_generations == 0 && !suspected_.empty()) {
-    const auto worst = std::max_element(suspected_.begin(), suspected_.end(),
-                                        [](const auto& a, const auto& b) { return a.second < b.second; });
-    const ActorId suspect = worst->first;
-    suspected_.clear();
-    kill(trainers_.at(suspect), "others waited for it in vain, again and again", now, out);
-  }
+  if (failed(failures_.generation_failed(cause), out)) return;
+  if (const auto suspect = failures_.take_most_suspected())
+    kill(trainers_.at(*suspect), "others waited for it in vain, again and again", now, out);
   if (generation_runs()) open_generation(cause, true, now, out);
 }
 
@@ -376,7 +327,7 @@ void DriverMachine::share_checkpoint(Instant now, Actions& out) {
   }
   if (failures.empty()) return;
   if (reader == nullptr) return drop_checkpoint(now, out);
-  out.push_back(Notice{"not every trainer can read the checkpoint " + checkpoints_.back().path +
+  out.push_back(Notice{"not every trainer can read the checkpoint " + checkpoints_.newest().path +
                            "; the others get the state from " + describe(*reader) + ". " + failures,
                        {}});
   open_generation("a checkpoint is passed on through memory", false, now, out);
@@ -389,18 +340,14 @@ void DriverMachine::drop_checkpoint(Instant now, Actions& out) {
     const Trainer& trainer = trainers_.at(member);
     reasons += (reasons.empty() ? "" : "; ") + describe(trainer) + ": " + trainer.unreadable;
   }
-  const std::string path = checkpoints_.back().path;
-  checkpoints_.pop_back();
-  std::erase(written_, path);
-  unusable_.push_back(path + " (" + reasons + ")");
+  const std::string path = checkpoints_.newest().path;
+  checkpoints_.drop_newest(reasons);
   if (checkpoints_.empty()) {
-    std::string all;
-    for (const std::string& one : unusable_) all += (all.empty() ? "" : ", ") + one;
-    return fail("no trainer can read any checkpoint: " + all, out,
+    return fail("no trainer can read any checkpoint: " + checkpoints_.unusable(), out,
                 "restore one of these files and resume, or start again without them");
   }
   const std::string what = "no trainer can read the checkpoint " + path + " (" + reasons + "); " +
-                           checkpoints_.back().path + " is tried instead";
+                           checkpoints_.newest().path + " is tried instead";
   out.push_back(Notice{what, {}});
   open_generation("a checkpoint could not be read", true, now, out);
 }

@@ -32,7 +32,7 @@ void DriverMachine::handle(const WorkerLeaves& e, Instant now, Actions& out) {
     return ignore("trainer " + to_string(e.actor) + " counts as dead, or is not known");
   at->second.leaves = !e.stays;
   at->second.why_it_leaves = e.reason;
-  if (e.stays) leave_at_.reset();
+  if (e.stays) agenda_.cancel_leave();
   widen(now, out);
 }
 
@@ -46,15 +46,14 @@ bool DriverMachine::let_leave(Instant now, Actions& out) {
   }
   const int stay = staying_members();
   if (stay == static_cast<int>(members_.size()) || stay < config_.min_trainers) {
-    leave_at_.reset();
+    agenda_.cancel_leave();
     return false;
   }
   if (following_ && following_->join_at) return false;  // then
-  if (!leave_at_) leave_at_ = std::max(run_limit_, committed());
-  if (committed() < *leave_at_) return false;
-  const std::int64_t saved = checkpoints_.empty() ? 0 : checkpoints_.back().step;
-  if (config_.sharded && committed() != saved) {
-    leave_at_.reset();  // it could not be saved; a later one may be
+  agenda_.leave(committed());
+  if (committed() < *agenda_.leave_at()) return false;
+  if (config_.sharded && committed() != checkpoints_.newest_step()) {
+    agenda_.cancel_leave();  // it could not be saved; a later one may be
     return false;
   }
   const auto leaves = std::find_if(members_.begin(), members_.end(),

@@ -16,23 +16,17 @@ constexpr Duration kStoodStill = std::chrono::seconds(1);
 /// A replacement waits no longer than that for the others to recover.
 constexpr Duration kRecovers = std::chrono::seconds(1);
 
-std::int64_t resumed_step(const DriverConfig& config) {
-  return config.resume.empty() ? 0 : config.resume.back().step;
-}
-
 }  // namespace
 
 DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
     : config_(std::move(config)),
       mutations_(mutations),
       generation_{config_.incarnation, 0},
-      ledger_(config_.logical_ranks, config_.steps_per_epoch, resumed_step(config_)),
-      checkpoints_(config_.resume),
-      begun_at_(resumed_step(config_)),
-      furthest_(resumed_step(config_)),
-      evaluated_(resumed_step(config_)),
-      released_(resumed_step(config_)),
-      saved_(resumed_step(config_)) {
+      steps_(config_),
+      evaluations_(config_),
+      agenda_(config_, evaluations_.history()),
+      checkpoints_(config_.resume, config_.keep_checkpoints),
+      failures_(config_.restart, config_.failed_generations) {
   TROUPE_ASSERT(1 <= config_.min_trainers && config_.min_trainers <= config_.trainers &&
                     config_.trainers <= config_.logical_ranks,
                 "1 <= min_trainers <= trainers <= logical_ranks");
@@ -40,19 +34,8 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
       config_.loaders >= 1 && config_.epochs >= 1 && config_.steps_per_epoch >= 1 && config_.ahead >= 1,
       "loaders, epochs, steps per epoch and steps ahead are at least 1");
   TROUPE_ASSERT(config_.keep_checkpoints >= 1, "the newest checkpoint is kept");
-  if (config_.evaluates) evaluated_ = -1;
-  if (config_.resume.empty()) return;
-  history_ = decode_history(config_.resume.back().history).value_or(History{});
-  take_evaluation(config_.resume.back().history, begun_at_);
-  for (const CheckpointInfo& checkpoint : config_.resume) {
-    if (is_best(checkpoint.step) && !checkpoint.in_memory) best_checkpoint_ = checkpoint.path;
-  }
-  const bool waited_enough =
-      !config_.stop_early.metric.empty() && history_.patience.since >= config_.stop_early.patience;
-  if (waited_enough && evaluation_at(committed())) early_at_ = committed();
-  // With nothing left to train the figures of the last epoch are still to be told, if nobody knows them.
-  const bool whole = begun_at_ >= config_.total_steps();
-  if (begun_at_ > 0 && whole && history_.metrics.empty()) evaluated_ = begun_at_ - 1;
+  const std::int64_t best = evaluations_.history().kept.step;
+  if (evaluations_.is_best(best)) checkpoints_.set_best(best);
 }
 
 std::vector<DriverAction> DriverMachine::start(Instant now) {
@@ -107,6 +90,11 @@ void DriverMachine::fail(std::string why, Actions& out, std::string todo) {
   out.push_back(JobFailed{std::move(why), std::move(todo)});
 }
 
+bool DriverMachine::failed(std::optional<JobFailed> failure, Actions& out) {
+  if (failure) fail(std::move(failure->reason), out, std::move(failure->todo));
+  return failure.has_value();
+}
+
 // Trainers.
 
 std::string DriverMachine::describe(const Trainer& trainer) const {
@@ -143,7 +131,7 @@ void DriverMachine::handle(const TrainerDown& e, Instant now, Actions& out) {
   const bool member = is_member(gone);
   trainers_.erase(it);
   dead_.insert(e.actor);
-  suspected_.erase(e.actor);
+  failures_.forget(e.actor);
   const std::string what = describe(gone) + " died: " + e.reason;
   if (const bool handed_over = gone.leaves && gone.killed && !member; !handed_over) {
     out.push_back(Notice{what, e.actor});
@@ -152,12 +140,8 @@ void DriverMachine::handle(const TrainerDown& e, Instant now, Actions& out) {
   if (!over() && !gone.killed && ended_by_itself(e.reason)) blame(gone, what, out);
   if (over()) return;
   const bool opens = generation_runs() && member;
-  if (opens) {
-    open_generation(what, true, now, out);
-  } else if (episode_ && gone.rank >= 0 && !gone.killed) {
-    episode_->cause = episode_->explained ? episode_->cause + "; " + what : what;
-  }
-  if (episode_ && gone.rank >= 0) episode_->explained = true;
+  if (opens) open_generation(what, true, now, out);
+  if (gone.rank >= 0) interruption_.member_died(what, !opens && !gone.killed);
   if (opens) return;
   stop_following(e.actor, what, now, out);
   plan_when_known(now, out);
@@ -303,7 +287,8 @@ void DriverMachine::check_loaders(Instant now, Actions& out) {
 
 void DriverMachine::spawn_missing(Instant now, Actions& out) {
   // A process that starts takes the CPUs of those that recover: it waits until they have.
-  const bool recovers = episode_ && staying() >= config_.min_trainers && now - episode_->detected < kRecovers;
+  const bool recovers = interruption_.is_on() && staying() >= config_.min_trainers &&
+                        now - interruption_.detected() < kRecovers;
   if (!recovers) spawn_missing(SpawnKind::kTrainer, config_.trainers, staying(), now, out);
   spawn_missing(SpawnKind::kLoader, config_.loaders, static_cast<int>(loaders_.size()), now, out);
 }
@@ -379,21 +364,15 @@ void DriverMachine::handle(const TrainerReport& e, Instant now, Actions& out) {
 }
 
 void DriverMachine::handle(const StopRequested& e, Instant now, Actions& out) {
-  if (stop_at_ && hold_state_ && !e.hold_state)
-    hold_state_ = false;  // a pause becomes a stop
-  else if (stop_at_)
-    return fail("stopped at once", out);
-  else
-    hold_state_ = e.hold_state;
-  stop_at_ = std::max(run_limit_, committed());
+  if (!agenda_.stop(committed(), e.hold_state)) return fail("stopped at once", out);
   if (can_end_at_once()) return end_as_it_is(out);
   stop_deadline_ = now + config_.deadlines.stop;
-  out.push_back(Notice{"stopping after step " + std::to_string(*stop_at_), {}});
+  out.push_back(Notice{"stopping after step " + std::to_string(*agenda_.stop_at()), {}});
   if (state_ == State::kRunning || holds()) proceed(now, out);
 }
 
 void DriverMachine::handle(const GoOn&, Instant now, Actions& out) {
-  released_ = std::max(released_, evaluated_);
+  agenda_.release();
   if (!holds()) return;
   proceed(now, out);
   widen(now, out);
@@ -401,9 +380,9 @@ void DriverMachine::handle(const GoOn&, Instant now, Actions& out) {
 
 /// No step of this run would be lost, or nobody is there who could write it down.
 bool DriverMachine::can_end_at_once() const {
-  if (hold_state_) return false;
+  if (agenda_.stop_holds_state()) return false;
   if (state_ == State::kRunning || state_ == State::kBarrier) return false;
-  if (furthest_ == begun_at_) return true;
+  if (steps_.furthest() == steps_.begun_at()) return true;
   return std::none_of(trainers_.begin(), trainers_.end(), [](const auto& entry) {
     const Trainer& trainer = entry.second;
     return !trainer.killed && (trainer.steps != kNoState || trainer.holds);
@@ -412,8 +391,8 @@ bool DriverMachine::can_end_at_once() const {
 
 /// A stop that no checkpoint can follow.
 void DriverMachine::end_as_it_is(Actions& out) {
-  const std::int64_t saved = saved_step();
-  if (config_.checkpoints && committed() > saved && committed() > begun_at_) {
+  const std::int64_t saved = checkpoints_.saved_step();
+  if (config_.checkpoints && committed() > saved && committed() > steps_.begun_at()) {
     out.push_back(Notice{
         "stopped without a checkpoint of step " + std::to_string(committed()) + ": " +
             (saved == kNoState ? "none was written" : "the newest is of step " + std::to_string(saved)),
@@ -422,28 +401,22 @@ void DriverMachine::end_as_it_is(Actions& out) {
   finish({}, {}, out);
 }
 
-/// Steps in the newest checkpoint that is a file, or kNoState.
-std::int64_t DriverMachine::saved_step() const {
-  const auto newest = std::find_if(checkpoints_.rbegin(), checkpoints_.rend(),
-                                   [](const CheckpointInfo& checkpoint) { return !checkpoint.in_memory; });
-  return newest == checkpoints_.rend() ? kNoState : newest->step;
-}
-
 void DriverMachine::finish(const StateHash& hash, EndState state, Actions& out) {
   state_ = State::kDone;
-  const bool whole = committed() >= config_.total_steps();
-  const bool early = early_at_ && committed() >= *early_at_;
+  const bool whole = agenda_.is_whole(committed());
+  const bool early = agenda_.ended_early(committed());
+  const bool not_finite = agenda_.ends_not_finite();
   out.push_back(JobDone{.hash = hash,
                         .steps = committed(),
                         .stopped = (!whole && !early) || hash.empty(),
-                        .stopped_early = !whole && early && !not_finite_,
-                        .stopped_not_finite = !whole && early && not_finite_,
-                        .begun_at = std::min(begun_at_, committed()),
-                        .failed_checkpoints = failed_checkpoints_,
-                        .saved = saved_step(),
+                        .stopped_early = !whole && early && !not_finite,
+                        .stopped_not_finite = !whole && early && not_finite,
+                        .begun_at = std::min(steps_.begun_at(), committed()),
+                        .failed_checkpoints = checkpoints_.failed(),
+                        .saved = checkpoints_.saved_step(),
                         .history = history_now(),
-                        .best_metric = history_.kept.value,
-                        .best_checkpoint = best_checkpoint_,
+                        .best_metric = evaluations_.history().kept.value,
+                        .best_checkpoint = checkpoints_.best(),
                         .state = std::move(state)});
 }
 
@@ -455,8 +428,8 @@ void DriverMachine::handle(const DriverTick&, Instant now, Actions& out) {
 }
 
 void DriverMachine::check_state(Instant now, Actions& out) {
-  if (stop_at_ && can_end_at_once()) return end_as_it_is(out);
-  if (stop_at_ && now >= stop_deadline_) {
+  if (agenda_.stop_at() && can_end_at_once()) return end_as_it_is(out);
+  if (agenda_.stop_at() && now >= stop_deadline_) {
     expired("the stop has led to no checkpoint within " + seconds_of(config_.deadlines.stop) + " (" +
                 who_waits() + ")",
             out);

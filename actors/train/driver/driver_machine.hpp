@@ -9,14 +9,17 @@
 #include <string>
 #include <vector>
 
+#include "actors/train/driver/agenda.hpp"
+#include "actors/train/driver/checkpoint_list.hpp"
 #include "actors/train/driver/driver_types.hpp"
-#include "actors/train/driver/ledger.hpp"
+#include "actors/train/driver/evaluations.hpp"
+#include "actors/train/driver/failure_count.hpp"
+#include "actors/train/driver/interruption.hpp"
+#include "actors/train/driver/state_proofs.hpp"
+#include "actors/train/driver/step_log.hpp"
 #include "actors/train/mutations.hpp"
 
 namespace troupe::train {
-
-/// "120 s", "0.5 s".
-std::string seconds_of(Duration duration);
 
 /// Not thread-safe.
 class DriverMachine {
@@ -42,20 +45,20 @@ class DriverMachine {
 
   State state() const { return state_; }
   Generation generation() const { return generation_; }
-  const Ledger& ledger() const { return ledger_; }
+  const Ledger& ledger() const { return steps_.ledger(); }
   /// Steps committed.
-  std::int64_t committed() const { return ledger_.committed(); }
+  std::int64_t committed() const { return steps_.committed(); }
   /// Trainers of the current generation, 0 while none runs.
   int members() const { return static_cast<int>(members_.size()); }
   /// Whether it waits for GoOn after an epoch.
   bool holds() const { return state_ == State::kBarrier && barrier_task_ == BarrierTask::kHold; }
   /// Whether the state of so many steps is evaluated, or ends an epoch.
-  bool evaluation_at(std::int64_t step) const;
+  bool evaluation_at(std::int64_t step) const { return agenda_.evaluation_at(step); }
   /// Why the last event, or a part of it, was ignored; empty if it was not.
   const std::string& ignored() const { return ignored_; }
 
  private:
-  using Actions = std::vector<DriverAction>;
+  using Actions = DriverActions;
 
   /// What a process said of its progress, and since when it is held to it.
   struct Watch {
@@ -65,11 +68,6 @@ class DriverMachine {
     /// True if it has come further.
     bool hear(const Progress& news, Instant now);
     bool hangs(Instant now, Duration allowed) const { return progress.computes && now - since >= allowed; }
-  };
-  /// Failures at one step that the job's code is blamed for. One at a later step begins a new count.
-  struct Impasse {
-    std::int64_t step = -1;
-    int failures = 0;
   };
   /// A trainer that is not known to be dead.
   struct Trainer {
@@ -113,11 +111,6 @@ class DriverMachine {
     std::string last_failure;
     std::string waits_for;  ///< what the last one that had to wait was told
   };
-  /// What parts of the state hash to after a step, as the first trainer said that was asked.
-  struct Proof {
-    ActorId from{};
-    std::vector<PartHash> parts;
-  };
   /// Trainers that are no members yet take the state of one that is, while the steps go on.
   struct Following {
     ActorId source{};
@@ -128,16 +121,6 @@ class DriverMachine {
     std::optional<std::int64_t> join_at;  ///< after so many steps they become members
     Instant deadline{};
   };
-  /// From a fault (or a widening) to the first step after it.
-  struct Episode {
-    std::string cause;
-    bool fault = true;
-    bool explained = false;  ///< the cause is a death, not what the others noticed of one
-    Instant detected{};
-    Instant left{};
-  };
-  enum class BarrierTask : std::uint8_t { kNone, kEvaluate, kCheckpoint, kHold, kFinish };
-
   // driver_machine.cpp: who is there
   void handle(const TrainerReady& e, Instant now, Actions& out);
   void handle(const TrainerDown& e, Instant now, Actions& out);
@@ -163,7 +146,6 @@ class DriverMachine {
   void check_state(Instant now, Actions& out);
   bool can_end_at_once() const;
   void end_as_it_is(Actions& out);
-  std::int64_t saved_step() const;
   void finish(const StateHash& hash, EndState state, Actions& out);
   Pool& pool(SpawnKind kind) { return kind == SpawnKind::kTrainer ? trainer_pool_ : loader_pool_; }
   std::vector<LoaderInfo> loader_list() const;
@@ -171,6 +153,8 @@ class DriverMachine {
   void ignore(std::string why) { ignored_ = std::move(why); }
   bool over() const { return state_ == State::kDone || state_ == State::kFailed; }
   void fail(std::string why, Actions& out, std::string todo = {});
+  /// Carries out what a part says: true, and the job is over, if it has failed.
+  bool failed(std::optional<JobFailed> failure, Actions& out);
 
   // driver_failures.cpp: who makes no progress, what failed, and when it is enough
   void count_failure(SpawnKind kind, const std::string& why, Instant now, Actions& out);
@@ -226,7 +210,6 @@ class DriverMachine {
   bool all_caught_up() const;
   bool must_wait_for_copies() const;
   void check_following(Instant now, Actions& out);
-  bool merge_slots(const StepReport& step, Actions& out);
 
   // driver_commits.cpp: what is done
   void report(const StepApplied& r, Trainer& from, Instant now, Actions& out);
@@ -241,24 +224,11 @@ class DriverMachine {
   void accept_checkpoint(Instant now, Actions& out);
   void commit(Instant now, Actions& out);
   bool commit_step(Actions& out);
-  void got_further(Actions& out);
-  bool has_the_samplers_samples(const LedgerEntry& entry, Actions& out);
-  BarrierTask barrier_task_due() const;
-  std::int64_t next_barrier() const;
-  bool checkpoint_at(std::int64_t step) const;
   void proceed(Instant now, Actions& out);
   void start_barrier_task(Instant now, Actions& out);
   bool barrier_task_complete() const;
-  bool sum_pieces(Actions& out);
-  EpochDone evaluation_here() const;
-  void take_evaluation(const std::string& history, std::int64_t step);
   void finish_epoch(Actions& out);
-  void watch_metrics(Actions& out);
-  const double* find_metric(const std::string& name);
-  void fail_for_metric(Actions& out);
-  std::vector<Figure> epoch_figures(int epoch) const;
   std::string history_now() const;
-  bool is_best(std::int64_t step) const;
   void recovered(Instant now, Actions& out);
   void to_members(const TrainerOrder& order, Actions& out);
 
@@ -266,7 +236,13 @@ class DriverMachine {
   Mutations mutations_;
   State state_ = State::kGathering;
   Generation generation_;
-  Ledger ledger_;
+  StepLog steps_;
+  StateProofs proofs_;
+  Evaluations evaluations_;
+  Agenda agenda_;
+  CheckpointList checkpoints_;
+  FailureCount failures_;
+  Interruption interruption_;
   std::string ignored_;
 
   std::map<ActorId, Trainer> trainers_;
@@ -285,50 +261,12 @@ class DriverMachine {
   Instant loaderless_since_{};  ///< when the last loader went; meaningful while there is none
   Instant stop_deadline_{};
 
-  std::int64_t first_step_ = 0;            ///< of this generation
-  Generation lineage_;                     ///< of the state it starts from
-  bool prove_ = false;                     ///< members tell pieces of their state, step by step
-  std::optional<std::int64_t> proven_at_;  ///< steps after which they have told all of it
-  std::map<std::int64_t, Proof> proofs_;   ///< by steps, of those not committed
+  std::int64_t first_step_ = 0;  ///< of this generation
+  Generation lineage_;           ///< of the state it starts from
   std::optional<Following> following_;
-  int failed_followings_ = 0;                                  ///< since the generation began
-  std::map<std::int64_t, std::map<int, SlotReport>> pending_;  ///< slots of steps not committed, by leaf
-  std::map<std::int64_t, StepValues> pending_values_;          ///< of the same steps
-  std::vector<CheckpointInfo> checkpoints_;                    ///< not known to be unusable, oldest first
-  std::vector<std::string> unusable_;                          ///< those that were, each with the reasons
-  std::vector<std::string> written_;                           ///< by this run, oldest first
-  std::optional<CheckpointInfo> stored_;                       ///< written, not yet accepted
-  std::optional<CheckpointInfo> loading_;                      ///< the state comes from it; nobody runs yet
-  int failed_checkpoints_ = 0;
-  int failed_in_a_row_ = 0;  ///< generations, since the last commit
-  Impasse impasse_;
-  Generation started_;    ///< the last that got a plan
-  Generation blamed_in_;  ///< the last in which a trainer's failure was blamed on the code
-  std::map<ActorId, int> suspected_;
-  std::optional<Episode> episode_;
-
-  std::int64_t begun_at_ = 0;              ///< steps of earlier runs in the state that this one took up
-  std::int64_t furthest_ = 0;              ///< most steps ever committed
-  std::int64_t run_limit_ = 0;             ///< steps below it may be run
-  Instant committed_at_{};                 ///< the last step, or when the generation began
-  Duration step_takes_ = Duration::max();  ///< from commit to commit, lately
-  std::int64_t evaluated_ = 0;             ///< the last evaluation_at (in steps) that was reported
-  std::int64_t released_ = 0;              ///< the last epoch end (in steps) that it does not hold at
-  std::int64_t saved_ = 0;                 ///< the last step at which a checkpoint was written or given up
-  std::optional<std::int64_t>
-      leave_at_;  ///< after so many steps a generation begins without those that leave
-  std::optional<std::int64_t> stop_at_;
-  bool hold_state_ = false;               ///< the stop wants the state
-  std::optional<std::int64_t> early_at_;  ///< StopEarly or NotFinite ends the job at these steps
-  bool not_finite_ = false;               ///< NotFinite does
-  std::map<std::int64_t, StepValues>
-      evaluations_;              ///< GenerationPlan::evaluated, from the oldest checkpoint on
-  History history_;              ///< its epoch_figures: of the steps before the ledger begins
-  std::string best_checkpoint_;  ///< path; empty: none
-  std::string missing_metric_;   ///< the job fails for want of it, once its checkpoint is written
+  int failed_followings_ = 0;  ///< since the generation began
   BarrierTask barrier_task_ = BarrierTask::kNone;
-  EpochDone evaluation_;
-  std::map<std::int64_t, PieceReport> pieces_;  ///< of the evaluation under way
+  std::optional<CheckpointInfo> stored_;  ///< written, not yet accepted
 };
 
 }  // namespace troupe::train
