@@ -36,7 +36,7 @@ void DriverMachine::open_generation(const std::string& cause, bool fault) {
   state_ = State::kQuiescing;
   members_.clear();
   agenda_.cancel_leave();
-  barrier_task_ = BarrierTask::kNone;
+  barrier_.end();
   interruption_.add(cause, fault, now_);
   for (auto& [id, trainer] : roster_.trainers()) {
     trainer.quiesced = false;

@@ -251,7 +251,7 @@ void DriverMachine::failed_at(std::int64_t step, const std::string& why) {
 }
 
 std::string DriverMachine::place(std::int64_t step) const {
-  if (barrier_task_is(BarrierTask::kEvaluate)) return "in the evaluation after step " + std::to_string(step);
+  if (barrier_.is(BarrierTask::kEvaluate)) return "in the evaluation after step " + std::to_string(step);
   if (state_ == State::kBarrier) return "at the state of step " + std::to_string(step);
   return step == 0 ? "before the first step was through" : "at step " + std::to_string(step + 1);
 }

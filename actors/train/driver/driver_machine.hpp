@@ -2,8 +2,8 @@
 /// recovery. Events in, actions out; no clock, no I/O. docs/step-commit.md draws it.
 ///
 /// What is known and decided lies in values with a header and tests of their own: Roster, plan_recovery,
-/// Following, StepLog, StateProofs, Evaluations, CheckpointList, Agenda, FailureCount, Interruption. The
-/// machine has the state, and routes events between them.
+/// Following, StepLog, StateProofs, Evaluations, CheckpointList, Agenda, Barrier, FailureCount, Interruption.
+/// The machine has the state, and routes events between them.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "actors/train/driver/agenda.hpp"
+#include "actors/train/driver/barrier.hpp"
 #include "actors/train/driver/checkpoint_list.hpp"
 #include "actors/train/driver/driver_types.hpp"
 #include "actors/train/driver/evaluations.hpp"
@@ -56,7 +57,7 @@ class DriverMachine {
   /// Trainers of the current generation, 0 while none runs.
   int members() const { return static_cast<int>(members_.size()); }
   /// Whether it waits for GoOn after an epoch.
-  bool holds() const { return state_ == State::kBarrier && barrier_task_ == BarrierTask::kHold; }
+  bool holds() const { return state_ == State::kBarrier && barrier_.is(BarrierTask::kHold); }
   /// Whether the state of so many steps is evaluated, or ends an epoch.
   bool evaluation_at(std::int64_t step) const { return agenda_.evaluation_at(step); }
   /// Why the last event, or a part of it, was ignored; empty if it was not.
@@ -141,9 +142,7 @@ class DriverMachine {
   bool commit_step();
   void finish_epoch();
   void proceed();
-  void start_barrier_task();
-  bool barrier_task_is(BarrierTask task) const { return state_ == State::kBarrier && barrier_task_ == task; }
-  bool barrier_task_complete() const;
+  void start_barrier(BarrierTask task);
   void accept_checkpoint();
   std::string history_now() const;
   std::vector<ActorId> holders() const;
@@ -158,6 +157,7 @@ class DriverMachine {
   StateProofs proofs_;
   Evaluations evaluations_;
   Agenda agenda_;
+  Barrier barrier_;
   CheckpointList checkpoints_;
   FailureCount failures_;
   Interruption interruption_;
@@ -167,10 +167,8 @@ class DriverMachine {
   Generation lineage_;            ///< of the state that it begins from
   std::int64_t first_step_ = 0;   ///< steps in that state
   std::vector<ActorId> members_;  ///< of the generation that forms or runs, in rank order
-  BarrierTask barrier_task_ = BarrierTask::kNone;
-  std::optional<CheckpointInfo> stored_;  ///< written, not yet accepted
-  Instant grace_end_{};                   ///< kGathering: until then it waits for all wanted trainers
-  Instant deadline_{};                    ///< of the state
+  Instant grace_end_{};           ///< kGathering: until then it waits for all wanted trainers
+  Instant deadline_{};            ///< of the state
   Instant stop_deadline_{};
 
   // Of the event under way.

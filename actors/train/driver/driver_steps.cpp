@@ -119,38 +119,39 @@ std::string DriverMachine::history_now() const {
 
 // Barriers and barrier tasks.
 
-/// After a commit or a barrier task: the next barrier task, or more steps to run.
+/// After a commit or a barrier: the next barrier, or more steps to run.
 void DriverMachine::proceed() {
   if (over()) return;
   const std::int64_t at = committed();
-  barrier_task_ = agenda_.due(at, {evaluations_.is_best(at), evaluations_.lacks_metric()});
-  if (evaluations_.lacks_metric() && barrier_task_ != BarrierTask::kCheckpoint) {
+  const BarrierTask task = agenda_.due(at, {evaluations_.is_best(at), evaluations_.lacks_metric()});
+  barrier_.end();
+  if (evaluations_.lacks_metric() && task != BarrierTask::kCheckpoint) {
     const bool saved = checkpoints_.saved_step() == at;
     failed(evaluations_.why_it_lacks(saved ? std::optional(at) : std::nullopt));
     return;
   }
-  const bool works = barrier_task_ != BarrierTask::kNone;
-  if (!works && (agenda_.leave_at() || following_.join_at())) {
+  if (task == BarrierTask::kNone && (agenda_.leave_at() || following_.join_at())) {
     state_ = State::kRunning;
     widen();
     if (state_ != State::kRunning) return;
   }
-  if (works) {
-    agenda_.grant_none(at);
-  } else {
+  if (task == BarrierTask::kNone) {
     agenda_.grant(at, following_.is_on(), following_.join_at());
+  } else {
+    agenda_.grant_none(at);
   }
   to_members(Committed{generation_, at, agenda_.limit(), evaluations_.told(at)});
-  state_ = works ? State::kBarrier : State::kRunning;
+  state_ = task == BarrierTask::kNone ? State::kRunning : State::kBarrier;
   extend_deadlines();
-  if (works) start_barrier_task();
+  if (task != BarrierTask::kNone) start_barrier(task);
 }
 
-void DriverMachine::start_barrier_task() {
-  for (const ActorId member : members_) roster_.at(member).barrier_task_done = false;
+void DriverMachine::start_barrier(BarrierTask task) {
+  barrier_.begin(task, members_);
   proofs_.clear();
-  stored_.reset();
-  switch (barrier_task_) {
+  switch (task) {
+    case BarrierTask::kNone:
+      return;
     case BarrierTask::kHold:
       out_.push_back(Held{{committed(), lineage_, {}, holders()}, history_now()});
       return;
@@ -162,11 +163,11 @@ void DriverMachine::start_barrier_task() {
         if (config_.exact || config_.sharded) {
           out_.push_back(SendOrder{members_[r], ProveState{generation_, committed()}});
         } else {
-          roster_.at(members_[r]).barrier_task_done = true;  // its bits are its own
+          barrier_.done(members_[r]);  // its bits are its own
         }
       }
       return;
-    default:
+    case BarrierTask::kEvaluate:
       break;
   }
   evaluations_.begin(committed());
@@ -178,19 +179,12 @@ void DriverMachine::start_barrier_task() {
   }
 }
 
-bool DriverMachine::barrier_task_complete() const {
-  return std::all_of(members_.begin(), members_.end(),
-                     [&](ActorId member) { return roster_.at(member).barrier_task_done; });
-}
-
-void DriverMachine::report(const EvaluationDone& r, TrainerSeat& from) {
+void DriverMachine::report(const EvaluationDone& r, TrainerSeat&) {
   if (!current(r.generation)) return;
-  if (!barrier_task_is(BarrierTask::kEvaluate) || !is_member(from) || from.barrier_task_done)
-    return ignore("no evaluation waits for it");
+  if (!barrier_.waits_for(BarrierTask::kEvaluate, r.actor)) return ignore("no evaluation waits for it");
   recovered();
-  from.barrier_task_done = true;
   evaluations_.add(r.pieces);
-  if (!barrier_task_complete()) return;
+  if (!barrier_.done(r.actor)) return;
   if (failed(evaluations_.sum_pieces())) return;
   finish_epoch();
   proceed();
@@ -199,34 +193,31 @@ void DriverMachine::report(const EvaluationDone& r, TrainerSeat& from) {
 
 void DriverMachine::report(const CheckpointWritten& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
-  if (!barrier_task_is(BarrierTask::kCheckpoint) || r.step != committed() || from.rank != 0)
+  if (!barrier_.is_written_by(r.actor) || r.step != committed())
     return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
   if (!agrees(from, r.step, r.parts)) return;
-  from.barrier_task_done = true;
-  stored_ = CheckpointInfo{r.path, r.step, r.hash, history_now()};
-  accept_checkpoint();
+  barrier_.store({r.path, r.step, r.hash, history_now()});
+  if (barrier_.done(r.actor)) accept_checkpoint();
 }
 
 void DriverMachine::report(const StateProved& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
-  if (!barrier_task_is(BarrierTask::kCheckpoint) || r.step != committed() || !is_member(from) ||
-      from.barrier_task_done)
+  if (!barrier_.waits_for(BarrierTask::kCheckpoint, r.actor) || barrier_.is_written_by(r.actor) ||
+      r.step != committed())
     return ignore("no proof of step " + std::to_string(r.step) + " is wanted");
   if (!agrees(from, r.step, r.parts)) return;
-  from.barrier_task_done = true;
-  accept_checkpoint();
+  if (barrier_.done(r.actor)) accept_checkpoint();
 }
 
-/// Once it is written and all hold what it holds.
+/// It is written, and all hold what it holds.
 void DriverMachine::accept_checkpoint() {
-  if (!stored_ || !barrier_task_complete()) return;
   recovered();
   all_proven();
-  agenda_.saved(stored_->step);
-  out_.push_back(AcceptCheckpoint{*stored_});
-  const auto oldest = checkpoints_.accept(*stored_, evaluations_.is_best(stored_->step));
+  const CheckpointInfo stored = barrier_.stored();
+  agenda_.saved(stored.step);
+  out_.push_back(AcceptCheckpoint{stored});
+  const auto oldest = checkpoints_.accept(stored, evaluations_.is_best(stored.step));
   evaluations_.forget_before(checkpoints_.oldest().step);
-  stored_.reset();
   if (oldest)
     out_.push_back(SendOrder{members_.front(), PruneCheckpoints{generation_, *oldest, checkpoints_.best()}});
   proceed();
@@ -237,9 +228,9 @@ void DriverMachine::report(const PruneFailed& r, TrainerSeat&) {
   out_.push_back(Notice{"old checkpoints stay: " + r.reason, {}});
 }
 
-void DriverMachine::report(const CheckpointFailed& r, TrainerSeat& from) {
+void DriverMachine::report(const CheckpointFailed& r, TrainerSeat&) {
   if (!current(r.generation)) return;
-  if (!barrier_task_is(BarrierTask::kCheckpoint) || r.step != committed() || from.rank != 0)
+  if (!barrier_.is_written_by(r.actor) || r.step != committed())
     return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
   agenda_.saved(r.step);  // training goes on; the last good checkpoint stays valid
   checkpoints_.note_failure();
@@ -250,21 +241,12 @@ void DriverMachine::report(const CheckpointFailed& r, TrainerSeat& from) {
 
 void DriverMachine::report(const TrainerFinished& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
-  if (!barrier_task_is(BarrierTask::kFinish) || !is_member(from) || from.barrier_task_done)
-    return ignore("nobody asked for the final state");
+  if (!barrier_.waits_for(BarrierTask::kFinish, r.actor)) return ignore("nobody asked for the final state");
   recovered();
-  from.barrier_task_done = true;
-  from.final_hash = r.hash;
-  from.final_parts = r.parts;
   if (!agrees(from, r.steps, r.parts)) return;
-  const bool same = !config_.exact || std::all_of(members_.begin(), members_.end(), [&](ActorId member) {
-    const TrainerSeat& trainer = roster_.at(member);
-    return !trainer.barrier_task_done || trainer.final_hash == r.hash;
-  });
-  if (r.steps != committed() || !same) return fail("trainers end with different states");
-  if (!barrier_task_complete()) return;
-  const TrainerSeat& first = roster_.at(members_.front());
-  finish(first.final_hash, {r.steps, lineage_, first.final_parts, holders()});
+  const bool same = barrier_.finish(r.actor, r.hash, r.parts);
+  if (r.steps != committed() || (config_.exact && !same)) return fail("trainers end with different states");
+  if (barrier_.done(r.actor)) finish(barrier_.hash(), {r.steps, lineage_, barrier_.parts(), holders()});
 }
 
 }  // namespace troupe::train

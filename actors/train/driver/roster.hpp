@@ -47,9 +47,6 @@ struct TrainerSeat {
   bool holds = false;        ///< has the generation's state
   std::string unreadable;    ///< why it cannot read the generation's checkpoint
   std::int64_t applied = 0;  ///< steps
-  bool barrier_task_done = false;
-  StateHash final_hash;               ///< once it has finished
-  std::vector<PartHash> final_parts;  ///< of that state
 };
 
 /// "trainer 3 (rank 0)".
