@@ -11,13 +11,16 @@
 #include "actors/checkpoint/file_system.hpp"
 #include "actors/data/dataset.hpp"
 #include "actors/data/sampler.hpp"
-#include "actors/train/driver/driver_machine.hpp"
+#include "actors/train/driver/driver_types.hpp"
 #include "actors/train/engine/engine.hpp"
+#include "actors/train/mutations.hpp"
 #include "actors/train/settings.hpp"
 #include "actors/train/trainer/trainer_machine.hpp"
 #include "runtime/client/session.hpp"
 
 namespace troupe::train {
+
+class DriverMachine;
 
 /// How one trainer gets into a group.
 class GroupMaker {

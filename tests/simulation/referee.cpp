@@ -1,6 +1,7 @@
 /// What must hold of what drivers decide.
 #include <algorithm>
 
+#include "actors/train/driver/driver_machine.hpp"
 #include "actors/train/driver/history.hpp"
 #include "tests/simulation/cluster.hpp"
 #include "tests/simulation/group.hpp"

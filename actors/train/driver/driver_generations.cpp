@@ -1,4 +1,4 @@
-/// Generations: who holds what, who is the authority, who goes on.
+/// Generations: who holds what, who goes on, who joins and who leaves.
 #include <algorithm>
 #include <utility>
 
@@ -17,392 +17,379 @@ bool DriverMachine::generation_runs() const {
   return state_ == State::kForming || state_ == State::kRunning || state_ == State::kBarrier;
 }
 
-bool DriverMachine::is_member(const Trainer& trainer) const {
+bool DriverMachine::is_member(const TrainerSeat& trainer) const {
   return std::find(members_.begin(), members_.end(), trainer.ready.actor) != members_.end();
+}
+
+int DriverMachine::staying_members() const {
+  return static_cast<int>(std::count_if(members_.begin(), members_.end(), [this](ActorId member) {
+    const auto at = roster_.trainers().find(member);
+    return at != roster_.trainers().end() && !at->second.leaves;
+  }));
 }
 
 // Opening.
 
-void DriverMachine::open_generation(const std::string& cause, bool fault, Instant now, Actions& out) {
+void DriverMachine::open_generation(const std::string& cause, bool fault) {
   if (over()) return;
   ++generation_.counter;
   state_ = State::kQuiescing;
   members_.clear();
-  leave_at_.reset();
-  barrier_task_ = BarrierTask::kNone;
-  if (!episode_) {
-    episode_ = Episode{cause, fault, false, now, now};
-  } else {
-    episode_->cause += "; " + cause;
-    episode_->fault = episode_->fault || fault;
-  }
-  for (auto& [id, trainer] : trainers_) {
+  agenda_.cancel_leave();
+  barrier_.end();
+  interruption_.add(cause, fault, now_);
+  for (auto& [id, trainer] : roster_.trainers()) {
     trainer.quiesced = false;
-    if (!trainer.killed) ask_to_quiesce(trainer, cause, now, out);
+    if (!trainer.killed) ask_to_quiesce(trainer, cause);
   }
-  plan_when_known(now, out);
+  plan_when_known();
 }
 
-void DriverMachine::ask_to_quiesce(Trainer& trainer, const std::string& why, Instant now, Actions& out) {
+void DriverMachine::ask_to_quiesce(TrainerSeat& trainer, const std::string& why) {
   trainer.quiesced = false;
-  trainer.deadline = now + config_.deadlines.quiesce;
-  out.push_back(SendOrder{trainer.ready.actor, Quiesce{generation_, why}});
+  trainer.deadline = now_ + config_.deadlines.quiesce;
+  out_.push_back(SendOrder{trainer.ready.actor, Quiesce{generation_, why}});
 }
 
-void DriverMachine::report(const TrainerQuiesced& r, Trainer& from, Instant now, Actions& out) {
+void DriverMachine::report(const TrainerQuiesced& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
   if (from.quiesced) return ignore("nobody asked " + describe(from) + " to leave");
   from.quiesced = true;
   // It was not waited for, and is no member: what it holds is replaced.
-  if (state_ != State::kQuiescing && state_ != State::kGathering) return widen(now, out);
+  if (state_ != State::kQuiescing && state_ != State::kGathering) return widen();
   from.steps = r.steps;
   from.lineage = r.lineage;
   for (const StepReport& step : r.uncommitted) {
-    if (!merge_slots(step, out)) return;
+    if (failed(steps_.merge(step))) return;
   }
-  if (episode_ && from.rank >= 0) episode_->left = now;
-  plan_when_known(now, out);
-}
-
-/// Takes in what leaves used in a step that is not committed. False (and the job has failed) if two trainers
-/// say different things.
-bool DriverMachine::merge_slots(const StepReport& step, Actions& out) {
-  if (step.step < committed()) return true;
-  pending_values_.emplace(step.step, step.values);
-  for (const SlotReport& slot : step.slots) {
-    const auto [at, added] = pending_[step.step].emplace(slot.leaf, slot);
-    if (added || at->second.indices_hash == slot.indices_hash) continue;
-    fail("trainers disagree on the samples that logical rank " + std::to_string(slot.leaf) +
-             " used in step " + std::to_string(step.step),
-         out);
-    return false;
-  }
-  return true;
+  if (from.rank >= 0) interruption_.member_left(now_);
+  plan_when_known();
 }
 
 // Planning.
 
+std::vector<Holding> DriverMachine::holdings() const {
+  std::vector<Holding> all;
+  for (const auto& [id, trainer] : roster_.trainers()) {
+    all.push_back({.actor = id,
+                   .arrival = trainer.arrival,
+                   .rank = trainer.rank,
+                   .killed = trainer.killed,
+                   .known = trainer.quiesced,
+                   .leaves = trainer.leaves,
+                   .follows = following_.takes_from_source(id),
+                   .joins = following_.has_caught_up(id),
+                   .steps = trainer.steps,
+                   .lineage = trainer.lineage});
+  }
+  return all;
+}
+
+RecoveryInput DriverMachine::recovery_input() const {
+  return {.generation = generation_,
+          .committed = committed(),
+          .saved = checkpoints_.newest_step(),
+          .trainers = config_.trainers,
+          .min_trainers = config_.min_trainers,
+          .logical_ranks = config_.logical_ranks,
+          .sharded = config_.sharded,
+          .waits_for_copies = following_.must_wait_for_copies(),
+          .source = following_.is_on() ? following_.source() : ActorId{}};
+}
+
 /// Goes on once everyone alive has said what it holds. Whoever was killed counts as alive until its death is
 /// known (fencing), or its deadline is over.
-void DriverMachine::plan_when_known(Instant now, Actions& out) {
+void DriverMachine::plan_when_known() {
   if (state_ != State::kQuiescing && state_ != State::kGathering) return;
-  // Who was no member may be at a copy of a whole state: it need not be waited for where others have one.
-  const bool enough = !config_.sharded && enough_hold_a_state();
-  const bool all_known = std::all_of(trainers_.begin(), trainers_.end(), [&](const auto& entry) {
-    const Trainer& trainer = entry.second;
-    const bool joins = following_ && following_->caught_up.contains(entry.first);
-    return !trainer.killed && (trainer.quiesced || (enough && trainer.rank < 0 && !joins));
-  });
-  const int there = static_cast<int>(trainers_.size());
+  const int there = static_cast<int>(roster_.trainers().size());
   if (there < config_.min_trainers) {
     if (state_ == State::kGathering) return;
     state_ = State::kGathering;
-    grace_end_ = now;  // a job that ran goes on as soon as it may
-    deadline_ = now + config_.deadlines.gather;
-    if (trainer_pool_.given_up) fail("too few trainers are left: " + trainer_pool_.last_failure, out);
+    grace_end_ = now_;  // a job that ran goes on as soon as it may
+    deadline_ = now_ + config_.deadlines.gather;
+    if (const auto why = roster_.given_up_trainers()) fail("too few trainers are left: " + *why);
     return;
   }
-  if (!all_known || (state_ == State::kGathering && there < config_.trainers && now < grace_end_)) return;
-
-  const Trainer* authority = find_authority();
-  const std::int64_t held = authority == nullptr ? kNoState : authority->steps;
-  const std::int64_t saved = checkpoints_.empty() ? 0 : checkpoints_.back().step;
-  if (held >= committed() || held >= saved) {
-    first_step_ = held;
-    lineage_ = authority->lineage;
-  } else {
-    first_step_ = saved;
-    lineage_ = generation_;
+  if (state_ == State::kGathering && there < config_.trainers && now_ < grace_end_) return;
+  const std::vector<Holding> all = holdings();
+  if (!can_plan(all, recovery_input())) return;
+  const Recovery recovery = plan_recovery(all, recovery_input());
+  if (recovery.first_step < committed()) {
+    agenda_.rewind(recovery.first_step, recovery.first_step < steps_.begun_at());
+    out_.push_back(steps_.rewind(recovery.first_step));
   }
-  if (first_step_ < committed()) go_back_to(first_step_, out);
-  // What nobody applied, or nobody who applied it is left, never happened.
-  pending_.erase(pending_.lower_bound(first_step_), pending_.end());
-  pending_values_.erase(pending_values_.lower_bound(first_step_), pending_values_.end());
-  start_generation(now, out);
+  steps_.drop_pending(recovery.first_step);
+  start_generation(recovery);
 }
 
-/// Enough members of the last generation, and the newest committed state is among them.
-bool DriverMachine::enough_hold_a_state() const {
-  int holders = 0;
-  std::int64_t newest = kNoState;
-  for (const auto& [id, trainer] : trainers_) {
-    if (!trainer.quiesced || trainer.killed || trainer.rank < 0 || trainer.steps == kNoState) continue;
-    ++holders;
-    newest = std::max(newest, trainer.steps);
-  }
-  return holders >= config_.min_trainers && newest >= committed();
-}
-
-/// The trainer with the most steps applied, or null. Who has as many on a newer lineage comes first: an older
-/// one was given up.
-const DriverMachine::Trainer* DriverMachine::find_authority() const {
-  const Trainer* authority = nullptr;
-  for (const auto& [id, trainer] : trainers_) {
-    if (!trainer.quiesced || trainer.steps == kNoState) continue;
-    if (authority == nullptr ||
-        std::pair(trainer.steps, trainer.lineage) > std::pair(authority->steps, authority->lineage)) {
-      authority = &trainer;
-    }
-  }
-  return authority;
-}
-
-void DriverMachine::go_back_to(std::int64_t step, Actions& out) {
-  const std::int64_t from = committed();
-  const std::int64_t voided = ledger_.rewind(step);
-  saved_ = std::min(saved_, step);
-  const std::string again = std::to_string(voided) + (voided == 1 ? " step runs" : " steps run") +
-                            " again from step " + std::to_string(step);
-  const bool began = furthest_ > begun_at_;
-  if (step < begun_at_) {  // what an earlier run told of these epochs was not told in this one
-    begun_at_ = evaluated_ = step;
-    if (!began) furthest_ = step;
-  }
-  const std::string why =
-      began ? "nobody is left who holds step " + std::to_string(from) + ": " + again : again;
-  out.push_back(RewindLedger{from, step, why});
-}
-
-bool DriverMachine::has_the_state(const Trainer& trainer) const {
-  return trainer.quiesced && trainer.steps == first_step_ && trainer.lineage == lineage_;
-}
-
-/// Survivors keep their order, newcomers come behind them. A newcomer that would have to be given the whole
-/// state stays outside where there are enough without it: it follows beside the steps, then joins.
-void DriverMachine::deal_ranks() {
-  std::vector<Trainer*> order;
-  std::vector<Trainer*> outside;
-  const bool from_members = lineage_ != generation_;
-  for (auto& [id, trainer] : trainers_) {
-    const bool waits = !trainer.quiesced || (from_members && trainer.rank < 0 && !has_the_state(trainer) &&
-                                             !can_follow_up(trainer));
-    (waits ? outside : order).push_back(&trainer);
-  }
-  if (static_cast<int>(order.size()) < config_.min_trainers || must_wait_for_copies() || config_.sharded) {
-    for (Trainer* trainer : outside) {
-      if (trainer->quiesced) order.push_back(trainer);
-    }
-  }
-  const auto place = [](const Trainer* t) {
-    return std::pair(t->rank < 0 ? INT32_MAX : t->rank, t->arrival);
-  };
-  std::sort(order.begin(), order.end(),
-            [&](const Trainer* a, const Trainer* b) { return place(a) < place(b); });
-  leave_out(order, from_members);
-  for (auto& [id, trainer] : trainers_) trainer.rank = -1;
-  for (std::size_t r = 0; r < order.size(); ++r) {
-    order[r]->rank = static_cast<int>(r);
-    members_.push_back(order[r]->ready.actor);
-  }
-}
-
-void DriverMachine::start_generation(Instant now, Actions& out) {
+void DriverMachine::start_generation(const Recovery& recovery) {
+  lineage_ = recovery.lineage;
+  first_step_ = recovery.first_step;
+  for (auto& [id, trainer] : roster_.trainers()) trainer.rank = -1;
   members_.clear();
-  deal_ranks();
   GenerationPlan plan;
+  const auto leaves =
+      collectives::deal_leaves(config_.logical_ranks, static_cast<int>(recovery.members.size()));
+  for (const auto& [actor, holds] : recovery.members) {
+    TrainerSeat& trainer = roster_.at(actor);
+    trainer.rank = members();
+    trainer.formed = false;
+    trainer.unreadable.clear();
+    trainer.holds = holds;
+    trainer.applied = recovery.first_step;
+    const TrainerReady& ready = trainer.ready;
+    plan.members.push_back({actor, ready.node, ready.data_address, leaves[members_.size()], ready.has_nccl});
+    plan.prove = plan.prove || !trainer.proven;
+    members_.push_back(actor);
+  }
+  plan.prove = plan.prove && config_.exact && !config_.sharded && members() > 1;
   plan.generation = generation_;
   plan.logical_ranks = config_.logical_ranks;
-  plan.first_step = run_limit_ = first_step_;
-  step_takes_ = Duration::max();  // until one was committed
-  committed_at_ = now;
+  plan.source = recovery.source;
+  plan.receivers = recovery.receivers;
+  plan.followers = recovery.followers;
+  plan.lineage = recovery.lineage;
+  plan.exact = config_.exact;
+  plan.sharded = config_.sharded;
+  plan.begun_at = steps_.begun_at();
+  plan.first_step = recovery.first_step;
   plan.steps_per_epoch = config_.steps_per_epoch;
   plan.total_steps = config_.total_steps();
   plan.committed = committed();
-  plan.loaders = loader_list();
-  if (lineage_ != generation_) {
+  plan.loaders = roster_.loader_list();
+  if (recovery.lineage != generation_) {
     plan.origin = StateOrigin::kMembers;
   } else if (!checkpoints_.empty()) {
+    const CheckpointInfo& newest = checkpoints_.newest();
     plan.origin = StateOrigin::kCheckpoint;
-    if (first_step_ <= ledger_.first_step()) {
-      history_.epoch_figures = decode_history(checkpoints_.back().history).value_or(History{}).epoch_figures;
-      take_evaluation(checkpoints_.back().history, first_step_);
+    plan.checkpoint = newest.path;
+    plan.state_hash = newest.hash;
+    if (recovery.first_step <= steps_.ledger().first_step()) {
+      steps_.set_figures_before(decode_history(newest.history).value_or(History{}).epoch_figures);
+      evaluations_.take_up(newest.history, recovery.first_step);
     }
-    plan.checkpoint = checkpoints_.back().path;
-    plan.state_hash = checkpoints_.back().hash;
   }
-  if (plan.origin != StateOrigin::kMembers) loading_.reset();
-  if (plan.origin == StateOrigin::kCheckpoint) loading_ = checkpoints_.back();
-  started_ = generation_;
-  plan.lineage = lineage_;
-  proofs_.clear();
-  proven_at_.reset();
-  plan.exact = config_.exact;
-  plan.sharded = config_.sharded;
-  prove_ = config_.exact && !config_.sharded && members_.size() > 1 &&
-           std::any_of(members_.begin(), members_.end(),
-                       [&](ActorId member) { return !trainers_.at(member).proven; });
-  plan.prove = prove_;
-  plan.begun_at = begun_at_;
-  plan.evaluated = {evaluations_.lower_bound(first_step_), evaluations_.end()};
-  const auto leaves = collectives::deal_leaves(config_.logical_ranks, static_cast<int>(members_.size()));
-  for (std::size_t r = 0; r < members_.size(); ++r) {
-    Trainer& trainer = trainers_.at(members_[r]);
-    const int rank = static_cast<int>(r);
-    trainer.formed = false;
-    trainer.unreadable.clear();
-    trainer.holds = plan.origin == StateOrigin::kMembers && has_the_state(trainer);
-    trainer.applied = first_step_;
-    const bool follows = !trainer.holds && can_follow_up(trainer);
-    if (plan.origin == StateOrigin::kMembers && !trainer.holds)
-      (follows ? plan.followers : plan.receivers).push_back(rank);
-    const bool is_source = following_ && following_->source == trainer.ready.actor;
-    if (trainer.holds && (plan.source < 0 || is_source)) plan.source = rank;
-    const TrainerReady& ready = trainer.ready;
-    plan.members.push_back({ready.actor, ready.node, ready.data_address, leaves[r], ready.has_nccl});
-  }
-  following_.reset();
-  failed_followings_ = 0;
+  plan.evaluated = evaluations_.told_from(recovery.first_step);
+  if (plan.origin != StateOrigin::kMembers) checkpoints_.load(plan.origin == StateOrigin::kCheckpoint);
+  agenda_.begin_generation(recovery.first_step, now_);
+  failures_.begin_generation(generation_);
+  proofs_.begin(plan.prove);
+  following_.begin_generation();
   state_ = State::kForming;
-  deadline_ = now + config_.deadlines.standstill;
-  for (const ActorId member : members_) out.push_back(SendOrder{member, StartGeneration{plan}});
+  deadline_ = now_ + config_.deadlines.standstill;
+  to_members(StartGeneration{plan});
 }
 
 // Forming.
 
-void DriverMachine::report(const GroupFormed& r, Trainer& from, Instant now, Actions& out) {
+void DriverMachine::report(const GroupFormed& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
   if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
   from.formed = true;
-  moved(now);
-  run_when_formed(now, out);
+  extend_deadlines();
+  run_when_formed();
 }
 
-void DriverMachine::report(const StateInstalled& r, Trainer& from, Instant now, Actions& out) {
+void DriverMachine::report(const StateInstalled& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
   if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
   from.holds = true;
-  moved(now);
-  run_when_formed(now, out);
-  share_checkpoint(now, out);
+  extend_deadlines();
+  run_when_formed();
+  share_checkpoint();
 }
 
-void DriverMachine::run_when_formed(Instant now, Actions& out) {
+void DriverMachine::run_when_formed() {
   for (const ActorId member : members_) {
-    const Trainer& trainer = trainers_.at(member);
+    const TrainerSeat& trainer = roster_.at(member);
     if (!trainer.formed || !trainer.holds) return;
   }
   state_ = State::kRunning;
-  moved(now);
-  if (loading_) {
-    out.push_back(Resumed{*std::exchange(loading_, std::nullopt)});
-    if (first_step_ >= config_.total_steps() && !config_.evaluates) {
-      const std::int64_t unit = config_.max_steps > 0 ? 1 : config_.steps_per_epoch;
-      out.push_back(Notice{"nothing is left to train: what was resumed has " +
-                               std::to_string(first_step_ / unit) +
-                               (config_.max_steps > 0 ? " steps, " : " epochs, ") +
-                               std::to_string(config_.total_steps() / unit) + " are asked for",
-                           {}});
+  extend_deadlines();
+  if (auto loaded = checkpoints_.take_loaded()) {
+    out_.push_back(Resumed{*std::move(loaded)});
+    if (agenda_.is_whole(first_step_) && !config_.evaluates) {
+      const bool by_steps = config_.max_steps > 0;
+      const std::int64_t unit = by_steps ? 1 : config_.steps_per_epoch;
+      out_.push_back(Notice{"nothing is left to train: what was resumed has " +
+                                std::to_string(first_step_ / unit) + (by_steps ? " steps, " : " epochs, ") +
+                                std::to_string(config_.total_steps() / unit) + " are asked for",
+                            {}});
     }
   }
   // Steps that somebody had applied when the generation before ended: now every member holds them.
   while (!over() && committed() < first_step_) {
-    if (!commit_step(out)) return;
+    if (!commit_step()) return;
   }
-  if (!over()) proceed(now, out);
-  widen(now, out);
+  if (!over()) proceed();
+  widen();
 }
+
+void DriverMachine::report(const GenerationFailed& r, TrainerSeat& from) {
+  if (!current(r.generation)) return;
+  if (!generation_runs() || !is_member(from)) return ignore("that generation is being replaced already");
+  const std::string cause = describe(from) + " left generation " + to_string(r.generation) + ": " + r.reason;
+  for (const ActorId suspect : r.suspects) {
+    if (suspect != r.actor && roster_.find(suspect) != nullptr) failures_.suspect(suspect);
+  }
+  if (failed(failures_.generation_failed(cause))) return;
+  if (const auto suspect = failures_.take_most_suspected())
+    kill(roster_.at(*suspect), "others waited for it in vain, again and again");
+  if (generation_runs()) open_generation(cause, true);
+}
+
+// A checkpoint that not everybody can read.
+
+void DriverMachine::report(const CheckpointUnreadable& r, TrainerSeat& from) {
+  if (!current(r.generation)) return;
+  if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
+  from.unreadable = r.reason;
+  share_checkpoint();
+}
+
+/// Once everybody has tried: whoever could not read it gets the state from the memory of one who could. If
+/// nobody could, the next older one is tried; the job never falls back to step 0.
+void DriverMachine::share_checkpoint() {
+  if (state_ != State::kForming) return;
+  const TrainerSeat* reader = nullptr;
+  std::string reasons;
+  for (const ActorId member : members_) {
+    const TrainerSeat& trainer = roster_.at(member);
+    if (!trainer.holds && trainer.unreadable.empty()) return;
+    if (trainer.holds) reader = &trainer;
+    if (!trainer.unreadable.empty())
+      reasons += (reasons.empty() ? "" : "; ") + describe(trainer) + ": " + trainer.unreadable;
+  }
+  if (reasons.empty()) return;
+  const std::string path = checkpoints_.newest().path;
+  if (reader != nullptr) {
+    out_.push_back(Notice{"not every trainer can read the checkpoint " + path +
+                              "; the others get the state from " + describe(*reader) + ". " + reasons,
+                          {}});
+    return open_generation("a checkpoint is passed on through memory", false);
+  }
+  checkpoints_.drop_newest(reasons);
+  if (checkpoints_.empty()) {
+    return fail("no trainer can read any checkpoint: " + checkpoints_.unusable(),
+                "restore one of these files and resume, or start again without them");
+  }
+  out_.push_back(Notice{"no trainer can read the checkpoint " + path + " (" + reasons + "); " +
+                            checkpoints_.newest().path + " is tried instead",
+                        {}});
+  open_generation("a checkpoint could not be read", true);
+}
+
+// Who joins, and who leaves.
 
 /// A spare trainer takes the state beside the steps, then joins by the same way as a fault goes: the next
 /// generation.
-void DriverMachine::widen(Instant now, Actions& out) {
-  if (state_ != State::kRunning || let_leave(now, out) || staying_members() >= config_.trainers) return;
-  if (following_ && !all_caught_up()) return;
+void DriverMachine::widen() {
+  if (state_ != State::kRunning || let_leave() || staying_members() >= config_.trainers) return;
+  if (following_.is_on() && !all_caught_up()) return;
   std::vector<ActorId> spares;
-  for (const auto& [id, trainer] : trainers_) {
+  for (const auto& [id, trainer] : roster_.trainers()) {
     if (!trainer.killed && !trainer.leaves && trainer.quiesced && !is_member(trainer)) spares.push_back(id);
   }
   if (spares.empty()) return;
   if (config_.sharded) {
     // Where the state is whole: in the checkpoint of these very steps, or with a member that is alone.
-    const std::int64_t saved = checkpoints_.empty() ? 0 : checkpoints_.back().step;
-    if (members_.size() == 1 || committed() == saved)
-      open_generation(describe(trainers_.at(spares.front())) + " joined", false, now, out);
+    if (members() == 1 || committed() == checkpoints_.newest_step())
+      open_generation(describe(roster_.at(spares.front())) + " joined", false);
     return;
   }
-  if (following_) {
+  if (following_.is_on()) {
     // At the end of a step that all may run, so that none is thrown away.
-    if (!following_->join_at) following_->join_at = std::max(run_limit_, committed());
-    if (committed() < *following_->join_at) return;
+    if (!following_.join_at()) following_.join_at(agenda_.end_of_granted(committed()));
+    if (committed() < *following_.join_at()) return;
+    return open_generation(describe(roster_.at(following_.first_caught_up())) + " joined", false);
   }
-  if (following_ || must_wait_for_copies())
-    return open_generation(
-        describe(trainers_.at(following_ ? *following_->caught_up.begin() : spares.front())) + " joined",
-        false, now, out);
-  start_following(spares, now, out);
+  if (following_.must_wait_for_copies())
+    return open_generation(describe(roster_.at(spares.front())) + " joined", false);
+  start_following(spares);
 }
 
-void DriverMachine::report(const GenerationFailed& r, Trainer& from, Instant now, Actions& out) {
-  if (!current(r.generation)) return;
-  if (!generation_runs() || !is_member(from)) return ignore("that generation is being replaced already");
-  const std::string cause = describe(from) + " left generation " + to_string(r.generation) + ": " + r.reason;
-  ++failed_in_a_row_;
-  for (const ActorId suspect : r.suspects) {
-    if (suspect != r.actor && trainers_.contains(suspect)) ++suspected_[suspect];
+/// Begins a generation without those that leave, at the end of a step that all may run, so that all hold the
+/// same and none is thrown away; with shards at a checkpoint. Where too few would be left, others join first.
+/// True if it did. Who has left the members is not needed any more.
+bool DriverMachine::let_leave() {
+  for (auto& [id, trainer] : roster_.trainers()) {
+    if (trainer.leaves && !trainer.killed && trainer.quiesced && !is_member(trainer))
+      kill(trainer, "its node drains (" + trainer.why_it_leaves + ")");
   }
-  if (failed_in_a_row_ > config_.restart.budget) {
-    return fail(std::to_string(failed_in_a_row_) + " generations failed in a row, the last one: " + cause,
-                out);
+  const int stay = staying_members();
+  if (stay == members() || stay < config_.min_trainers) {
+    agenda_.cancel_leave();
+    return false;
   }
-  if (failed_in_a_row_ % config_.failed_generations == 0 && !suspected_.empty()) {
-    const auto worst = std::max_element(suspected_.begin(), suspected_.end(),
-                                        [](const auto& a, const auto& b) { return a.second < b.second; });
-    const ActorId suspect = worst->first;
-    suspected_.clear();
-    kill(trainers_.at(suspect), "others waited for it in vain, again and again", now, out);
+  if (following_.join_at()) return false;  // then
+  agenda_.leave(committed());
+  if (committed() < *agenda_.leave_at()) return false;
+  if (config_.sharded && committed() != checkpoints_.newest_step()) {
+    agenda_.cancel_leave();  // it could not be saved; a later one may be
+    return false;
   }
-  if (generation_runs()) open_generation(cause, true, now, out);
+  const auto leaves = std::find_if(members_.begin(), members_.end(),
+                                   [this](ActorId member) { return roster_.at(member).leaves; });
+  const TrainerSeat& one = roster_.at(*leaves);
+  open_generation(describe(one) + " leaves: its node drains (" + one.why_it_leaves + ")", false);
+  return true;
 }
 
-// A checkpoint that not everybody can read.
+// Who joins takes the state beside the steps.
 
-void DriverMachine::report(const CheckpointUnreadable& r, Trainer& from, Instant now, Actions& out) {
-  if (!current(r.generation)) return;
-  if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
-  from.unreadable = r.reason;
-  share_checkpoint(now, out);
-}
-
-/// Once everybody has tried: whoever could not read it gets the state from the memory of one who could.
-void DriverMachine::share_checkpoint(Instant now, Actions& out) {
-  if (state_ != State::kForming) return;
-  const Trainer* reader = nullptr;
-  std::string failures;
+/// The source is on a follower's node, if a member is; else it is the last, since the first has checkpoints
+/// to write.
+void DriverMachine::start_following(const std::vector<ActorId>& followers) {
+  const NodeId node = roster_.at(followers.front()).ready.node;
+  ActorId source = members_.back();
   for (const ActorId member : members_) {
-    const Trainer& trainer = trainers_.at(member);
-    if (!trainer.holds && trainer.unreadable.empty()) return;
-    if (trainer.holds) reader = &trainer;
-    if (!trainer.unreadable.empty())
-      failures += (failures.empty() ? "" : "; ") + describe(trainer) + ": " + trainer.unreadable;
+    if (roster_.at(member).ready.node == node) source = member;
   }
-  if (failures.empty()) return;
-  if (reader == nullptr) return drop_checkpoint(now, out);
-  out.push_back(Notice{"not every trainer can read the checkpoint " + checkpoints_.back().path +
-                           "; the others get the state from " + describe(*reader) + ". " + failures,
-                       {}});
-  open_generation("a checkpoint is passed on through memory", false, now, out);
+  following_.begin(source, generation_, followers, now_ + config_.deadlines.hang);
+  out_.push_back(SendOrder{source, ShareState{generation_}});
 }
 
-/// Nobody can read the newest checkpoint. The next older one is tried; the job never falls back to step 0.
-void DriverMachine::drop_checkpoint(Instant now, Actions& out) {
-  std::string reasons;
-  for (const ActorId member : members_) {
-    const Trainer& trainer = trainers_.at(member);
-    reasons += (reasons.empty() ? "" : "; ") + describe(trainer) + ": " + trainer.unreadable;
-  }
-  const std::string path = checkpoints_.back().path;
-  checkpoints_.pop_back();
-  std::erase(written_, path);
-  unusable_.push_back(path + " (" + reasons + ")");
-  if (checkpoints_.empty()) {
-    std::string all;
-    for (const std::string& one : unusable_) all += (all.empty() ? "" : ", ") + one;
-    return fail("no trainer can read any checkpoint: " + all, out,
-                "restore one of these files and resume, or start again without them");
-  }
-  const std::string what = "no trainer can read the checkpoint " + path + " (" + reasons + "); " +
-                           checkpoints_.back().path + " is tried instead";
-  out.push_back(Notice{what, {}});
-  open_generation("a checkpoint could not be read", true, now, out);
+void DriverMachine::report(const StateShared& r, TrainerSeat& from) {
+  if (!current(r.generation)) return;
+  if (!following_.share(r.actor, now_ + config_.deadlines.standstill))
+    return ignore("nobody follows " + describe(from));
+  for (const ActorId follower : following_.followers())
+    out_.push_back(
+        SendOrder{follower, FollowState{generation_, r.address, following_.shared_in(), lineage_}});
+}
+
+void DriverMachine::report(const StateFollowed& r, TrainerSeat& from) {
+  if (!current(r.generation)) return;
+  if (!following_.catch_up(r.actor)) return ignore(describe(from) + " follows nobody");
+  widen();
+}
+
+void DriverMachine::report(const FollowFailed& r, TrainerSeat& from) {
+  if (!current(r.generation)) return;
+  if (!following_.fail(r.actor)) return ignore(describe(from) + " follows nobody");
+  stop_following(r.actor, describe(from) + " could not take the state beside the steps: " + r.reason);
+}
+
+/// It is gone, or has given up. Without a source or a follower there is nothing to wait for.
+void DriverMachine::stop_following(ActorId who, const std::string& why) {
+  if (!following_.is_on()) return;
+  if (following_.drop(who) && following_.must_wait_for_copies())
+    out_.push_back(Notice{why + "; the others wait for it", {}});
+  widen();
+}
+
+bool DriverMachine::all_caught_up() const {
+  return following_.all_caught_up([this](ActorId follower) {
+    const auto at = roster_.trainers().find(follower);
+    return at != roster_.trainers().end() && !at->second.killed;
+  });
+}
+
+void DriverMachine::check_following() {
+  if (!following_.is_overdue(now_) || all_caught_up()) return;
+  following_.give_up();
+  expired("a trainer that was to join did not get the state beside the steps; the others wait for it");
+  widen();
 }
 
 }  // namespace troupe::train

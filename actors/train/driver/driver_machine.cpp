@@ -1,5 +1,5 @@
-/// Who is there: spawning with back-off, signs of life, deadlines. What a generation does is in
-/// driver_generations.cpp, what a commit does in driver_commits.cpp.
+/// Who comes and goes, time and the user. What a generation does is in driver_generations.cpp, what a commit
+/// does in driver_steps.cpp.
 #include "actors/train/driver/driver_machine.hpp"
 
 #include <algorithm>
@@ -16,23 +16,18 @@ constexpr Duration kStoodStill = std::chrono::seconds(1);
 /// A replacement waits no longer than that for the others to recover.
 constexpr Duration kRecovers = std::chrono::seconds(1);
 
-std::int64_t resumed_step(const DriverConfig& config) {
-  return config.resume.empty() ? 0 : config.resume.back().step;
-}
-
 }  // namespace
 
 DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
     : config_(std::move(config)),
       mutations_(mutations),
-      generation_{config_.incarnation, 0},
-      ledger_(config_.logical_ranks, config_.steps_per_epoch, resumed_step(config_)),
-      checkpoints_(config_.resume),
-      begun_at_(resumed_step(config_)),
-      furthest_(resumed_step(config_)),
-      evaluated_(resumed_step(config_)),
-      released_(resumed_step(config_)),
-      saved_(resumed_step(config_)) {
+      roster_(config_),
+      steps_(config_),
+      evaluations_(config_),
+      agenda_(config_, evaluations_.history()),
+      checkpoints_(config_.resume, config_.keep_checkpoints),
+      failures_(config_.restart, config_.failed_generations),
+      generation_{config_.incarnation, 0} {
   TROUPE_ASSERT(1 <= config_.min_trainers && config_.min_trainers <= config_.trainers &&
                     config_.trainers <= config_.logical_ranks,
                 "1 <= min_trainers <= trainers <= logical_ranks");
@@ -40,444 +35,325 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
       config_.loaders >= 1 && config_.epochs >= 1 && config_.steps_per_epoch >= 1 && config_.ahead >= 1,
       "loaders, epochs, steps per epoch and steps ahead are at least 1");
   TROUPE_ASSERT(config_.keep_checkpoints >= 1, "the newest checkpoint is kept");
-  if (config_.evaluates) evaluated_ = -1;
-  if (config_.resume.empty()) return;
-  history_ = decode_history(config_.resume.back().history).value_or(History{});
-  take_evaluation(config_.resume.back().history, begun_at_);
-  for (const CheckpointInfo& checkpoint : config_.resume) {
-    if (is_best(checkpoint.step) && !checkpoint.in_memory) best_checkpoint_ = checkpoint.path;
-  }
-  const bool waited_enough =
-      !config_.stop_early.metric.empty() && history_.patience.since >= config_.stop_early.patience;
-  if (waited_enough && evaluation_at(committed())) early_at_ = committed();
-  // With nothing left to train the figures of the last epoch are still to be told, if nobody knows them.
-  const bool whole = begun_at_ >= config_.total_steps();
-  if (begun_at_ > 0 && whole && history_.metrics.empty()) evaluated_ = begun_at_ - 1;
+  const std::int64_t best = evaluations_.history().kept.step;
+  if (evaluations_.is_best(best)) checkpoints_.set_best(best);
 }
 
-std::vector<DriverAction> DriverMachine::start(Instant now) {
-  Actions out;
-  last_event_ = now;
-  loaderless_since_ = now;
+DriverActions DriverMachine::start(Instant now) {
+  now_ = now;
+  roster_.start(now);
   generation_.counter = 1;
   grace_end_ = now + std::min(config_.deadlines.start_grace, config_.deadlines.gather / 2);
   deadline_ = now + config_.deadlines.gather;
-  spawn_missing(now, out);
-  return out;
+  spawn_missing();
+  return std::exchange(out_, {});
 }
 
-std::vector<DriverAction> DriverMachine::on(const DriverEvent& event, Instant now) {
-  Actions out;
+DriverActions DriverMachine::on(const DriverEvent& event, Instant now) {
   ignored_.clear();
   if (over()) {
     ignore("the job is over");
-    return out;
+    return {};
   }
   catch_up(now);
-  std::visit([&](const auto& e) { handle(e, now, out); }, event);
-  if (!over()) spawn_missing(now, out);
-  return out;
+  std::visit([this](const auto& e) { handle(e); }, event);
+  if (!over()) spawn_missing();
+  return std::exchange(out_, {});
 }
 
 /// Events come at least ten times a second (ticks). After a hole every deadline moves by its length.
 void DriverMachine::catch_up(Instant now) {
-  const Duration gap = now - last_event_;
-  last_event_ = now;
+  const Duration gap = now - std::exchange(now_, now);
   if (gap < kStoodStill) return;
-  for (auto& [id, trainer] : trainers_) {
-    trainer.last_heard += gap;
-    trainer.watch.since += gap;
-    trainer.deadline += gap;
-  }
-  for (auto& [id, loader] : loaders_) {
-    loader.last_heard += gap;
-    loader.watch.since += gap;
-  }
-  for (auto& [token, spawn] : spawns_) spawn.deadline += gap;
-  if (following_) following_->deadline += gap;
+  roster_.shift(gap);
+  following_.shift(gap);
   grace_end_ += gap;
   deadline_ += gap;
-  loaderless_since_ += gap;
   stop_deadline_ += gap;
 }
 
-void DriverMachine::fail(std::string why, Actions& out, std::string todo) {
-  if (over()) return;
-  state_ = State::kFailed;
-  out.push_back(JobFailed{std::move(why), std::move(todo)});
+bool DriverMachine::failed(std::optional<JobFailed> failure) {
+  if (failure && !over()) {
+    state_ = State::kFailed;
+    out_.push_back(*failure);
+  }
+  return failure.has_value();
+}
+
+void DriverMachine::spawn_missing() {
+  // A process that starts takes the CPUs of those that recover: it waits until they have.
+  const bool recovers = interruption_.is_on() && roster_.staying() >= config_.min_trainers &&
+                        now_ - interruption_.detected() < kRecovers;
+  roster_.spawn_missing(!recovers, now_, out_);
 }
 
 // Trainers.
 
-std::string DriverMachine::describe(const Trainer& trainer) const {
-  const std::string rank = trainer.rank < 0 ? "" : " (rank " + std::to_string(trainer.rank) + ")";
-  return "trainer " + to_string(trainer.ready.actor) + rank;
-}
-
-void DriverMachine::handle(const TrainerReady& e, Instant now, Actions& out) {
-  spawns_.erase(e.token);
-  if (dead_.contains(e.actor) || trainers_.contains(e.actor)) {
-    ignore("trainer " + to_string(e.actor) + " is known already, or dead");
-    return;
-  }
-  Trainer& trainer = trainers_[e.actor];
-  trainer.ready = e;
-  trainer.last_heard = trainer.watch.since = now;
-  trainer.arrival = ++arrivals_;
-  trainer.quiesced = true;  // it holds nothing, and is in no collective
-  if (staying() > config_.trainers) return kill(trainer, "there are trainers enough", now, out);
+void DriverMachine::handle(const TrainerReady& e) {
+  TrainerSeat* trainer = roster_.add(e, now_);
+  if (trainer == nullptr) return ignore("trainer " + to_string(e.actor) + " is known already, or dead");
+  if (roster_.staying() > config_.trainers) return kill(*trainer, "there are trainers enough");
   if (state_ == State::kGathering || state_ == State::kQuiescing) {
-    ask_to_quiesce(trainer, "welcome", now, out);
+    ask_to_quiesce(*trainer, "welcome");
   } else {
-    widen(now, out);
+    widen();
   }
 }
 
-void DriverMachine::handle(const TrainerDown& e, Instant now, Actions& out) {
-  const auto it = trainers_.find(e.actor);
-  if (it == trainers_.end()) {
-    ignore("trainer " + to_string(e.actor) + " is not known to be alive");
-    return;
+void DriverMachine::handle(const TrainerDown& e) {
+  const auto gone = roster_.remove(e.actor);
+  if (!gone) return ignore("trainer " + to_string(e.actor) + " is not known to be alive");
+  failures_.forget(e.actor);
+  const bool member = is_member(*gone);
+  const std::string what = describe(*gone) + " died: " + e.reason;
+  if (const bool handed_over = gone->leaves && gone->killed && !member; !handed_over) {
+    out_.push_back(Notice{what, e.actor});
+    failed(roster_.count_failure(SpawnKind::kTrainer, what, now_, out_));
   }
-  const Trainer gone = it->second;
-  const bool member = is_member(gone);
-  trainers_.erase(it);
-  dead_.insert(e.actor);
-  suspected_.erase(e.actor);
-  const std::string what = describe(gone) + " died: " + e.reason;
-  if (const bool handed_over = gone.leaves && gone.killed && !member; !handed_over) {
-    out.push_back(Notice{what, e.actor});
-    count_failure(SpawnKind::kTrainer, what, now, out);
-  }
-  if (!over() && !gone.killed && ended_by_itself(e.reason)) blame(gone, what, out);
+  if (!over() && !gone->killed && ended_by_itself(e.reason)) blame(*gone, what);
   if (over()) return;
   const bool opens = generation_runs() && member;
-  if (opens) {
-    open_generation(what, true, now, out);
-  } else if (episode_ && gone.rank >= 0 && !gone.killed) {
-    episode_->cause = episode_->explained ? episode_->cause + "; " + what : what;
-  }
-  if (episode_ && gone.rank >= 0) episode_->explained = true;
+  if (opens) open_generation(what, true);
+  if (gone->rank >= 0) interruption_.member_died(what, !opens && !gone->killed);
   if (opens) return;
-  stop_following(e.actor, what, now, out);
-  plan_when_known(now, out);
+  stop_following(e.actor, what);
+  plan_when_known();
 }
 
-void DriverMachine::kill(Trainer& trainer, const std::string& why, Instant now, Actions& out) {
+void DriverMachine::kill(TrainerSeat& trainer, const std::string& why) {
   if (trainer.killed) return;
   trainer.killed = true;
-  trainer.deadline = now + config_.deadlines.kill;
-  out.push_back(KillActor{trainer.ready.actor, why});
-  if (generation_runs() && is_member(trainer)) {
-    open_generation(describe(trainer) + " is killed: " + why, true, now, out);
+  trainer.deadline = now_ + config_.deadlines.kill;
+  out_.push_back(KillActor{trainer.ready.actor, why});
+  if (generation_runs() && is_member(trainer))
+    open_generation(describe(trainer) + " is killed: " + why, true);
+}
+
+void DriverMachine::check_trainers() {
+  // Who is killed may call the others to a new generation, and so give them more time.
+  for (auto late = roster_.next_overdue({}, now_); late; late = roster_.next_overdue(late->actor, now_)) {
+    TrainerSeat& trainer = roster_.at(late->actor);
+    expired(late->what);
+    if (late->hangs) blame(trainer, late->what);
+    if (late->hangs && over()) return;
+    kill(trainer, late->why);
+  }
+  for (const ActorId id : roster_.unconfirmed(now_)) {
+    expired("nobody confirmed the death of " + describe(roster_.at(id)) + " within " +
+            seconds_of(config_.deadlines.kill));
+    handle(TrainerDown{id, "killed, and nobody confirmed its death: it is refused from now on"});
   }
 }
 
-void DriverMachine::check_trainers(Instant now, Actions& out) {
-  std::vector<ActorId> unconfirmed;
-  for (auto& [id, trainer] : trainers_) {
-    if (trainer.killed) {
-      if (now >= trainer.deadline) unconfirmed.push_back(id);
-    } else if (now - trainer.last_heard >= config_.deadlines.silence) {
-      expired(describe(trainer) + " gave no sign of life for " + seconds_of(config_.deadlines.silence), out);
-      kill(trainer, "no sign of life", now, out);
-    } else if (trainer.watch.hangs(now, config_.deadlines.hang)) {
-      const std::string why = "it has shown no progress for " + seconds_of(config_.deadlines.hang) +
-                              " (deadlines.hang) in " + trainer.watch.progress.doing;
-      const std::string what = describe(trainer) + " is killed: " + why;
-      expired(what, out);
-      blame(trainer, what, out);
-      if (over()) return;
-      kill(trainer, why, now, out);
-    } else if (!trainer.quiesced && now >= trainer.deadline) {
-      expired(
-          describe(trainer) + " did not leave its collective within " + seconds_of(config_.deadlines.quiesce),
-          out);
-      kill(trainer, "it did not leave its collective in time", now, out);
-    }
-  }
-  for (const ActorId id : unconfirmed) {
-    expired("nobody confirmed the death of " + describe(trainers_.at(id)) + " within " +
-                seconds_of(config_.deadlines.kill),
-            out);
-    handle(TrainerDown{id, "killed, and nobody confirmed its death: it is refused from now on"}, now, out);
-  }
-}
-
-// Loaders.
-
-std::vector<LoaderInfo> DriverMachine::loader_list() const {
-  std::vector<LoaderInfo> list;
-  for (const auto& [id, loader] : loaders_) list.push_back(loader.info);
-  return list;
-}
-
-void DriverMachine::announce_loaders(Actions& out) {
-  const SetLoaders order{loader_list()};
-  for (const auto& [id, trainer] : trainers_) {
-    if (!trainer.killed) out.push_back(SendOrder{id, order});
-  }
-}
-
-void DriverMachine::handle(const LoaderReady& e, Instant now, Actions& out) {
-  spawns_.erase(e.token);
-  if (dead_.contains(e.actor)) {
-    ignore("loader " + to_string(e.actor) + " is dead");
+void DriverMachine::handle(const TrainerReport& e) {
+  const ActorId actor = std::visit([](const auto& r) { return r.actor; }, e);
+  TrainerSeat* from = roster_.find(actor);
+  if (from == nullptr || from->killed) {
+    ignore("trainer " + to_string(actor) + " counts as dead, or is not known");
+    if (roster_.counts_as_dead(actor)) out_.push_back(KillActor{actor, "it counts as dead"});
     return;
   }
-  if (static_cast<int>(loaders_.size()) >= config_.loaders && !loaders_.contains(e.actor)) {
-    return kill_loader(e.actor, "there are loaders enough", now, out);
-  }
-  loaders_[e.actor] = {{e.actor, e.node, e.address}, now, {{}, now}, false};
-  announce_loaders(out);
+  from->life.last_heard = now_;
+  // All but a heartbeat is progress, though its count comes with the next one.
+  if (!std::holds_alternative<TrainerHeartbeat>(e)) from->life.since = now_;
+  std::visit([&](const auto& r) { report(r, *from); }, e);
 }
 
-void DriverMachine::handle(const LoaderDown& e, Instant now, Actions& out) {
-  dead_.insert(e.actor);
-  const bool used = loaders_.contains(e.actor);
-  lost_loader(e.actor, e.reason, now, out);
-  if (used && !over() && ended_by_itself(e.reason))
-    failed_at(committed(), "loader " + to_string(e.actor) + " died: " + e.reason, out);
+void DriverMachine::report(const TrainerHeartbeat& r, TrainerSeat& from) {
+  const bool further = from.life.note(r.progress, now_);
+  if (further && is_member(from)) extend_deadlines();
+  if (further) following_.note_progress(r.actor, now_ + config_.deadlines.standstill);
+  // It ends this first, and then it has the time to leave.
+  if (r.progress.computes) from.deadline = std::max(from.deadline, now_ + config_.deadlines.quiesce);
 }
 
-void DriverMachine::lost_loader(ActorId actor, const std::string& why, Instant now, Actions& out,
-                                bool fault) {
-  if (loaders_.erase(actor) == 0) {
-    ignore("loader " + to_string(actor) + " is not in use");
-    return;
-  }
-  if (loaders_.empty()) loaderless_since_ = now;
-  moved(now);  // what was asked of it is asked of another
-  const std::string what = "loader " + to_string(actor) + " died: " + why;
-  if (fault) out.push_back(Notice{what, actor});
-  announce_loaders(out);
-  if (fault) count_failure(SpawnKind::kLoader, what, now, out);
+// Loaders, and what is started.
+
+void DriverMachine::handle(const LoaderReady& e) {
+  if (!roster_.add(e, now_, out_)) ignore("loader " + to_string(e.actor) + " is dead");
 }
 
-void DriverMachine::kill_loader(ActorId actor, const std::string& why, Instant now, Actions& out) {
-  dead_.insert(actor);
-  out.push_back(KillActor{actor, why});
-  if (loaders_.contains(actor)) lost_loader(actor, why, now, out);
+void DriverMachine::handle(const LoaderDown& e) {
+  const bool used = roster_.uses_loader(e.actor);
+  roster_.mark_dead(e.actor);
+  if (!used) return ignore("loader " + to_string(e.actor) + " is not in use");
+  extend_deadlines();  // what was asked of it is asked of another
+  failed(roster_.lose_loader(e.actor, e.reason, true, now_, out_));
+  if (ended_by_itself(e.reason))
+    failed_at(committed(), "loader " + to_string(e.actor) + " died: " + e.reason);
 }
 
-void DriverMachine::handle(const LoaderHeartbeat& e, Instant now, Actions& out) {
-  if (const auto it = loaders_.find(e.actor); it != loaders_.end()) {
-    it->second.last_heard = now;
-    if (it->second.watch.hear(e.progress, now)) moved(now);
-  } else if (dead_.contains(e.actor)) {
+void DriverMachine::kill_loader(ActorId loader, const std::string& why, bool fault) {
+  out_.push_back(KillActor{loader, why});
+  extend_deadlines();
+  failed(roster_.lose_loader(loader, why, fault, now_, out_));
+}
+
+void DriverMachine::handle(const LoaderHeartbeat& e) {
+  if (roster_.uses_loader(e.actor)) {
+    if (roster_.note(e, now_)) extend_deadlines();
+  } else if (roster_.counts_as_dead(e.actor)) {
     ignore("loader " + to_string(e.actor) + " counts as dead");
-    out.push_back(KillActor{e.actor, "it counts as dead"});
+    out_.push_back(KillActor{e.actor, "it counts as dead"});
   }
 }
 
-void DriverMachine::check_loaders(Instant now, Actions& out) {
-  std::vector<ActorId> silent, hanging;
-  for (const auto& [id, loader] : loaders_) {
-    if (now - loader.last_heard >= config_.deadlines.silence) {
-      silent.push_back(id);
-    } else if (loader.watch.hangs(now, config_.deadlines.hang)) {
-      hanging.push_back(id);
-    }
+void DriverMachine::check_loaders() {
+  for (const Roster::Overdue& late : roster_.overdue_loaders(now_)) {
+    expired(late.what);
+    if (late.hangs) failed_at(committed(), late.what);
+    if (late.hangs && over()) return;
+    kill_loader(late.actor, late.why, true);
   }
-  for (const ActorId id : silent) {
-    expired("loader " + to_string(id) + " gave no sign of life for " + seconds_of(config_.deadlines.silence),
-            out);
-    kill_loader(id, "no sign of life", now, out);
-  }
-  for (const ActorId id : hanging) {
-    const std::string why = "it has shown no progress for " + seconds_of(config_.deadlines.hang) +
-                            " (deadlines.hang) in " + loaders_.at(id).watch.progress.doing;
-    const std::string what = "loader " + to_string(id) + " is killed: " + why;
-    expired(what, out);
-    failed_at(committed(), what, out);
-    if (over()) return;
-    kill_loader(id, why, now, out);
-  }
-  if (over()) return;
-  if (loaders_.empty() && now - loaderless_since_ >= config_.deadlines.gather) {
-    fail("no loader could be started in time: " + loader_pool_.last_failure, out);
-  }
+  if (!over()) failed(roster_.check_loaderless(now_));
 }
 
-// Spawning.
-
-void DriverMachine::spawn_missing(Instant now, Actions& out) {
-  // A process that starts takes the CPUs of those that recover: it waits until they have.
-  const bool recovers = episode_ && staying() >= config_.min_trainers && now - episode_->detected < kRecovers;
-  if (!recovers) spawn_missing(SpawnKind::kTrainer, config_.trainers, staying(), now, out);
-  spawn_missing(SpawnKind::kLoader, config_.loaders, static_cast<int>(loaders_.size()), now, out);
-}
-
-void DriverMachine::spawn_missing(SpawnKind kind, int wanted, int have, Instant now, Actions& out) {
-  const Pool& p = pool(kind);
-  if (p.given_up || now < p.not_before) return;
-  for (const auto& [token, spawn] : spawns_) have += spawn.kind == kind ? 1 : 0;
-  for (; have < wanted; ++have) {
-    const std::uint64_t token = ++last_token_;
-    spawns_[token] = {kind, now + config_.deadlines.spawn};
-    out.push_back(
-        SpawnActor{kind, token, std::to_string(have) + " of " + std::to_string(wanted) + " are there"});
-  }
-}
-
-void DriverMachine::handle(const SpawnFailed& e, Instant now, Actions& out) {
-  const auto it = spawns_.find(e.token);
-  if (it == spawns_.end()) {
-    ignore("nobody waits for spawn " + std::to_string(e.token));
-    return;
-  }
-  const SpawnKind kind = it->second.kind;
-  spawns_.erase(it);
+void DriverMachine::handle(const SpawnFailed& e) {
+  const auto kind = roster_.take_spawn(e.token);
+  if (!kind) return ignore("nobody waits for spawn " + std::to_string(e.token));
   const bool threw = e.code == ErrorCode::kTaskFailed || e.code == ErrorCode::kBadConfig ||
                      e.code == ErrorCode::kBadInput || e.code == ErrorCode::kIo ||
                      e.code == ErrorCode::kCorrupt;
-  spawn_failed(kind, e.reason, threw || ended_by_itself(e.reason), now, out);
+  failed(roster_.spawn_failed(*kind, e.reason, now_, out_));
+  if (threw || ended_by_itself(e.reason)) failed_at(committed(), could_not_start(*kind, e.reason));
 }
 
-/// Told once: a spawn that is repeated waits for the same.
-void DriverMachine::handle(const SpawnWaits& e, Instant /*now*/, Actions& out) {
-  const auto it = spawns_.find(e.token);
-  if (it == spawns_.end()) return ignore("nobody waits for spawn " + std::to_string(e.token));
-  Pool& p = pool(it->second.kind);
-  if (std::exchange(p.waits_for, e.why) == e.why) return;
-  out.push_back(
-      Notice{(it->second.kind == SpawnKind::kTrainer ? "a trainer waits: " : "a loader waits: ") + e.why});
+void DriverMachine::handle(const SpawnWaits& e) {
+  if (!roster_.spawn_waits(e, out_)) ignore("nobody waits for spawn " + std::to_string(e.token));
 }
 
-void DriverMachine::check_spawns(Instant now, Actions& out) {
-  std::vector<std::uint64_t> late;
-  for (const auto& [token, spawn] : spawns_) {
-    if (now >= spawn.deadline) late.push_back(token);
+void DriverMachine::handle(const WorkerLeaves& e) {
+  if (roster_.uses_loader(e.actor)) {
+    if (!e.stays) kill_loader(e.actor, "its node drains (" + e.reason + ")", false);
+    return;
   }
-  for (const std::uint64_t token : late) {
-    out.push_back(CancelSpawn{token, "no answer in time"});
-    const SpawnKind kind = spawns_.at(token).kind;
-    spawns_.erase(token);
-    const std::string why = "it did not start within " + seconds_of(config_.deadlines.spawn);
-    expired(std::string(kind == SpawnKind::kTrainer ? "a trainer" : "a loader") + " did not start within " +
-                seconds_of(config_.deadlines.spawn),
-            out);
-    spawn_failed(kind, why, false, now, out);
-    if (over()) return;
-  }
+  TrainerSeat* trainer = roster_.find(e.actor);
+  if (trainer == nullptr || trainer->killed)
+    return ignore("trainer " + to_string(e.actor) + " counts as dead, or is not known");
+  trainer->leaves = !e.stays;
+  trainer->why_it_leaves = e.reason;
+  if (e.stays) agenda_.cancel_leave();
+  widen();
+}
+
+// Failures.
+
+/// Trainers that die of one thing, one after another, have failed once.
+void DriverMachine::blame(const TrainerSeat& trainer, const std::string& why) {
+  if (trainer.rank >= 0 && !failures_.is_first_of_generation()) return;
+  failed_at(std::max(committed(), trainer.rank < 0 ? 0 : trainer.applied), why);
+}
+
+/// A failure that runs again as it ran before, if the code is what failed.
+void DriverMachine::failed_at(std::int64_t step, const std::string& why) {
+  if (over()) return;
+  failed(failures_.at_step(step, why, [this](std::int64_t at) { return place(at); }));
+}
+
+std::string DriverMachine::place(std::int64_t step) const {
+  if (barrier_.is(BarrierTask::kEvaluate)) return "in the evaluation after step " + std::to_string(step);
+  if (state_ == State::kBarrier) return "at the state of step " + std::to_string(step);
+  return step == 0 ? "before the first step was through" : "at step " + std::to_string(step + 1);
 }
 
 // Time and the user.
 
-void DriverMachine::handle(const TrainerReport& e, Instant now, Actions& out) {
-  const ActorId actor = std::visit([](const auto& r) { return r.actor; }, e);
-  const auto it = trainers_.find(actor);
-  if (it == trainers_.end() || it->second.killed) {
-    ignore("trainer " + to_string(actor) + " counts as dead, or is not known");
-    if (dead_.contains(actor)) out.push_back(KillActor{actor, "it counts as dead"});
-    return;
+/// Somebody has come further: what waits for all of them may wait on.
+void DriverMachine::extend_deadlines() {
+  if (generation_runs()) deadline_ = now_ + config_.deadlines.standstill;
+  stop_deadline_ = std::max(stop_deadline_, now_ + config_.deadlines.stop);
+}
+
+void DriverMachine::handle(const DriverTick&) {
+  check_trainers();
+  if (!over()) check_loaders();
+  if (!over()) failed(roster_.check_spawns(now_, out_));
+  if (!over()) check_state();
+}
+
+void DriverMachine::check_state() {
+  if (agenda_.stop_at() && can_end_at_once()) return end_as_it_is();
+  if (agenda_.stop_at() && now_ >= stop_deadline_) {
+    expired("the stop has led to no checkpoint within " + seconds_of(config_.deadlines.stop) + " (" +
+            roster_.who_waits() + ")");
+    return end_as_it_is();
   }
-  it->second.last_heard = now;
-  // All but a heartbeat is progress, though its count comes with the next one.
-  if (!std::holds_alternative<TrainerHeartbeat>(e)) it->second.watch.since = now;
-  std::visit([&](const auto& r) { report(r, it->second, now, out); }, e);
+  plan_when_known();
+  check_following();
+  if (now_ < deadline_) return;
+  if (generation_runs()) return check_standstill();
+  if (state_ == State::kGathering) failed(roster_.too_few_came());
 }
 
-void DriverMachine::handle(const StopRequested& e, Instant now, Actions& out) {
-  if (stop_at_ && hold_state_ && !e.hold_state)
-    hold_state_ = false;  // a pause becomes a stop
-  else if (stop_at_)
-    return fail("stopped at once", out);
-  else
-    hold_state_ = e.hold_state;
-  stop_at_ = std::max(run_limit_, committed());
-  if (can_end_at_once()) return end_as_it_is(out);
-  stop_deadline_ = now + config_.deadlines.stop;
-  out.push_back(Notice{"stopping after step " + std::to_string(*stop_at_), {}});
-  if (state_ == State::kRunning || holds()) proceed(now, out);
+/// The generation's deadline is over.
+void DriverMachine::check_standstill() {
+  // Whoever computes is held to its own deadline.
+  if (holds() || roster_.somebody_computes(members_)) return;
+  // Without a loader nobody can progress; that wait has a deadline of its own.
+  if (state_ != State::kForming && !roster_.has_loaders()) return;
+  if (state_ == State::kRunning && committed() >= agenda_.limit()) return;
+  const std::string what = "nobody computes, and nobody has come further for " +
+                           seconds_of(config_.deadlines.standstill) + ": " + roster_.who_waits();
+  expired(what);
+  failed_at(committed(), what);
+  open_generation(what, true);
 }
 
-void DriverMachine::handle(const GoOn&, Instant now, Actions& out) {
-  released_ = std::max(released_, evaluated_);
+void DriverMachine::handle(const StopRequested& e) {
+  if (!agenda_.stop(committed(), e.hold_state)) return fail("stopped at once");
+  if (can_end_at_once()) return end_as_it_is();
+  stop_deadline_ = now_ + config_.deadlines.stop;
+  out_.push_back(Notice{"stopping after step " + std::to_string(*agenda_.stop_at()), {}});
+  if (state_ == State::kRunning || holds()) proceed();
+}
+
+void DriverMachine::handle(const GoOn&) {
+  agenda_.release();
   if (!holds()) return;
-  proceed(now, out);
-  widen(now, out);
+  proceed();
+  widen();
 }
 
 /// No step of this run would be lost, or nobody is there who could write it down.
 bool DriverMachine::can_end_at_once() const {
-  if (hold_state_) return false;
+  if (agenda_.stop_holds_state()) return false;
   if (state_ == State::kRunning || state_ == State::kBarrier) return false;
-  if (furthest_ == begun_at_) return true;
-  return std::none_of(trainers_.begin(), trainers_.end(), [](const auto& entry) {
-    const Trainer& trainer = entry.second;
+  if (steps_.furthest() == steps_.begun_at()) return true;
+  return std::none_of(roster_.trainers().begin(), roster_.trainers().end(), [](const auto& entry) {
+    const TrainerSeat& trainer = entry.second;
     return !trainer.killed && (trainer.steps != kNoState || trainer.holds);
   });
 }
 
 /// A stop that no checkpoint can follow.
-void DriverMachine::end_as_it_is(Actions& out) {
-  const std::int64_t saved = saved_step();
-  if (config_.checkpoints && committed() > saved && committed() > begun_at_) {
-    out.push_back(Notice{
+void DriverMachine::end_as_it_is() {
+  const std::int64_t saved = checkpoints_.saved_step();
+  if (config_.checkpoints && committed() > saved && committed() > steps_.begun_at()) {
+    out_.push_back(Notice{
         "stopped without a checkpoint of step " + std::to_string(committed()) + ": " +
             (saved == kNoState ? "none was written" : "the newest is of step " + std::to_string(saved)),
         {}});
   }
-  finish({}, {}, out);
+  finish({}, {});
 }
 
-/// Steps in the newest checkpoint that is a file, or kNoState.
-std::int64_t DriverMachine::saved_step() const {
-  const auto newest = std::find_if(checkpoints_.rbegin(), checkpoints_.rend(),
-                                   [](const CheckpointInfo& checkpoint) { return !checkpoint.in_memory; });
-  return newest == checkpoints_.rend() ? kNoState : newest->step;
-}
-
-void DriverMachine::finish(const StateHash& hash, EndState state, Actions& out) {
+void DriverMachine::finish(const StateHash& hash, EndState state) {
   state_ = State::kDone;
-  const bool whole = committed() >= config_.total_steps();
-  const bool early = early_at_ && committed() >= *early_at_;
-  out.push_back(JobDone{.hash = hash,
-                        .steps = committed(),
-                        .stopped = (!whole && !early) || hash.empty(),
-                        .stopped_early = !whole && early && !not_finite_,
-                        .stopped_not_finite = !whole && early && not_finite_,
-                        .begun_at = std::min(begun_at_, committed()),
-                        .failed_checkpoints = failed_checkpoints_,
-                        .saved = saved_step(),
-                        .history = history_now(),
-                        .best_metric = history_.kept.value,
-                        .best_checkpoint = best_checkpoint_,
-                        .state = std::move(state)});
-}
-
-void DriverMachine::handle(const DriverTick&, Instant now, Actions& out) {
-  check_trainers(now, out);
-  if (!over()) check_loaders(now, out);
-  if (!over()) check_spawns(now, out);
-  if (!over()) check_state(now, out);
-}
-
-void DriverMachine::check_state(Instant now, Actions& out) {
-  if (stop_at_ && can_end_at_once()) return end_as_it_is(out);
-  if (stop_at_ && now >= stop_deadline_) {
-    expired("the stop has led to no checkpoint within " + seconds_of(config_.deadlines.stop) + " (" +
-                who_waits() + ")",
-            out);
-    return end_as_it_is(out);
-  }
-  if (state_ == State::kGathering || state_ == State::kQuiescing) plan_when_known(now, out);
-  check_following(now, out);
-  if (now < deadline_) return;
-  if (generation_runs()) return check_standstill(now, out);
-  if (state_ != State::kGathering) return;
-  const bool waits = std::any_of(spawns_.begin(), spawns_.end(),
-                                 [](const auto& spawn) { return spawn.second.kind == SpawnKind::kTrainer; });
-  fail("of " + std::to_string(config_.min_trainers) + " trainers that are needed (min_trainers) " +
-           std::to_string(trainers_.size()) + " came within " + seconds_of(config_.deadlines.gather) +
-           " (deadlines.gather)" +
-           (trainer_pool_.last_failure.empty() ? "" : ": " + trainer_pool_.last_failure),
-       out,
-       !waits ? ""
-       : trainer_pool_.waits_for.empty()
-           ? "one more was asked for and has not started: see that its CPUs (trainer_cpus) are free"
-           : "one more waits: " + trainer_pool_.waits_for);
+  const bool whole = agenda_.is_whole(committed());
+  const bool early = agenda_.ended_early(committed());
+  const bool not_finite = agenda_.ends_not_finite();
+  out_.push_back(JobDone{.hash = hash,
+                         .steps = committed(),
+                         .stopped = (!whole && !early) || hash.empty(),
+                         .stopped_early = !whole && early && !not_finite,
+                         .stopped_not_finite = !whole && early && not_finite,
+                         .begun_at = std::min(steps_.begun_at(), committed()),
+                         .failed_checkpoints = checkpoints_.failed(),
+                         .saved = checkpoints_.saved_step(),
+                         .history = history_now(),
+                         .best_metric = evaluations_.history().kept.value,
+                         .best_checkpoint = checkpoints_.best(),
+                         .state = std::move(state)});
 }
 
 }  // namespace troupe::train

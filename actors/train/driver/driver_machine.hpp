@@ -1,22 +1,31 @@
 /// The driver of a job as a pure state machine: deals logical ranks, opens generations, commits steps, runs
 /// recovery. Events in, actions out; no clock, no I/O. docs/step-commit.md draws it.
+///
+/// What is known and decided lies in values with a header and tests of their own: Roster, plan_recovery,
+/// Following, StepLog, StateProofs, Evaluations, CheckpointList, Agenda, Barrier, FailureCount, Interruption.
+/// The machine has the state, and routes events between them.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "actors/train/driver/agenda.hpp"
+#include "actors/train/driver/barrier.hpp"
+#include "actors/train/driver/checkpoint_list.hpp"
 #include "actors/train/driver/driver_types.hpp"
-#include "actors/train/driver/ledger.hpp"
+#include "actors/train/driver/evaluations.hpp"
+#include "actors/train/driver/failure_count.hpp"
+#include "actors/train/driver/following.hpp"
+#include "actors/train/driver/interruption.hpp"
+#include "actors/train/driver/recovery.hpp"
+#include "actors/train/driver/roster.hpp"
+#include "actors/train/driver/state_proofs.hpp"
+#include "actors/train/driver/step_log.hpp"
 #include "actors/train/mutations.hpp"
 
 namespace troupe::train {
-
-/// "120 s", "0.5 s".
-std::string seconds_of(Duration duration);
 
 /// Not thread-safe.
 class DriverMachine {
@@ -35,300 +44,137 @@ class DriverMachine {
   explicit DriverMachine(DriverConfig config, Mutations mutations = {});
 
   /// The first actions: the spawns. Call once.
-  std::vector<DriverAction> start(Instant now);
+  DriverActions start(Instant now);
   /// Call with DriverTick about ten times a second. `now` never goes back. A driver that was itself stopped
   /// (no tick for a second) moves every deadline by that time: it cannot have heard anybody.
-  std::vector<DriverAction> on(const DriverEvent& event, Instant now);
+  DriverActions on(const DriverEvent& event, Instant now);
 
   State state() const { return state_; }
   Generation generation() const { return generation_; }
-  const Ledger& ledger() const { return ledger_; }
+  const Ledger& ledger() const { return steps_.ledger(); }
   /// Steps committed.
-  std::int64_t committed() const { return ledger_.committed(); }
+  std::int64_t committed() const { return steps_.committed(); }
   /// Trainers of the current generation, 0 while none runs.
   int members() const { return static_cast<int>(members_.size()); }
   /// Whether it waits for GoOn after an epoch.
-  bool holds() const { return state_ == State::kBarrier && barrier_task_ == BarrierTask::kHold; }
+  bool holds() const { return state_ == State::kBarrier && barrier_.is(BarrierTask::kHold); }
   /// Whether the state of so many steps is evaluated, or ends an epoch.
-  bool evaluation_at(std::int64_t step) const;
+  bool evaluation_at(std::int64_t step) const { return agenda_.evaluation_at(step); }
   /// Why the last event, or a part of it, was ignored; empty if it was not.
   const std::string& ignored() const { return ignored_; }
 
  private:
-  using Actions = std::vector<DriverAction>;
-
-  /// What a process said of its progress, and since when it is held to it.
-  struct Watch {
-    Progress progress;
-    Instant since{};  ///< it came further then, or waited for others
-
-    /// True if it has come further.
-    bool hear(const Progress& news, Instant now);
-    bool hangs(Instant now, Duration allowed) const { return progress.computes && now - since >= allowed; }
-  };
-  /// Failures at one step that the job's code is blamed for. One at a later step begins a new count.
-  struct Impasse {
-    std::int64_t step = -1;
-    int failures = 0;
-  };
-  /// A trainer that is not known to be dead.
-  struct Trainer {
-    TrainerReady ready;
-    Instant last_heard{};
-    Watch watch;
-    std::uint64_t arrival = 0;
-    int rank = -1;               ///< in the current generation, or the last it was in; -1: never
-    bool made_progress = false;  ///< was a member when the job got further than ever
-    bool killed = false;         ///< we asked for its death; `deadline` is when it counts as dead anyway
-    bool quiesced = false;
-    bool leaves = false;  ///< its node drains: another one is to take its place
-    std::string why_it_leaves;
-    Instant deadline{};  ///< for its quiesce, or its death
-    std::int64_t steps = kNoState;
-    Generation lineage;                 ///< of the state it holds
-    StateHash final_hash;               ///< once it has finished
-    std::vector<PartHash> final_parts;  ///< of that state
-    bool proven = false;                ///< computed a step, and had the same bits after it as the others
-    bool formed = false;
-    bool holds = false;        ///< has the generation's state
-    std::string unreadable;    ///< why it cannot read the generation's checkpoint
-    std::int64_t applied = 0;  ///< steps, in this generation
-    bool barrier_task_done = false;
-  };
-  struct Loader {
-    LoaderInfo info;
-    Instant last_heard{};
-    Watch watch;
-    bool made_progress = false;
-  };
-  struct Spawn {
-    SpawnKind kind = SpawnKind::kTrainer;
-    Instant deadline{};
-  };
-  /// Restarts of one kind of actor.
-  struct Pool {
-    int failures = 0;  ///< failures since one of its actors last helped the job get further than ever
-    Instant not_before{};
-    bool given_up = false;
-    std::string last_failure;
-    std::string waits_for;  ///< what the last one that had to wait was told
-  };
-  /// What parts of the state hash to after a step, as the first trainer said that was asked.
-  struct Proof {
-    ActorId from{};
-    std::vector<PartHash> parts;
-  };
-  /// Trainers that are no members yet take the state of one that is, while the steps go on.
-  struct Following {
-    ActorId source{};
-    Generation shared_in;
-    bool shared = false;          ///< the source has its copy
-    std::set<ActorId> followers;  ///< that have not failed
-    std::set<ActorId> caught_up;
-    std::optional<std::int64_t> join_at;  ///< after so many steps they become members
-    Instant deadline{};
-  };
-  /// From a fault (or a widening) to the first step after it.
-  struct Episode {
-    std::string cause;
-    bool fault = true;
-    bool explained = false;  ///< the cause is a death, not what the others noticed of one
-    Instant detected{};
-    Instant left{};
-  };
-  enum class BarrierTask : std::uint8_t { kNone, kEvaluate, kCheckpoint, kHold, kFinish };
-
-  // driver_machine.cpp: who is there
-  void handle(const TrainerReady& e, Instant now, Actions& out);
-  void handle(const TrainerDown& e, Instant now, Actions& out);
-  void handle(const LoaderReady& e, Instant now, Actions& out);
-  void handle(const LoaderDown& e, Instant now, Actions& out);
-  void handle(const LoaderHeartbeat& e, Instant now, Actions& out);
-  void handle(const SpawnFailed& e, Instant now, Actions& out);
-  void handle(const SpawnWaits& e, Instant now, Actions& out);
-  void handle(const TrainerReport& e, Instant now, Actions& out);
-  void handle(const StopRequested& e, Instant now, Actions& out);
-  void handle(const GoOn& e, Instant now, Actions& out);
-  void handle(const DriverTick& e, Instant now, Actions& out);
-  void spawn_missing(Instant now, Actions& out);
-  void spawn_missing(SpawnKind kind, int wanted, int have, Instant now, Actions& out);
-  void kill(Trainer& trainer, const std::string& why, Instant now, Actions& out);
-  void kill_loader(ActorId actor, const std::string& why, Instant now, Actions& out);
-  void lost_loader(ActorId actor, const std::string& why, Instant now, Actions& out, bool fault = true);
-  void announce_loaders(Actions& out);
+  // driver_machine.cpp: who comes and goes, time and the user.
+  void handle(const TrainerReady& e);
+  void handle(const TrainerDown& e);
+  void handle(const LoaderReady& e);
+  void handle(const LoaderDown& e);
+  void handle(const LoaderHeartbeat& e);
+  void handle(const SpawnFailed& e);
+  void handle(const SpawnWaits& e);
+  void handle(const TrainerReport& e);
+  void handle(const StopRequested& e);
+  void handle(const GoOn& e);
+  void handle(const DriverTick& e);
+  void handle(const WorkerLeaves& e);
+  void report(const TrainerHeartbeat& r, TrainerSeat& from);
   void catch_up(Instant now);
-  void check_trainers(Instant now, Actions& out);
-  void check_loaders(Instant now, Actions& out);
-  void check_spawns(Instant now, Actions& out);
-  void check_state(Instant now, Actions& out);
+  void spawn_missing();
+  void kill(TrainerSeat& trainer, const std::string& why);
+  void kill_loader(ActorId loader, const std::string& why, bool fault);
+  void check_trainers();
+  void check_loaders();
+  void check_state();
+  void check_standstill();
+  void extend_deadlines();
+  void expired(const std::string& what) { out_.push_back(DeadlineExpired{what}); }
+  void blame(const TrainerSeat& trainer, const std::string& why);
+  void failed_at(std::int64_t step, const std::string& why);
+  std::string place(std::int64_t step) const;
   bool can_end_at_once() const;
-  void end_as_it_is(Actions& out);
-  std::int64_t saved_step() const;
-  void finish(const StateHash& hash, EndState state, Actions& out);
-  Pool& pool(SpawnKind kind) { return kind == SpawnKind::kTrainer ? trainer_pool_ : loader_pool_; }
-  std::vector<LoaderInfo> loader_list() const;
-  std::string describe(const Trainer& trainer) const;
+  void end_as_it_is();
+  void finish(const StateHash& hash, EndState state);
   void ignore(std::string why) { ignored_ = std::move(why); }
   bool over() const { return state_ == State::kDone || state_ == State::kFailed; }
-  void fail(std::string why, Actions& out, std::string todo = {});
+  /// Ends the job if a part says that it has failed: then true.
+  bool failed(std::optional<JobFailed> failure);
+  void fail(std::string why, std::string todo = {}) { failed(JobFailed{std::move(why), std::move(todo)}); }
 
-  // driver_failures.cpp: who makes no progress, what failed, and when it is enough
-  void count_failure(SpawnKind kind, const std::string& why, Instant now, Actions& out);
-  void failed_at(std::int64_t step, const std::string& why, Actions& out);
-  void blame(const Trainer& trainer, const std::string& why, Actions& out);
-  std::int64_t step_of(const Trainer& trainer) const;
-  std::string place(std::int64_t step) const;
-  void expired(const std::string& what, Actions& out);
-  void spawn_failed(SpawnKind kind, const std::string& why, bool by_code, Instant now, Actions& out);
-  void moved(Instant now);
-  bool somebody_computes() const;
-  std::string who_waits() const;
-  void check_standstill(Instant now, Actions& out);
-
-  // driver_generations.cpp: who holds what, and who goes on
-  void report(const TrainerHeartbeat& r, Trainer& from, Instant now, Actions& out);
-  void report(const TrainerQuiesced& r, Trainer& from, Instant now, Actions& out);
-  void report(const GroupFormed& r, Trainer& from, Instant now, Actions& out);
-  void report(const StateInstalled& r, Trainer& from, Instant now, Actions& out);
-  void report(const GenerationFailed& r, Trainer& from, Instant now, Actions& out);
-  void report(const CheckpointUnreadable& r, Trainer& from, Instant now, Actions& out);
+  // driver_generations.cpp: who holds what, who goes on, who joins and who leaves.
+  void report(const TrainerQuiesced& r, TrainerSeat& from);
+  void report(const GroupFormed& r, TrainerSeat& from);
+  void report(const StateInstalled& r, TrainerSeat& from);
+  void report(const GenerationFailed& r, TrainerSeat& from);
+  void report(const CheckpointUnreadable& r, TrainerSeat& from);
+  void report(const StateShared& r, TrainerSeat& from);
+  void report(const StateFollowed& r, TrainerSeat& from);
+  void report(const FollowFailed& r, TrainerSeat& from);
   bool current(Generation generation);
   bool generation_runs() const;
-  bool is_member(const Trainer& trainer) const;
-  void open_generation(const std::string& cause, bool fault, Instant now, Actions& out);
-  void ask_to_quiesce(Trainer& trainer, const std::string& why, Instant now, Actions& out);
-  void plan_when_known(Instant now, Actions& out);
-  const Trainer* find_authority() const;
-  void go_back_to(std::int64_t step, Actions& out);
-  void start_generation(Instant now, Actions& out);
-  bool enough_hold_a_state() const;
-  bool has_the_state(const Trainer& trainer) const;
-  bool can_follow_up(const Trainer& trainer) const;
-  void deal_ranks();
-  void run_when_formed(Instant now, Actions& out);
-  void share_checkpoint(Instant now, Actions& out);
-  void drop_checkpoint(Instant now, Actions& out);
-  void widen(Instant now, Actions& out);
-
-  // driver_leaving.cpp: whose node drains hands over, and goes
-  void handle(const WorkerLeaves& e, Instant now, Actions& out);
-  bool let_leave(Instant now, Actions& out);
-  int staying() const;
+  bool is_member(const TrainerSeat& trainer) const;
   int staying_members() const;
-  void leave_out(std::vector<Trainer*>& order, bool from_members);
-
-  // driver_following.cpp: who joins takes the state beside the steps
-  void report(const StateShared& r, Trainer& from, Instant now, Actions& out);
-  void report(const StateFollowed& r, Trainer& from, Instant now, Actions& out);
-  void report(const FollowFailed& r, Trainer& from, Instant now, Actions& out);
-  void start_following(const std::vector<ActorId>& followers, Instant now, Actions& out);
-  void stop_following(ActorId who, const std::string& why, Instant now, Actions& out);
+  void open_generation(const std::string& cause, bool fault);
+  void ask_to_quiesce(TrainerSeat& trainer, const std::string& why);
+  void plan_when_known();
+  RecoveryInput recovery_input() const;
+  std::vector<Holding> holdings() const;
+  void start_generation(const Recovery& recovery);
+  void run_when_formed();
+  void share_checkpoint();
+  void widen();
+  bool let_leave();
+  void start_following(const std::vector<ActorId>& followers);
+  void stop_following(ActorId who, const std::string& why);
   bool all_caught_up() const;
-  bool must_wait_for_copies() const;
-  void check_following(Instant now, Actions& out);
-  bool merge_slots(const StepReport& step, Actions& out);
+  void check_following();
 
-  // driver_commits.cpp: what is done
-  void report(const StepApplied& r, Trainer& from, Instant now, Actions& out);
-  void report(const EvaluationDone& r, Trainer& from, Instant now, Actions& out);
-  void report(const CheckpointWritten& r, Trainer& from, Instant now, Actions& out);
-  void report(const StateProved& r, Trainer& from, Instant now, Actions& out);
-  void report(const PruneFailed& r, Trainer& from, Instant now, Actions& out);
-  void report(const CheckpointFailed& r, Trainer& from, Instant now, Actions& out);
-  void report(const TrainerFinished& r, Trainer& from, Instant now, Actions& out);
-  bool agrees(const Trainer& from, std::int64_t step, const std::vector<PartHash>& parts, Actions& out);
+  // driver_steps.cpp: commits, and what is done between them.
+  void report(const StepApplied& r, TrainerSeat& from);
+  void report(const EvaluationDone& r, TrainerSeat& from);
+  void report(const CheckpointWritten& r, TrainerSeat& from);
+  void report(const StateProved& r, TrainerSeat& from);
+  void report(const PruneFailed& r, TrainerSeat& from);
+  void report(const CheckpointFailed& r, TrainerSeat& from);
+  void report(const TrainerFinished& r, TrainerSeat& from);
+  bool agrees(const TrainerSeat& from, std::int64_t steps, const std::vector<PartHash>& parts);
   void all_proven();
-  void accept_checkpoint(Instant now, Actions& out);
-  void commit(Instant now, Actions& out);
-  bool commit_step(Actions& out);
-  void got_further(Actions& out);
-  bool has_the_samplers_samples(const LedgerEntry& entry, Actions& out);
-  BarrierTask barrier_task_due() const;
-  std::int64_t next_barrier() const;
-  bool checkpoint_at(std::int64_t step) const;
-  void proceed(Instant now, Actions& out);
-  void start_barrier_task(Instant now, Actions& out);
-  bool barrier_task_complete() const;
-  bool sum_pieces(Actions& out);
-  EpochDone evaluation_here() const;
-  void take_evaluation(const std::string& history, std::int64_t step);
-  void finish_epoch(Actions& out);
-  void watch_metrics(Actions& out);
-  const double* find_metric(const std::string& name);
-  void fail_for_metric(Actions& out);
-  std::vector<Figure> epoch_figures(int epoch) const;
+  void commit();
+  bool commit_step();
+  void finish_epoch();
+  void proceed();
+  void start_barrier(BarrierTask task);
+  void accept_checkpoint();
   std::string history_now() const;
-  bool is_best(std::int64_t step) const;
-  void recovered(Instant now, Actions& out);
-  void to_members(const TrainerOrder& order, Actions& out);
+  std::vector<ActorId> holders() const;
+  void recovered();
+  void to_members(const TrainerOrder& order);
 
   DriverConfig config_;
   Mutations mutations_;
+  Roster roster_;
+  Following following_;
+  StepLog steps_;
+  StateProofs proofs_;
+  Evaluations evaluations_;
+  Agenda agenda_;
+  Barrier barrier_;
+  CheckpointList checkpoints_;
+  FailureCount failures_;
+  Interruption interruption_;
+
   State state_ = State::kGathering;
   Generation generation_;
-  Ledger ledger_;
-  std::string ignored_;
-
-  std::map<ActorId, Trainer> trainers_;
-  std::set<ActorId> dead_;        ///< trainers and loaders that must not come back
+  Generation lineage_;            ///< of the state that it begins from
+  std::int64_t first_step_ = 0;   ///< steps in that state
   std::vector<ActorId> members_;  ///< of the generation that forms or runs, in rank order
-  std::map<ActorId, Loader> loaders_;
-  std::map<std::uint64_t, Spawn> spawns_;  ///< by token
-  std::uint64_t last_token_ = 0;
-  std::uint64_t arrivals_ = 0;
-  Pool trainer_pool_;
-  Pool loader_pool_;
-
-  Instant last_event_{-1};
-  Instant grace_end_{};         ///< kGathering: until then it waits for all wanted trainers
-  Instant deadline_{};          ///< of the state
-  Instant loaderless_since_{};  ///< when the last loader went; meaningful while there is none
+  Instant grace_end_{};           ///< kGathering: until then it waits for all wanted trainers
+  Instant deadline_{};            ///< of the state
   Instant stop_deadline_{};
 
-  std::int64_t first_step_ = 0;            ///< of this generation
-  Generation lineage_;                     ///< of the state it starts from
-  bool prove_ = false;                     ///< members tell pieces of their state, step by step
-  std::optional<std::int64_t> proven_at_;  ///< steps after which they have told all of it
-  std::map<std::int64_t, Proof> proofs_;   ///< by steps, of those not committed
-  std::optional<Following> following_;
-  int failed_followings_ = 0;                                  ///< since the generation began
-  std::map<std::int64_t, std::map<int, SlotReport>> pending_;  ///< slots of steps not committed, by leaf
-  std::map<std::int64_t, StepValues> pending_values_;          ///< of the same steps
-  std::vector<CheckpointInfo> checkpoints_;                    ///< not known to be unusable, oldest first
-  std::vector<std::string> unusable_;                          ///< those that were, each with the reasons
-  std::vector<std::string> written_;                           ///< by this run, oldest first
-  std::optional<CheckpointInfo> stored_;                       ///< written, not yet accepted
-  std::optional<CheckpointInfo> loading_;                      ///< the state comes from it; nobody runs yet
-  int failed_checkpoints_ = 0;
-  int failed_in_a_row_ = 0;  ///< generations, since the last commit
-  Impasse impasse_;
-  Generation started_;    ///< the last that got a plan
-  Generation blamed_in_;  ///< the last in which a trainer's failure was blamed on the code
-  std::map<ActorId, int> suspected_;
-  std::optional<Episode> episode_;
-
-  std::int64_t begun_at_ = 0;              ///< steps of earlier runs in the state that this one took up
-  std::int64_t furthest_ = 0;              ///< most steps ever committed
-  std::int64_t run_limit_ = 0;             ///< steps below it may be run
-  Instant committed_at_{};                 ///< the last step, or when the generation began
-  Duration step_takes_ = Duration::max();  ///< from commit to commit, lately
-  std::int64_t evaluated_ = 0;             ///< the last evaluation_at (in steps) that was reported
-  std::int64_t released_ = 0;              ///< the last epoch end (in steps) that it does not hold at
-  std::int64_t saved_ = 0;                 ///< the last step at which a checkpoint was written or given up
-  std::optional<std::int64_t>
-      leave_at_;  ///< after so many steps a generation begins without those that leave
-  std::optional<std::int64_t> stop_at_;
-  bool hold_state_ = false;               ///< the stop wants the state
-  std::optional<std::int64_t> early_at_;  ///< StopEarly or NotFinite ends the job at these steps
-  bool not_finite_ = false;               ///< NotFinite does
-  std::map<std::int64_t, StepValues>
-      evaluations_;              ///< GenerationPlan::evaluated, from the oldest checkpoint on
-  History history_;              ///< its epoch_figures: of the steps before the ledger begins
-  std::string best_checkpoint_;  ///< path; empty: none
-  std::string missing_metric_;   ///< the job fails for want of it, once its checkpoint is written
-  BarrierTask barrier_task_ = BarrierTask::kNone;
-  EpochDone evaluation_;
-  std::map<std::int64_t, PieceReport> pieces_;  ///< of the evaluation under way
+  // Of the event under way.
+  Instant now_{-1};
+  DriverActions out_;
+  std::string ignored_;
 };
 
 }  // namespace troupe::train

@@ -1,6 +1,7 @@
 /// How a job starts: the first loader says what the data are while the first trainers start beside it; then
 /// the machine begins.
 #include "actors/train/batches/batch_feed.hpp"
+#include "actors/train/driver/driver_machine.hpp"
 #include "actors/train/driver/train_driver.hpp"
 #include "actors/train/floor.hpp"
 

@@ -258,5 +258,9 @@ struct JobFailed {
 using DriverAction =
     std::variant<SpawnActor, CancelSpawn, SendOrder, KillActor, CommitStep, RewindLedger, AcceptCheckpoint,
                  EpochDone, DeadlineExpired, Resumed, Notice, Recovered, Held, JobDone, JobFailed>;
+using DriverActions = std::vector<DriverAction>;
+
+/// "120 s", "0.5 s".
+std::string seconds_of(Duration duration);
 
 }  // namespace troupe::train

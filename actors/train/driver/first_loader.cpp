@@ -1,6 +1,5 @@
 #include "actors/train/driver/first_loader.hpp"
 
-#include "actors/train/driver/driver_machine.hpp"
 #include "runtime/core/ending.hpp"
 
 namespace troupe::train {

@@ -4,6 +4,7 @@
 
 #include "actors/checkpoint/folder_lock.hpp"
 #include "actors/train/batches/batch_feed.hpp"
+#include "actors/train/driver/driver_machine.hpp"
 #include "actors/train/floor.hpp"
 
 namespace troupe::train {

@@ -12,7 +12,7 @@
 
 #include "actors/report/events.hpp"
 #include "actors/train/batches/loader.hpp"
-#include "actors/train/driver/driver_machine.hpp"
+#include "actors/train/driver/driver_types.hpp"
 #include "actors/train/driver/first_loader.hpp"
 #include "actors/train/snapshot.hpp"
 #include "actors/train/trainer/trainer.hpp"
@@ -20,6 +20,8 @@
 #include "runtime/core/standard_output.hpp"
 
 namespace troupe::train {
+
+class DriverMachine;
 
 /// A fault made on purpose, when `step` has been committed.
 struct ChaosStep {

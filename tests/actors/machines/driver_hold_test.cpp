@@ -7,8 +7,8 @@ using namespace troupe::train;
 namespace {
 
 /// Three epochs of 4 steps; after the first the job holds.
-struct Holding : Script {
-  Holding() : Script(config()) {
+struct HoldScript : Script {
+  HoldScript() : Script(config()) {
     run_from_start({kA, kB});
     for (int k = 0; k < 4; ++k) {
       for (const ActorId a : {kA, kB}) applied(a, k);
@@ -25,7 +25,7 @@ struct Holding : Script {
 }  // namespace
 
 TEST_CASE("a job holds after an epoch for as long as nobody decides, and goes on from there") {
-  Holding s;
+  HoldScript s;
   REQUIRE(s.all<EpochDone>().size() == 1);
   REQUIRE(s.all<Held>().size() == 1);
   CHECK(s.all<Held>()[0].state.steps == 4);
@@ -46,7 +46,7 @@ TEST_CASE("a job holds after an epoch for as long as nobody decides, and goes on
 }
 
 TEST_CASE("a word that comes while the epoch's checkpoint is written spares the hold") {
-  DriverConfig config = Holding::config();
+  DriverConfig config = HoldScript::config();
   config.checkpoints = true;
   config.logical_ranks = config.trainers = 1;
   Script s(config);
@@ -64,7 +64,7 @@ TEST_CASE("a word that comes while the epoch's checkpoint is written spares the 
 }
 
 TEST_CASE("a stop ends a job that holds, with its hash; nothing is held after the last epoch") {
-  Holding s;
+  HoldScript s;
   SECTION("a stop") {
     s.on(StopRequested{});
     CHECK(s.order<Finish>(kA));
@@ -84,7 +84,7 @@ TEST_CASE("a stop ends a job that holds, with its hash; nothing is held after th
 }
 
 TEST_CASE("after a death at a hold the survivors hold there again") {
-  Holding s;
+  HoldScript s;
   s.down(kB);
   s.quiesced(kA, 4);
   s.last.clear();

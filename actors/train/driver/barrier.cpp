@@ -1,0 +1,41 @@
+#include "actors/train/driver/barrier.hpp"
+
+#include <utility>
+
+#include "runtime/core/assert.hpp"
+
+namespace troupe::train {
+
+void Barrier::begin(BarrierTask task, std::vector<ActorId> members) {
+  TROUPE_ASSERT(task != BarrierTask::kNone && !members.empty(), "a barrier has a task and members");
+  task_ = task;
+  members_ = std::move(members);
+  waited_for_ = {members_.begin(), members_.end()};
+  stored_.reset();
+  first_hash_.reset();
+}
+
+bool Barrier::waits_for(BarrierTask task, ActorId member) const {
+  return task_ == task && waited_for_.contains(member);
+}
+
+bool Barrier::is_written_by(ActorId trainer) const {
+  return task_ == BarrierTask::kCheckpoint && members_.front() == trainer;
+}
+
+bool Barrier::done(ActorId member) {
+  return waited_for_.erase(member) > 0 && waited_for_.empty();
+}
+
+const CheckpointInfo& Barrier::stored() const {
+  TROUPE_ASSERT(stored_.has_value(), "the checkpoint was written");
+  return *stored_;
+}
+
+bool Barrier::finish(ActorId member, const StateHash& hash, const std::vector<PartHash>& parts) {
+  if (member == members_.front()) hash_ = hash, parts_ = parts;
+  if (!first_hash_) first_hash_ = hash;
+  return *first_hash_ == hash;
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,252 @@
+/// Commits, and what is done between them: evaluations, checkpoints, holds, the final hash.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "actors/train/driver/driver_machine.hpp"
+
+namespace troupe::train {
+
+void DriverMachine::to_members(const TrainerOrder& order) {
+  for (const ActorId member : members_) out_.push_back(SendOrder{member, order});
+}
+
+void DriverMachine::recovered() {
+  if (auto told = interruption_.end(generation_, members(), now_)) out_.push_back(*std::move(told));
+}
+
+/// Whose state is the job's: where bits may differ, nobody has rank 0's but itself.
+std::vector<ActorId> DriverMachine::holders() const {
+  return config_.exact ? members_ : std::vector<ActorId>{members_.front()};
+}
+
+// Steps.
+
+void DriverMachine::report(const StepApplied& r, TrainerSeat& from) {
+  if (!current(r.generation)) return;
+  const bool runs = state_ == State::kRunning && is_member(from);
+  if (!runs && !mutations_.accept_old_generation) return ignore("no steps run now");
+  if (r.report.step != from.applied) {
+    return ignore(describe(from) + " reports step " + std::to_string(r.report.step) + ", its next one is " +
+                  std::to_string(from.applied));
+  }
+  if (failed(steps_.merge(r.report))) return;
+  if (const std::int64_t steps = r.report.step + 1; proofs_.wants(steps)) {
+    if (!agrees(from, steps, r.parts)) return;
+    if (r.proven) proofs_.told_whole(steps);
+  }
+  ++from.applied;
+  extend_deadlines();
+  recovered();
+  commit();
+}
+
+/// Compares what trainers that hold the same steps say of their bits. False, and the job has failed, if they
+/// are not the same and must be.
+bool DriverMachine::agrees(const TrainerSeat& from, std::int64_t steps, const std::vector<PartHash>& parts) {
+  if (!config_.exact) return true;
+  const auto proof = proofs_.differs(steps, from.ready.actor, parts);
+  if (!proof) return true;
+  const TrainerSeat* other = roster_.find(proof->from);
+  const TrainerSeat& peer = other == nullptr ? from : *other;
+  const TrainerSeat& newer = from.proven ? peer : from;
+  const TrainerSeat& older = from.proven ? from : peer;
+  fail(describe(newer) + " has another state after " + std::to_string(steps) + " steps than " +
+           describe(older) + ", though both began with the same TrainState: " +
+           first_difference(proof->parts, parts) + ". The job keeps state that its TrainState lacks",
+       "add what changes while it trains (a member of the net, of the optimizer or of the job, a static "
+       "variable) "
+       "in the job's `void state(troupe::train::StateRegistry&, Net&, Optimizer&) const`");
+  return false;
+}
+
+void DriverMachine::all_proven() {
+  for (const ActorId member : members_) roster_.at(member).proven = true;
+}
+
+/// A step is committed once every member has applied it.
+void DriverMachine::commit() {
+  std::int64_t everyone = std::numeric_limits<std::int64_t>::max();
+  std::int64_t someone = 0;
+  for (const auto& [id, trainer] : roster_.trainers()) {
+    if (!is_member(trainer) && !mutations_.accept_old_generation) continue;
+    everyone = std::min(everyone, trainer.applied);
+    someone = std::max(someone, trainer.applied);
+  }
+  const std::int64_t until = mutations_.commit_on_first_report ? someone : everyone;
+  if (until <= committed()) return;
+  agenda_.note_commits(until - committed(), now_);
+  while (committed() < until) {
+    if (!commit_step()) return;
+  }
+  if (proofs_.prove(committed())) all_proven();
+  failures_.committed();
+  if (state_ == State::kRunning) proceed();
+}
+
+/// Commits the next step. False if the job has failed over it.
+bool DriverMachine::commit_step() {
+  auto outcome = steps_.commit(generation_);
+  if (auto* failure = std::get_if<JobFailed>(&outcome)) return !failed(std::move(*failure));
+  auto& [step, furthest] = std::get<StepLog::Committed>(outcome);
+  // Trainers run no step behind one that stops the job.
+  if (config_.not_finite == NotFinite::kStop && !is_finite(step.entry.slots))
+    agenda_.end_early(committed(), true);
+  out_.push_back(std::move(step));
+  if (furthest) roster_.made_progress(members_);
+  if (config_.pieces() == 0 && evaluation_at(committed()) && committed() > agenda_.evaluated()) {
+    evaluations_.begin(committed());
+    finish_epoch();
+  }
+  return !over();
+}
+
+void DriverMachine::finish_epoch() {
+  const EpochDone& done = evaluations_.finish(steps_.epoch_figures(evaluations_.under_way().epoch));
+  agenda_.evaluated(committed());
+  if (done.ended) steps_.forget_epochs_before(done.epoch);
+  out_.push_back(done);
+  if (const auto why = evaluations_.watch(agenda_.early_at().has_value())) {
+    agenda_.end_early(committed(), false);
+    out_.push_back(Notice{*why, {}});
+  }
+}
+
+/// As it must be in a manifest of the state as it is.
+std::string DriverMachine::history_now() const {
+  return evaluations_.history_with(steps_.figures_under_way());
+}
+
+// Barriers and barrier tasks.
+
+/// After a commit or a barrier: the next barrier, or more steps to run.
+void DriverMachine::proceed() {
+  if (over()) return;
+  const std::int64_t at = committed();
+  const BarrierTask task = agenda_.due(at, {evaluations_.is_best(at), evaluations_.lacks_metric()});
+  barrier_.end();
+  if (evaluations_.lacks_metric() && task != BarrierTask::kCheckpoint) {
+    const bool saved = checkpoints_.saved_step() == at;
+    failed(evaluations_.why_it_lacks(saved ? std::optional(at) : std::nullopt));
+    return;
+  }
+  if (task == BarrierTask::kNone && (agenda_.leave_at() || following_.join_at())) {
+    state_ = State::kRunning;
+    widen();
+    if (state_ != State::kRunning) return;
+  }
+  if (task == BarrierTask::kNone) {
+    agenda_.grant(at, following_.is_on(), following_.join_at());
+  } else {
+    agenda_.grant_none(at);
+  }
+  to_members(Committed{generation_, at, agenda_.limit(), evaluations_.told(at)});
+  state_ = task == BarrierTask::kNone ? State::kRunning : State::kBarrier;
+  extend_deadlines();
+  if (task != BarrierTask::kNone) start_barrier(task);
+}
+
+void DriverMachine::start_barrier(BarrierTask task) {
+  barrier_.begin(task, members_);
+  proofs_.clear();
+  switch (task) {
+    case BarrierTask::kNone:
+      return;
+    case BarrierTask::kHold:
+      out_.push_back(Held{{committed(), lineage_, {}, holders()}, history_now()});
+      return;
+    case BarrierTask::kFinish:
+      return to_members(Finish{generation_});
+    case BarrierTask::kCheckpoint:
+      out_.push_back(SendOrder{members_.front(), WriteCheckpoint{generation_, committed(), history_now()}});
+      for (std::size_t r = 1; r < members_.size(); ++r) {
+        if (config_.exact || config_.sharded) {
+          out_.push_back(SendOrder{members_[r], ProveState{generation_, committed()}});
+        } else {
+          barrier_.done(members_[r]);  // its bits are its own
+        }
+      }
+      return;
+    case BarrierTask::kEvaluate:
+      break;
+  }
+  evaluations_.begin(committed());
+  const auto leaves = collectives::deal_leaves(config_.logical_ranks, members());
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    const std::int64_t begin = config_.pieces() * leaves[r].begin / config_.logical_ranks;
+    const std::int64_t end = config_.pieces() * leaves[r].end / config_.logical_ranks;
+    out_.push_back(SendOrder{members_[r], Evaluate{generation_, evaluations_.under_way().epoch, begin, end}});
+  }
+}
+
+void DriverMachine::report(const EvaluationDone& r, TrainerSeat&) {
+  if (!current(r.generation)) return;
+  if (!barrier_.waits_for(BarrierTask::kEvaluate, r.actor)) return ignore("no evaluation waits for it");
+  recovered();
+  evaluations_.add(r.pieces);
+  if (!barrier_.done(r.actor)) return;
+  if (failed(evaluations_.sum_pieces())) return;
+  finish_epoch();
+  proceed();
+  widen();
+}
+
+void DriverMachine::report(const CheckpointWritten& r, TrainerSeat& from) {
+  if (!current(r.generation)) return;
+  if (!barrier_.is_written_by(r.actor) || r.step != committed())
+    return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
+  if (!agrees(from, r.step, r.parts)) return;
+  barrier_.store({r.path, r.step, r.hash, history_now()});
+  if (barrier_.done(r.actor)) accept_checkpoint();
+}
+
+void DriverMachine::report(const StateProved& r, TrainerSeat& from) {
+  if (!current(r.generation)) return;
+  if (!barrier_.waits_for(BarrierTask::kCheckpoint, r.actor) || barrier_.is_written_by(r.actor) ||
+      r.step != committed())
+    return ignore("no proof of step " + std::to_string(r.step) + " is wanted");
+  if (!agrees(from, r.step, r.parts)) return;
+  if (barrier_.done(r.actor)) accept_checkpoint();
+}
+
+/// It is written, and all hold what it holds.
+void DriverMachine::accept_checkpoint() {
+  recovered();
+  all_proven();
+  const CheckpointInfo stored = barrier_.stored();
+  agenda_.saved(stored.step);
+  out_.push_back(AcceptCheckpoint{stored});
+  const auto oldest = checkpoints_.accept(stored, evaluations_.is_best(stored.step));
+  evaluations_.forget_before(checkpoints_.oldest().step);
+  if (oldest)
+    out_.push_back(SendOrder{members_.front(), PruneCheckpoints{generation_, *oldest, checkpoints_.best()}});
+  proceed();
+  widen();
+}
+
+void DriverMachine::report(const PruneFailed& r, TrainerSeat&) {
+  out_.push_back(Notice{"old checkpoints stay: " + r.reason, {}});
+}
+
+void DriverMachine::report(const CheckpointFailed& r, TrainerSeat&) {
+  if (!current(r.generation)) return;
+  if (!barrier_.is_written_by(r.actor) || r.step != committed())
+    return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
+  agenda_.saved(r.step);  // training goes on; the last good checkpoint stays valid
+  checkpoints_.note_failure();
+  out_.push_back(Notice{"no checkpoint of step " + std::to_string(r.step) + ": " + r.reason, {}});
+  proceed();
+  widen();
+}
+
+void DriverMachine::report(const TrainerFinished& r, TrainerSeat& from) {
+  if (!current(r.generation)) return;
+  if (!barrier_.waits_for(BarrierTask::kFinish, r.actor)) return ignore("nobody asked for the final state");
+  recovered();
+  if (!agrees(from, r.steps, r.parts)) return;
+  const bool same = barrier_.finish(r.actor, r.hash, r.parts);
+  if (r.steps != committed() || (config_.exact && !same)) return fail("trainers end with different states");
+  if (barrier_.done(r.actor)) finish(barrier_.hash(), {r.steps, lineage_, barrier_.parts(), holders()});
+}
+
+}  // namespace troupe::train

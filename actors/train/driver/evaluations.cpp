@@ -1,0 +1,127 @@
+#include "actors/train/driver/evaluations.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::train {
+
+Evaluations::Evaluations(const DriverConfig& config) : config_(config) {
+  if (config_.resume.empty()) return;
+  const CheckpointInfo& newest = config_.resume.back();
+  history_ = decode_history(newest.history).value_or(History{});
+  history_.epoch_figures.clear();
+  take_up(newest.history, newest.step);
+}
+
+void Evaluations::begin(std::int64_t step) {
+  const std::int64_t last = std::max<std::int64_t>(step - 1, 0);
+  done_ = {.epoch = static_cast<int>(last / config_.steps_per_epoch),
+           .step = step,
+           .ended = step > 0 && step % config_.steps_per_epoch == 0};
+  pieces_.clear();
+}
+
+void Evaluations::add(const std::vector<PieceReport>& pieces) {
+  for (const PieceReport& piece : pieces) pieces_.emplace(piece.piece, piece);
+}
+
+std::optional<JobFailed> Evaluations::sum_pieces() {
+  for (std::int64_t p = 0; p < config_.pieces(); ++p) {
+    const auto piece = pieces_.find(p);
+    const bool test = p < config_.test_pieces;
+    if (piece == pieces_.end() ||
+        (config_.expected_piece && config_.expected_piece(p) != piece->second.indices_hash)) {
+      return JobFailed{
+          "piece " + std::to_string(test ? p : p - config_.test_pieces) + " of the " +
+              (test ? "test" : "validation") + " set was " +
+              (piece == pieces_.end() ? "not evaluated" : "evaluated with other samples than it has"),
+          {}};
+    }
+    done_.count += piece->second.count;
+    add_figures(test ? done_.test : done_.validation, piece->second.figures);
+  }
+  return std::nullopt;
+}
+
+const EpochDone& Evaluations::finish(std::vector<Figure> train) {
+  done_.train = std::move(train);
+  for (const auto& [set, figures] : {std::pair("train/", &done_.train), std::pair("test/", &done_.test),
+                                     std::pair("validation/", &done_.validation)}) {
+    for (const Figure& figure : *figures) add_metrics(done_.metrics, set, figure);
+  }
+  return done_;
+}
+
+std::optional<std::string> Evaluations::watch(bool stops) {
+  history_.metrics = done_.metrics;
+  history_.evaluated = done_.step;
+  if (config_.tells_metrics) told_[done_.step] = done_.metrics;
+  if (!config_.keep_best.empty()) {
+    const double* value = find_metric(config_.keep_best);
+    if (value == nullptr) return std::nullopt;
+    history_.kept = observe(history_.kept, config_.keep_best, config_.keep_best_mode, 0, done_.step, *value);
+  }
+  const StopEarly& rule = config_.stop_early;
+  if (rule.metric.empty()) return std::nullopt;
+  const double* value = find_metric(rule.metric);
+  if (value == nullptr) return std::nullopt;
+  Best& best = history_.patience;
+  best = observe(best, rule.metric, rule.mode, rule.min_delta, done_.step, *value);
+  if (best.since < rule.patience || stops) return std::nullopt;
+  const bool by_steps = config_.evaluate_every > 0;
+  const std::int64_t unit = by_steps ? 1 : config_.steps_per_epoch;
+  return "stopping early: " + rule.metric + " has not become better " +
+         (rule.min_delta > 0 ? "by more than " + std::to_string(rule.min_delta) + " " : "") + "for " +
+         std::to_string(rule.patience) + (by_steps ? " evaluations, " : " epochs, ") +
+         (best.step == 0
+              ? "it was never a number"
+              : "the best was " + std::to_string(best.value) + (by_steps ? " after step " : " after epoch ") +
+                    std::to_string(best.step / unit));
+}
+
+/// Null where the job does not have it: then it fails, but not before the checkpoint.
+const double* Evaluations::find_metric(const std::string& name) {
+  const auto at = history_.metrics.find(name);
+  if (at != history_.metrics.end()) return &at->second;
+  missing_metric_ = name;
+  return nullptr;
+}
+
+std::string Evaluations::history_with(std::vector<Figure> figures) const {
+  History history = history_;
+  history.epoch_figures = std::move(figures);
+  return encode_history(history);
+}
+
+void Evaluations::take_up(const std::string& history, std::int64_t step) {
+  const History of = decode_history(history).value_or(History{});
+  if (config_.tells_metrics && !of.metrics.empty() && of.evaluated == step) told_[step] = of.metrics;
+}
+
+bool Evaluations::is_best(std::int64_t step) const {
+  return !config_.keep_best.empty() && history_.kept.step > 0 && step == history_.kept.step;
+}
+
+JobFailed Evaluations::why_it_lacks(std::optional<std::int64_t> saved_at) const {
+  std::string all;
+  for (const auto& [known, value] : history_.metrics) all += (all.empty() ? "" : ", ") + known;
+  return {
+      "there is no metric '" + missing_metric_ + "': the job has " + all,
+      "name one of them in stop_early or keep_best, or count it in the job's loss() or evaluate()" +
+          (saved_at ? "; a run with resume goes on at step " + std::to_string(*saved_at) : std::string())};
+}
+
+StepValues Evaluations::told(std::int64_t step) const {
+  const auto at = told_.find(step);
+  return at == told_.end() ? StepValues{} : at->second;
+}
+
+std::map<std::int64_t, StepValues> Evaluations::told_from(std::int64_t step) const {
+  return {told_.lower_bound(step), told_.end()};
+}
+
+void Evaluations::forget_before(std::int64_t step) {
+  told_.erase(told_.begin(), told_.lower_bound(step));
+}
+
+}  // namespace troupe::train

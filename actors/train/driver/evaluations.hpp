@@ -1,0 +1,66 @@
+/// What evaluations come to: the one under way, the job's history of metrics, and what follows from them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/train/driver/driver_types.hpp"
+
+namespace troupe::train {
+
+/// A value. Not thread-safe.
+///
+/// Invariant: of a state that was evaluated the metrics are those of its pieces, each once, in the order of
+/// their sets.
+class Evaluations {
+ public:
+  /// Begins with the history of the newest of `config.resume`.
+  explicit Evaluations(const DriverConfig& config);
+
+  /// Of the state after `step` steps, empty.
+  void begin(std::int64_t step);
+  const EpochDone& under_way() const { return done_; }
+  void add(const std::vector<PieceReport>& pieces);
+  /// Adds the pieces in their order. The job fails if one was not evaluated, or with other samples.
+  std::optional<JobFailed> sum_pieces();
+  /// With the figures of training the metrics are known: they are the last in the history.
+  const EpochDone& finish(std::vector<Figure> train);
+  /// Why the job stops early, if the metrics say so. Finds out, too, whether a metric is missing, and whether
+  /// this state is the best. `stops`: the job stops early already.
+  std::optional<std::string> watch(bool stops);
+
+  const History& history() const { return history_; }
+  /// As it must be in a manifest; `figures`: of the epoch under way.
+  std::string history_with(std::vector<Figure> figures) const;
+  /// A state is taken up that may have been evaluated just before it was written down with `history`.
+  void take_up(const std::string& history, std::int64_t step);
+  /// The state came to the best value of the metric whose best checkpoint is kept.
+  bool is_best(std::int64_t step) const;
+
+  /// stop_early or keep_best names a metric that the job does not have.
+  bool lacks_metric() const { return !missing_metric_.empty(); }
+  /// `saved_at`: what a resume would go on from, if that is this state.
+  JobFailed why_it_lacks(std::optional<std::int64_t> saved_at) const;
+
+  /// What trainers are to hear of the state after `step` steps, where schedules look at metrics; or nothing.
+  StepValues told(std::int64_t step) const;
+  /// GenerationPlan::evaluated.
+  std::map<std::int64_t, StepValues> told_from(std::int64_t step) const;
+  /// No generation begins before `step` any more.
+  void forget_before(std::int64_t step);
+
+ private:
+  const double* find_metric(const std::string& name);
+
+  DriverConfig config_;
+  History history_;  ///< its epoch_figures are StepLog's, and empty here
+  EpochDone done_;   ///< under way, or the last
+  std::map<std::int64_t, PieceReport> pieces_;
+  std::map<std::int64_t, StepValues> told_;  ///< from the oldest checkpoint on
+  std::string missing_metric_;
+};
+
+}  // namespace troupe::train
