@@ -142,28 +142,3 @@ TEST_CASE("an abort ends a first message that does not come about, wherever it c
   }
   CHECK(open_descriptors() == descriptors);
 }
-
-TEST_CASE("a thousand generations with first messages leave no descriptor") {
-  const std::size_t descriptors = open_descriptors();
-  for (std::uint32_t generation = 1; generation <= 1000; ++generation) {
-    auto layout = kTwoHosts;
-    layout.nodes = {{0, 1}, {2, 3}};
-    layout.generation = {1, generation};
-    auto options = options_of(4, layout);
-    for (auto& o : options) o.progress_thread = generation % 2 == 0;
-    run_all(std::move(options), [&](ProcessGroup& group) {
-      float value = 1, in = 0;
-      const int peer = (group.rank() + 2) % 4;
-      try {
-        const auto send = group.send(std::span<const float>(&value, 1), peer);
-        if (generation % 7 == 0 && group.rank() == 1) return group.abort("in between");
-        group.recv(std::span(&in, 1), peer)->wait();
-        send->wait();
-        group.barrier()->wait();
-      } catch (const CollectiveAborted&) {
-        expect(generation % 7 == 0, "this one is not aborted");
-      }
-    });
-  }
-  CHECK(open_descriptors() == descriptors);
-}
