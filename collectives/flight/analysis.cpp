@@ -12,6 +12,9 @@ namespace troupe::collectives::flight {
 namespace {
 
 constexpr std::int64_t kEarlierRun_ns = 60'000'000'000;
+/// A rank that lags behind others which wait for less than this, and have not failed, did not diverge: dumps
+/// of a healthy group are not taken at one instant.
+constexpr std::int64_t kStuckAfter_ns = 1'000'000'000;
 
 /// How far a rank had come, and what it was at: "its last is #17 barrier(), completed 12.3 s before its
 /// dump".
@@ -82,12 +85,12 @@ Finding mismatch(std::uint64_t sequence, const std::vector<Camp>& camps) {
 }
 
 /// Whether somebody failed, or has waited for long, in `sequence` or in what comes after it.
-bool is_stuck(const std::vector<RankDump>& records, std::uint64_t sequence, std::int64_t stuck_after_ns) {
+bool is_stuck(const std::vector<RankDump>& records, std::uint64_t sequence) {
   for (const RankDump& record : records) {
     for (auto op = record.collectives.rbegin(); op != record.collectives.rend(); ++op) {
       if ((*op)->call.sequence < sequence) break;
       if ((*op)->state == State::kFailed) return true;
-      if (is_open((*op)->state) && record.waited_ns(**op) >= stuck_after_ns) return true;
+      if (is_open((*op)->state) && record.waited_ns(**op) >= kStuckAfter_ns) return true;
     }
   }
   return false;
@@ -130,8 +133,8 @@ Finding missing(const std::vector<RankDump>& records, std::uint64_t sequence, co
 
 /// All have launched `sequence`, and some wait for long while others never began to. The native backend moves
 /// operations in wait(), so who does not wait stops everybody.
-std::optional<Finding> held_up(const std::vector<RankDump>& records, std::uint64_t sequence, const Op& called,
-                               std::int64_t stuck_after_ns) {
+std::optional<Finding> held_up(const std::vector<RankDump>& records, std::uint64_t sequence,
+                               const Op& called) {
   Finding finding{.kind = FindingKind::kHeldUp, .sequence = sequence};
   std::vector<int> waits;
   std::int64_t waited = 0;
@@ -146,7 +149,7 @@ std::optional<Finding> held_up(const std::vector<RankDump>& records, std::uint64
       waited = std::max(waited, record.waited_ns(*op));
     }
   }
-  if (finding.ranks.empty() || waits.empty() || waited < stuck_after_ns) return std::nullopt;
+  if (finding.ranks.empty() || waits.empty() || waited < kStuckAfter_ns) return std::nullopt;
   finding.text = name_ranks(finding.ranks) + " launched #" + std::to_string(sequence) + " " +
                  to_string(called) + " and never waited for it; " + name_ranks(waits) + " waited in it for " +
                  for_people(waited);
@@ -168,8 +171,7 @@ void note_by_text(Report& report, const std::vector<RankDump>& records, const st
     report.notes.push_back(std::string(before).append(name_ranks(ranks)).append(": ").append(text));
 }
 
-void compare_collectives(Report& report, const std::vector<RankDump>& records,
-                         const AnalysisOptions& options) {
+void compare_collectives(Report& report, const std::vector<RankDump>& records, std::size_t rows) {
   std::uint64_t first = 1, last = 0;
   for (const RankDump& record : records) {
     first = std::max(first, record.first_kept());
@@ -187,17 +189,17 @@ void compare_collectives(Report& report, const std::vector<RankDump>& records,
     const bool behind = std::any_of(records.begin(), records.end(),
                                     [&](const RankDump& record) { return record.last() < at; });
     if (behind) {
-      if (is_stuck(records, at, options.stuck_after_ns))  // or those behind may be about to come
+      if (is_stuck(records, at))  // or those behind may be about to come
         report.findings.push_back(missing(records, at, camps.front()));
       break;
     }
     report.agreed_through = at;
-    if (auto finding = held_up(records, at, camps.front().call, options.stuck_after_ns)) {
+    if (auto finding = held_up(records, at, camps.front().call)) {
       report.findings.push_back(*std::move(finding));
       break;
     }
   }
-  fill_table(report, records, std::min(at + 1, last), options.rows);  // and one row of what came after
+  fill_table(report, records, std::min(at + 1, last), rows);  // and one row of what came after
 }
 
 const Operation* first_failure(const RankDump& record) {
@@ -219,8 +221,7 @@ void find_absent(Report& report) {
   report.findings.push_back(std::move(finding));
 }
 
-Report report_on(std::vector<RankDump> records, std::vector<std::string> notes,
-                 const AnalysisOptions& options) {
+Report report_on(std::vector<RankDump> records, std::vector<std::string> notes, std::size_t rows) {
   const Dump& any = records.front().dump;
   Report report{.group = any.group,
                 .generation = any.generation,
@@ -232,7 +233,7 @@ Report report_on(std::vector<RankDump> records, std::vector<std::string> notes,
     report.newest_ns = std::max(report.newest_ns, record.dump.dumped_ns);
     report.size = std::max(report.size, record.dump.size);
   }
-  compare_collectives(report, records, options);
+  compare_collectives(report, records, rows);
   find_absent(report);
   note_by_text(report, records, "failed on ", [](const RankDump& record) {
     const Operation* op = first_failure(record);
@@ -249,7 +250,7 @@ Report report_on(std::vector<RankDump> records, std::vector<std::string> notes,
 
 }  // namespace
 
-std::vector<Report> analyse(std::vector<Dump> dumps, const AnalysisOptions& options) {
+std::vector<Report> analyse(std::vector<Dump> dumps, std::size_t rows) {
   // By rank, later dumps first.
   std::stable_sort(dumps.begin(), dumps.end(), [](const Dump& a, const Dump& b) {
     return std::tuple(a.rank, -a.dumped_ns) < std::tuple(b.rank, -b.dumped_ns);
@@ -273,7 +274,7 @@ std::vector<Report> analyse(std::vector<Dump> dumps, const AnalysisOptions& opti
         records.emplace_back(std::move(dump));
       }
     }
-    reports.push_back(report_on(std::move(records), std::move(notes), options));
+    reports.push_back(report_on(std::move(records), std::move(notes), rows));
   }
   std::stable_sort(reports.begin(), reports.end(),
                    [](const Report& a, const Report& b) { return a.newest_ns > b.newest_ns; });

@@ -48,17 +48,10 @@ struct Report {
   std::vector<TableColumn> table;    ///< by lowest rank
 };
 
-struct AnalysisOptions {
-  std::size_t rows = 6;  ///< of the table
-  /// A rank that lags behind others which wait for less than this, and have not failed, did not diverge:
-  /// dumps of a healthy group are not taken at one instant.
-  std::int64_t stuck_after_ns = 1'000'000'000;
-};
-
 /// One report a group and generation, the newest first. Two dumps of one rank: the later one counts. A dump
 /// that was taken a minute and more before another rank of its group was formed is of an earlier run with the
-/// same name, and left out with a note.
-std::vector<Report> analyse(std::vector<Dump> dumps, const AnalysisOptions& options = {});
+/// same name, and left out with a note. `rows`: of the table.
+std::vector<Report> analyse(std::vector<Dump> dumps, std::size_t rows = 6);
 
 /// For people: findings, notes and the table.
 std::string to_text(const Report& report);

@@ -125,7 +125,7 @@ void FlightRecorder::ended(std::uint64_t first, std::size_t operations, Duration
 void FlightRecorder::dump_failure(std::string_view reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (dumped_ || !options_.dump_on_error) return;
+    if (dumped_) return;
     dumped_ = true;
   }
   const bool off = options_.folder ? options_.folder->empty() : flight_folder_is_off();

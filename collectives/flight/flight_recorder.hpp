@@ -22,7 +22,6 @@ struct FlightOptions {
   /// What the group is called in dumps: the same on all its ranks, and unique to a run if the launcher has
   /// such a name, so that nobody lines up dumps of two runs.
   std::string group = "group";
-  bool dump_on_error = true;
   /// Where dumps go; without one as default_flight_folder() says, empty: nowhere.
   std::optional<std::string> folder;
 };

@@ -25,18 +25,17 @@ constexpr std::uint8_t kMessageSlot = 0x40;  // Gloo's collectives have 1 to 8
 /// Our rendezvous as Gloo wants it.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
-  GlooStore(collectives::Store& rendezvous, std::string prefix, Duration timeout)
-      : rendezvous_(rendezvous), prefix_(std::move(prefix)), timeout_(timeout) {}
+  GlooStore(collectives::Store& rendezvous, Duration timeout) : rendezvous_(rendezvous), timeout_(timeout) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
-    rendezvous_.set(prefix_ + key, std::string(data.begin(), data.end()));
+    rendezvous_.set(key, std::string(data.begin(), data.end()));
   }
   std::vector<char> get(const std::string& key) override {
-    const std::string value = rendezvous_.get(prefix_ + key, timeout_);
+    const std::string value = rendezvous_.get(key, timeout_);
     return {value.begin(), value.end()};
   }
   void wait(const std::vector<std::string>& keys) override {
-    for (const auto& key : keys) (void)rendezvous_.get(prefix_ + key, timeout_);
+    for (const auto& key : keys) (void)rendezvous_.get(key, timeout_);
   }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& /*timeout*/) override {
     wait(keys);
@@ -44,7 +43,6 @@ class GlooStore final : public gloo::rendezvous::Store {
 
  private:
   collectives::Store& rendezvous_;
-  std::string prefix_;
   Duration timeout_;
 };
 
@@ -195,8 +193,7 @@ GlooSite connect(const GlooGroupOptions& options) {
   address.iface = options.interface;
   auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
   context->setTimeout(std::max(milliseconds(1), timeout / 5));  // Gloo waits five times as long to connect
-  GlooStore store(*options.rendezvous, options.prefix + "/" + to_string(options.generation) + "/",
-                  options.timeout);
+  GlooStore store(*options.rendezvous, options.timeout);
   try {
     auto device = gloo::transport::tcp::CreateDevice(address);
     context->connectFullMesh(store, device);

@@ -24,10 +24,8 @@ struct GlooGroupOptions {
   std::string name;  ///< in errors; empty: it has none
   /// Of every wait for another rank inside an operation, and of connecting. At least a millisecond.
   Duration timeout = std::chrono::seconds(30);
-  /// Where the ranks leave their addresses; used while the group is made and not afterwards.
+  /// Where the ranks leave their addresses; used while the group is made and not afterwards, by it alone.
   std::shared_ptr<Store> rendezvous;
-  /// Of the keys; groups that share a rendezvous and a generation need different ones.
-  std::string prefix = "gloo";
   /// This rank's address for the others: a name or an address of this machine.
   std::string host = "127.0.0.1";
   /// Instead of `host`: the network interface whose address it is ("eth0"). Empty: `host` counts.

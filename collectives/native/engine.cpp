@@ -41,7 +41,7 @@ class Counted {
 Engine::Engine(NativeGroupOptions options, Region region)
     : view_(options.rank, std::move(options.name), std::move(options.machines), std::move(region)),
       data_(view_, options.leaves),
-      rounds_(view_, data_, options.trace),
+      rounds_(view_, data_),
       gateways_(view_, data_, rounds_, any_receives_, std::move(options.remote), std::move(options.connector),
                 options.timeout),
       messages_(view_, gateways_, any_receives_),

@@ -1,7 +1,6 @@
 #include "collectives/native/native_group.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "collectives/native/engine.hpp"
 
@@ -187,8 +186,6 @@ std::unique_ptr<ProcessGroup> make_native_group(NativeGroupOptions options) {
   facts.leaves = options.leaves = checked_leaves("native", options.rank, options.size, options.leaves);
   check_machines(options);
   if (options.timeout <= Duration::zero()) refuse("the timeout is not positive", "give it in nanoseconds");
-  const char* trace = std::getenv("TROUPE_COLLECTIVES_TRACE");
-  options.trace = options.trace || (trace != nullptr && std::string_view(trace) == "1");
   const Geometry geometry = geometry_of(options.machines, options.rank, options.data_bytes);
   Region region = Region::attach(std::move(options.region), geometry, options.generation).value();
   const bool serves = options.size > 1 && options.progress_thread.value_or(geometry.hosts > 1);

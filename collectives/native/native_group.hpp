@@ -25,9 +25,6 @@ struct NativeGroupOptions {
   std::string name;  ///< in errors; empty: it has none
   /// An operation fails once no rank has made progress for this long.
   Duration timeout = std::chrono::seconds(30);
-  /// Say on stderr, once for each call, which algorithm was chosen and why. TROUPE_COLLECTIVES_TRACE=1 in the
-  /// environment does so, too.
-  bool trace = false;
   /// This machine's region: the same memfd in every local rank, of native_region_bytes, zeroed when made. A
   /// region serves one generation.
   std::shared_ptr<SharedMemory> region;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "runtime/core/assert.hpp"
@@ -19,10 +21,15 @@ constexpr std::uint64_t kMaxRounds = 1 << 24;
 /// Of a stage, at a launch: small operations do not wait for more.
 constexpr std::size_t kClaimed = 8 * kCacheLine;
 
+bool is_traced() {
+  const char* trace = std::getenv("TROUPE_COLLECTIVES_TRACE");
+  return trace != nullptr && std::string_view(trace) == "1";
+}
+
 }  // namespace
 
-Rounds::Rounds(const RankView& view, RoundData& data, bool trace)
-    : view_(view), data_(data), trace_(trace), mine_(view.mine) {}
+Rounds::Rounds(const RankView& view, RoundData& data)
+    : view_(view), data_(data), trace_(is_traced()), mine_(view.mine) {}
 
 PendingCall& Rounds::op_of(std::uint32_t round) {
   return const_cast<PendingCall&>(std::as_const(*this).op_of(round));

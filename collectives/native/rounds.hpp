@@ -32,8 +32,9 @@ namespace troupe::collectives {
 /// Not thread-safe. What aborts the group throws, as RankView::fail.
 class Rounds {
  public:
-  /// Both outlive it. `trace`: see NativeGroupOptions.
-  Rounds(const RankView& view, RoundData& data, bool trace);
+  /// Both outlive it. With TROUPE_COLLECTIVES_TRACE=1 in the environment it says on stderr, once for each
+  /// call, which algorithm was chosen and why.
+  Rounds(const RankView& view, RoundData& data);
 
   /// Whether no operation can be launched until the oldest is complete, which is after so many rounds.
   bool is_full() const { return ops_.size() == kMaxLaunched; }

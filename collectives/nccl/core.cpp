@@ -124,27 +124,30 @@ std::string Core::reason_heard() {
     const std::lock_guard hold(mutex_);
     if (failure_) return reason_;
   }
-  std::optional<AbortReason> heard;
-  try {
-    heard = facts_.board->read();
-  } catch (const std::exception& e) {
-    heard = AbortReason{AbortKind::kPeerLost, std::string("the abort board is gone: ") + e.what()};
-  }
+  const auto heard = host_reason();
   if (!heard) return {};
   set_failure(*heard, false);
   return heard->text;
 }
 
 void Core::fail(AbortKind kind, const std::string& reason) {
-  AbortReason first{kind, reason};
-  try {
-    facts_.board->post(kind, reason);
-    if (auto read = facts_.board->read()) first = std::move(*read);
-  } catch (const std::exception& e) {
-    log(LogLevel::kWarning, std::string("the other ranks cannot be told of an abort: ") + e.what());
+  {
+    const std::lock_guard hold(mutex_);
+    if (!told_) told_ = {kind, reason};
   }
-  // A board may have cut our reason short.
+  facts_.host->abort(reason);
+  const AbortReason first = host_reason().value_or(AbortReason{kind, reason});
   set_failure(first, first.kind == kind && reason.starts_with(first.text));
+}
+
+/// The first reason of any rank.
+std::optional<AbortReason> Core::host_reason() {
+  std::string reason = facts_.host->abort_reason();
+  if (reason.empty()) return std::nullopt;
+  const std::lock_guard hold(mutex_);
+  // The host's group may have cut the reason short, and keeps no kind.
+  const bool mine = told_ && told_->text.starts_with(reason);
+  return AbortReason{mine ? told_->kind : AbortKind::kRequested, std::move(reason)};
 }
 
 void Core::set_failure(const AbortReason& reason, bool mine) {

@@ -21,9 +21,9 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/nccl/abort_board.hpp"
 #include "collectives/nccl/communicator.hpp"
 #include "collectives/process_group.hpp"
+#include "runtime/core/abort_word.hpp"
 
 namespace troupe::collectives::nccl {
 
@@ -83,7 +83,8 @@ class Core {
     std::string name;  ///< of the group in errors
     Generation generation;
     Duration timeout{};
-    std::shared_ptr<AbortBoard> board;
+    /// Where aborts are told and heard of: NCCL has no channel for a reason.
+    std::shared_ptr<ProcessGroup> host;
   };
   explicit Core(Facts facts);
   ~Core();
@@ -152,6 +153,7 @@ class Core {
   void look();
   void look_before(PendingOp& pending);
   void check_deadlines();
+  std::optional<AbortReason> host_reason();
   void set_failure(const AbortReason& reason, bool mine);
   CudaCode query(Event event) const;
   Seen ask(const PendingOp& pending, Event event, std::string& wrong) const;
@@ -168,6 +170,7 @@ class Core {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<PendingOp>> pending_;  ///< not settled, oldest first
   std::array<Instant, kCommunicators> progress_at_{};
+  std::optional<AbortReason> told_;  ///< the first that this rank told the host's group
   std::exception_ptr failure_;
   std::string reason_;
   std::vector<Event> events_;    ///< to be used again, once they are not in use

@@ -19,7 +19,7 @@ class NcclGroup final : public ProcessGroup {
   /// Waits for what is in flight, which has a deadline, and frees everything.
   ~NcclGroup() override;
 
-  ProcessGroup& host_group() override;
+  ProcessGroup& host_group() override { return *options_.host; }
   std::string abort_reason() const override { return core_->abort_reason(); }
   void await_quiet() override;
 

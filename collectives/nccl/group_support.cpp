@@ -83,12 +83,6 @@ void NcclGroup::await_quiet() {
   synchronize();
 }
 
-ProcessGroup& NcclGroup::host_group() {
-  if (options_.host) return *options_.host;
-  throw BadConfig("there is no group for the host's memory", "this one of the backend nccl was made without",
-                  "make it by init_process_group(\"nccl\", ...), or give NcclGroupOptions::host");
-}
-
 void NcclGroup::drain() {
   if (messages_) messages_->flush();
   core_->drain();

@@ -1,7 +1,6 @@
 /// How groups come about: from scratch, and from the group before.
 
 #include <algorithm>
-#include <mutex>
 #include <sstream>
 
 #include "collectives/nccl/group.hpp"
@@ -35,55 +34,23 @@ std::vector<std::string> said_by_all(ProcessGroup& group, const std::string& min
   return said;
 }
 
-/// What is told to one group is told to the other.
-class SharedAbort final : public AbortBoard {
- public:
-  explicit SharedAbort(std::shared_ptr<ProcessGroup> host) : host_(std::move(host)) {}
-  void post(AbortKind kind, const std::string& reason) override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!mine_) mine_ = {kind, reason};
-    }
-    host_->abort(reason);
-  }
-  std::optional<AbortReason> read() override {
-    std::string reason = host_->abort_reason();
-    if (reason.empty()) return std::nullopt;
-    const std::lock_guard lock(mutex_);
-    // The host's group may have cut the reason short, and keeps no kind.
-    const bool mine = mine_ && mine_->text.starts_with(reason);
-    return AbortReason{mine ? mine_->kind : AbortKind::kRequested, std::move(reason)};
-  }
-
- private:
-  const std::shared_ptr<ProcessGroup> host_;
-  std::mutex mutex_;
-  std::optional<AbortReason> mine_;  ///< the first that this rank posted
-};
-
-/// A group for the host's memory carries the aborts of the group to be made, and its exchange if the options
-/// have none: one end for both.
+/// Aborts go over the host's group, and the exchange where the options have none.
 void use_host(NcclGroupOptions& options) {
   const std::shared_ptr<ProcessGroup> host = options.host;
-  if (!host) return;
-  const bool fits = host->facts().device.kind == DeviceKind::kCpu && host->rank() == options.rank &&
+  const bool fits = host && host->facts().device.kind == DeviceKind::kCpu && host->rank() == options.rank &&
                     host->size() == options.size;
-  if (!fits || options.board) {
-    refuse_options(fits ? "options.host carries the aborts, and there is a board for them"
-                        : "options.host is not a group of the same ranks for the host's memory",
-                   "give the group of these ranks, and no board");
+  if (!fits) {
+    refuse_options("options.host is not a group of the same ranks for the host's memory",
+                   "give a native group of these ranks");
   }
-  if (!options.exchange) {
-    options.exchange = [host](const std::string& mine, const NcclGroupOptions::Answer& answer) {
-      const auto said = said_by_all(*host, mine);
-      return said_by_all(*host, host->rank() == 0 ? answer(said) : "").front();
-    };
-  }
-  options.board = std::make_shared<SharedAbort>(host);
+  if (options.exchange) return;
+  options.exchange = [host](const std::string& mine, const NcclGroupOptions::Answer& answer) {
+    const auto said = said_by_all(*host, mine);
+    return said_by_all(*host, host->rank() == 0 ? answer(said) : "").front();
+  };
 }
 
 void check_options(NcclGroupOptions& options) {
-  use_host(options);
   options.leaves = checked_leaves("nccl", options.rank, options.size, std::move(options.leaves));
   if (options.timeout <= Duration::zero()) refuse_options("the timeout is not positive", "give nanoseconds");
   if (options.hosts.empty()) options.hosts.assign(options.leaves.size(), 0);
@@ -94,10 +61,7 @@ void check_options(NcclGroupOptions& options) {
   }
   if (options.exact_piece_bytes == 0) refuse_options("exact_piece_bytes is 0", "leave its default");
   if (options.device < 0) refuse_options("the device is negative", "give CUDA's index of the GPU");
-  if (!options.exchange && options.size > 1) {
-    refuse_options("nothing carries what the ranks have to say to each other", "set options.exchange");
-  }
-  if (!options.board) options.board = make_word_board(nullptr, options.generation);
+  use_host(options);
 }
 
 constexpr std::string_view kMagic = "troupe-nccl-3";
@@ -147,7 +111,7 @@ class Maker {
                                                  .name = options_.name,
                                                  .generation = options_.generation,
                                                  .timeout = options_.timeout,
-                                                 .board = options_.board})) {}
+                                                 .host = options_.host})) {}
 
   std::unique_ptr<ProcessGroup> make() {
     try {

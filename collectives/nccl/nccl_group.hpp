@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "collectives/nccl/abort_board.hpp"
 #include "collectives/process_group.hpp"
 
 namespace troupe::collectives {
@@ -39,17 +38,15 @@ struct NcclGroupOptions {
   Duration timeout = std::chrono::seconds(30);
   /// A round among the ranks, called once by each when the group is made: gives rank 0 what every rank says,
   /// by rank, and every rank what rank 0 answers. `answer` is called on rank 0 alone. The answer lets whoever
-  /// has it join: use an authenticated channel (a Store of the job). Has a deadline of its own. May be empty
-  /// for one rank.
+  /// has it join: use an authenticated channel (a Store of the job). Has a deadline of its own. Empty: over
+  /// `host`.
   using Answer = std::function<std::string(const std::vector<std::string>& said)>;
   std::function<std::string(const std::string& mine, const Answer& answer)> exchange;
   /// Whether a rank is known to be gone while the group is made, so that the wait for it is in vain: then
   /// making it throws CollectiveAborted. Empty: nobody knows.
   std::function<bool()> is_vain;
-  /// Where aborts are told. Empty: ranks hear of an abort elsewhere only by NCCL's errors and their timeout.
-  std::shared_ptr<AbortBoard> board;
-  /// In place of `board`, and of `exchange` where that is empty: a group of the same ranks for the host's
-  /// memory, which becomes this one's host_group(). Both end together.
+  /// A group of the same ranks for the host's memory, where aborts are told: it becomes this one's
+  /// host_group(), and both end together. Not null.
   std::shared_ptr<ProcessGroup> host;
   /// Whether send and recv are there; they take two more communicators, and the time to make them. The same
   /// on every rank.

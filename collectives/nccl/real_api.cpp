@@ -8,6 +8,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <type_traits>
 
 #include "collectives/nccl/api.hpp"
 #include "collectives/nccl/tree_fold.hpp"
@@ -61,32 +63,30 @@ class Symbols {
   void* library_;
 };
 
+/// What api.hpp calls so, as the library's headers do: handles, and enumerators of the same values.
+template <class Real, class Ours>
+Real as(Ours value) {
+  if constexpr (std::is_pointer_v<Real>) {
+    return reinterpret_cast<Real>(value);
+  } else {
+    return static_cast<Real>(value);
+  }
+}
+
+/// Lets `entry` call `function` with the same arguments.
+template <class Result, class... Ours, class RealResult, class... Real>
+void set(std::function<Result(Ours...)>& entry, RealResult (*function)(Real...)) {
+  entry = [function](Ours... arguments) -> Result { return function(as<Real>(arguments)...); };
+}
+
 #define TROUPE_NEED(name) symbols.need<decltype(::name)>(#name)
-#define TROUPE_FIND(name) symbols.find<decltype(::name)>(#name)
+/// An entry that every library has, and one that stays null where the library lacks it.
+#define TROUPE_SET(name) set(api.name, TROUPE_NEED(name))
+#define TROUPE_FIND(name) \
+  if (auto* found = symbols.find<decltype(::name)>(#name)) set(api.name, found)
 
 using RevokeFn = ncclResult_t(ncclComm_t, int);
 using ShrinkFn = ncclResult_t(ncclComm_t, int*, int, ncclComm_t*, ncclConfig_t*, int);
-
-ncclComm_t real(Comm comm) {
-  return reinterpret_cast<ncclComm_t>(comm);
-}
-ncclComm_t* real(Comm* comm) {
-  return reinterpret_cast<ncclComm_t*>(comm);
-}
-ncclDataType_t real(NcclType type) {
-  return static_cast<ncclDataType_t>(type);
-}
-ncclRedOp_t real(NcclOp op) {
-  return static_cast<ncclRedOp_t>(op);
-}
-cudaStream_t real(Stream stream) {
-  return static_cast<cudaStream_t>(stream);
-}
-ncclUniqueId real(const UniqueId& id) {
-  ncclUniqueId out;
-  std::memcpy(&out, id.bytes.data(), sizeof out);
-  return out;
-}
 
 ncclConfig_t config_of(int blocking) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -95,13 +95,9 @@ ncclConfig_t config_of(int blocking) {
 }
 
 void fill_life(NcclApi& api, const Symbols& symbols) {
-  api.ncclGetErrorString = [f = TROUPE_NEED(ncclGetErrorString)](NcclCode code) {
-    return f(static_cast<ncclResult_t>(code));
-  };
-  api.ncclGetLastError = [f = TROUPE_NEED(ncclGetLastError)](Comm comm) { return f(real(comm)); };
-  api.ncclGetUniqueId = [f = TROUPE_NEED(ncclGetUniqueId)](UniqueId* id) {
-    return f(reinterpret_cast<ncclUniqueId*>(id));
-  };
+  TROUPE_SET(ncclGetErrorString);
+  TROUPE_SET(ncclGetLastError);
+  TROUPE_SET(ncclGetUniqueId);
   api.allow_shared_gpu = [version = api.version](int rank) {
     if (version >= kVersionOfSharedGpu) {
       ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
@@ -112,83 +108,56 @@ void fill_life(NcclApi& api, const Symbols& symbols) {
   api.ncclCommInitRankConfig = [f = TROUPE_NEED(ncclCommInitRankConfig)](
                                    Comm* comm, int ranks, const UniqueId& id, int rank, int blocking) {
     ncclConfig_t config = config_of(blocking);
-    return f(real(comm), ranks, real(id), rank, &config);
+    ncclUniqueId real_id;
+    std::memcpy(&real_id, id.bytes.data(), sizeof real_id);
+    return f(as<ncclComm_t*>(comm), ranks, real_id, rank, &config);
   };
   api.ncclCommGetAsyncError = [f = TROUPE_NEED(ncclCommGetAsyncError)](Comm comm, NcclCode* code) {
     ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = f(real(comm), &state);
+    const ncclResult_t asked = f(as<ncclComm_t>(comm), &state);
     *code = state;
     return asked;
   };
-  api.ncclCommFinalize = [f = TROUPE_NEED(ncclCommFinalize)](Comm comm) { return f(real(comm)); };
-  api.ncclCommDestroy = [f = TROUPE_NEED(ncclCommDestroy)](Comm comm) { return f(real(comm)); };
-  api.ncclCommAbort = [f = TROUPE_NEED(ncclCommAbort)](Comm comm) { return f(real(comm)); };
-  api.ncclGroupStart = TROUPE_NEED(ncclGroupStart);
-  api.ncclGroupEnd = TROUPE_NEED(ncclGroupEnd);
+  TROUPE_SET(ncclCommFinalize);
+  TROUPE_SET(ncclCommDestroy);
+  TROUPE_SET(ncclCommAbort);
+  TROUPE_SET(ncclGroupStart);
+  TROUPE_SET(ncclGroupEnd);
 }
 
 void fill_operations(NcclApi& api, const Symbols& symbols) {
-  api.ncclAllReduce = [f = TROUPE_NEED(ncclAllReduce)](const void* in, void* out, std::size_t count,
-                                                       NcclType type, NcclOp op, Comm comm, Stream stream) {
-    return f(in, out, count, real(type), real(op), real(comm), real(stream));
-  };
-  api.ncclReduce = [f = TROUPE_NEED(ncclReduce)](const void* in, void* out, std::size_t count, NcclType type,
-                                                 NcclOp op, int root, Comm comm, Stream stream) {
-    return f(in, out, count, real(type), real(op), root, real(comm), real(stream));
-  };
-  api.ncclReduceScatter = [f = TROUPE_NEED(ncclReduceScatter)](const void* in, void* out, std::size_t count,
-                                                               NcclType type, NcclOp op, Comm comm,
-                                                               Stream stream) {
-    return f(in, out, count, real(type), real(op), real(comm), real(stream));
-  };
-  api.ncclBroadcast = [f = TROUPE_NEED(ncclBroadcast)](const void* in, void* out, std::size_t count,
-                                                       NcclType type, int root, Comm comm, Stream stream) {
-    return f(in, out, count, real(type), root, real(comm), real(stream));
-  };
-  api.ncclAllGather = [f = TROUPE_NEED(ncclAllGather)](const void* in, void* out, std::size_t count,
-                                                       NcclType type, Comm comm, Stream stream) {
-    return f(in, out, count, real(type), real(comm), real(stream));
-  };
-  api.ncclSend = [f = TROUPE_NEED(ncclSend)](const void* in, std::size_t count, NcclType type, int peer,
-                                             Comm comm, Stream stream) {
-    return f(in, count, real(type), peer, real(comm), real(stream));
-  };
-  api.ncclRecv = [f = TROUPE_NEED(ncclRecv)](void* out, std::size_t count, NcclType type, int peer, Comm comm,
-                                             Stream stream) {
-    return f(out, count, real(type), peer, real(comm), real(stream));
-  };
+  TROUPE_SET(ncclAllReduce);
+  TROUPE_SET(ncclReduce);
+  TROUPE_SET(ncclReduceScatter);
+  TROUPE_SET(ncclBroadcast);
+  TROUPE_SET(ncclAllGather);
+  TROUPE_SET(ncclSend);
+  TROUPE_SET(ncclRecv);
   api.ncclRedOpCreatePreMulSum = [f = TROUPE_NEED(ncclRedOpCreatePreMulSum)](NcclOp* op, void* scalar,
                                                                              NcclType type, Comm comm) {
     ncclRedOp_t made = ncclSum;
-    const ncclResult_t code = f(&made, scalar, real(type), ncclScalarHostImmediate, real(comm));
+    const ncclResult_t code =
+        f(&made, scalar, as<ncclDataType_t>(type), ncclScalarHostImmediate, as<ncclComm_t>(comm));
     *op = static_cast<NcclOp>(made);
     return code;
   };
-  api.ncclRedOpDestroy = [f = TROUPE_NEED(ncclRedOpDestroy)](NcclOp op, Comm comm) {
-    return f(real(op), real(comm));
-  };
+  TROUPE_SET(ncclRedOpDestroy);
 }
 
 /// What not every library has.
 void fill_newer(NcclApi& api, const Symbols& symbols) {
-  if (auto* f = TROUPE_FIND(ncclMemAlloc)) api.ncclMemAlloc = f;
-  if (auto* f = TROUPE_FIND(ncclMemFree)) api.ncclMemFree = f;
-  if (auto* f = TROUPE_FIND(ncclCommRegister)) {
-    api.ncclCommRegister = [f](Comm comm, void* data, std::size_t bytes, void** handle) {
-      return f(real(comm), data, bytes, handle);
-    };
-  }
-  if (auto* f = TROUPE_FIND(ncclCommDeregister)) {
-    api.ncclCommDeregister = [f](Comm comm, void* handle) { return f(real(comm), handle); };
-  }
+  TROUPE_FIND(ncclMemAlloc);
+  TROUPE_FIND(ncclMemFree);
+  TROUPE_FIND(ncclCommRegister);
+  TROUPE_FIND(ncclCommDeregister);
   if (api.version < kVersionOfRevoke) return;
   if (auto* f = symbols.find<RevokeFn>("ncclCommRevoke")) {
-    api.ncclCommRevoke = [f](Comm comm) { return f(real(comm), 0); };
+    api.ncclCommRevoke = [f](Comm comm) { return f(as<ncclComm_t>(comm), 0); };
   }
   if (auto* f = symbols.find<ShrinkFn>("ncclCommShrink")) {
     api.ncclCommShrink = [f](Comm comm, int* gone, int count, Comm* made, int blocking) {
       ncclConfig_t config = config_of(blocking);
-      return f(real(comm), gone, count, real(made), &config, 0);
+      return f(as<ncclComm_t>(comm), gone, count, as<ncclComm_t*>(made), &config, 0);
     };
   }
 }
@@ -197,31 +166,28 @@ CudaCode create_stream(Stream* stream) {
   int least = 0, greatest = 0;
   const cudaError_t asked = cudaDeviceGetStreamPriorityRange(&least, &greatest);
   if (asked != cudaSuccess) return asked;
-  return cudaStreamCreateWithPriority(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking,
-                                      greatest);
+  return cudaStreamCreateWithPriority(as<cudaStream_t*>(stream), cudaStreamNonBlocking, greatest);
 }
 
 void fill(CudaApi& api) {
-  api.cudaGetErrorString = [](CudaCode code) { return ::cudaGetErrorString(static_cast<cudaError_t>(code)); };
-  api.cudaGetDeviceCount = [](int* count) { return ::cudaGetDeviceCount(count); };
-  api.cudaGetDevice = [](int* device) { return ::cudaGetDevice(device); };
-  api.cudaSetDevice = [](int device) { return ::cudaSetDevice(device); };
+  set(api.cudaGetErrorString, &::cudaGetErrorString);
+  set(api.cudaGetDeviceCount, &::cudaGetDeviceCount);
+  set(api.cudaGetDevice, &::cudaGetDevice);
+  set(api.cudaSetDevice, &::cudaSetDevice);
   api.cudaStreamCreate = create_stream;
-  api.cudaStreamDestroy = [](Stream stream) { return ::cudaStreamDestroy(real(stream)); };
+  set(api.cudaStreamDestroy, &::cudaStreamDestroy);
   api.cudaStreamWaitEvent = [](Stream stream, Event event) {
-    return ::cudaStreamWaitEvent(real(stream), static_cast<cudaEvent_t>(event), 0);
+    return ::cudaStreamWaitEvent(as<cudaStream_t>(stream), as<cudaEvent_t>(event), 0);
   };
   api.cudaEventCreate = [](Event* event) {
-    return ::cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event), cudaEventDisableTiming);
+    return ::cudaEventCreateWithFlags(as<cudaEvent_t*>(event), cudaEventDisableTiming);
   };
-  api.cudaEventDestroy = [](Event event) { return ::cudaEventDestroy(static_cast<cudaEvent_t>(event)); };
-  api.cudaEventRecord = [](Event event, Stream stream) {
-    return ::cudaEventRecord(static_cast<cudaEvent_t>(event), real(stream));
-  };
-  api.cudaEventQuery = [](Event event) { return ::cudaEventQuery(static_cast<cudaEvent_t>(event)); };
+  set(api.cudaEventDestroy, &::cudaEventDestroy);
+  set(api.cudaEventRecord, &::cudaEventRecord);
+  set(api.cudaEventQuery, &::cudaEventQuery);
   api.cudaStreamIsCapturing = [](Stream stream, bool* capturing) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    const cudaError_t code = ::cudaStreamIsCapturing(real(stream), &status);
+    const cudaError_t code = ::cudaStreamIsCapturing(as<cudaStream_t>(stream), &status);
     *capturing = status != cudaStreamCaptureStatusNone;
     return code;
   };
@@ -232,14 +198,14 @@ void fill(CudaApi& api) {
     return code;
   };
   api.cudaMallocAsync = [](void** at, std::size_t bytes, Stream stream) {
-    return ::cudaMallocAsync(at, bytes, real(stream));
+    return ::cudaMallocAsync(at, bytes, as<cudaStream_t>(stream));
   };
-  api.cudaFreeAsync = [](void* at, Stream stream) { return ::cudaFreeAsync(at, real(stream)); };
+  set(api.cudaFreeAsync, &::cudaFreeAsync);
   api.cudaMemcpyAsync = [](void* to, const void* from, std::size_t bytes, Stream stream) {
-    return ::cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, real(stream));
+    return ::cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, as<cudaStream_t>(stream));
   };
   api.cudaMallocHost = [](void** at, std::size_t bytes) { return ::cudaMallocHost(at, bytes); };
-  api.cudaFreeHost = [](void* at) { return ::cudaFreeHost(at); };
+  set(api.cudaFreeHost, &::cudaFreeHost);
   api.load_kernels = load_tree_fold_kernels;
   api.launch_tree_fold = [](const TreeFold& fold, Stream stream) { return launch_tree_fold(fold, stream); };
 }

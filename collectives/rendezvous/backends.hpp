@@ -40,9 +40,6 @@ struct BackendContext {
   /// Keys of this formation alone, of which nothing is left once the group is there. Its waits throw
   /// CollectiveAborted once a member is gone or gives up.
   Store& store;
-  /// Keys of the group for as long as it lives, without that care for its members. Whoever sets one erases
-  /// it.
-  std::shared_ptr<Store> lasting_store;
   std::string group;             ///< its name, for errors
   Generation generation;         ///< the same on every rank, and no other group of the job has it
   Instant until{};               ///< when it has to be formed

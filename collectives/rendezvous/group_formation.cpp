@@ -11,10 +11,7 @@ constexpr std::size_t kMaxWhyChars = 4096;
 }  // namespace
 
 GroupFormation::GroupFormation(std::shared_ptr<StoreClient> client, std::string key, std::string purpose)
-    : PrefixStore(*client, key + kFormationKeys),
-      client_(std::move(client)),
-      key_(std::move(key)),
-      purpose_(std::move(purpose)) {}
+    : client_(std::move(client)), key_(std::move(key)), purpose_(std::move(purpose)) {}
 
 void GroupFormation::throw_failure(const StoreResponse& failure) const {
   if (failure.status != StoreStatus::kFailed) {
@@ -87,6 +84,14 @@ void GroupFormation::give_up(const std::string& why, std::exception_ptr error) {
                        first.amount == static_cast<std::int64_t>(FormationFailure::kGaveUp);
   if (gave_up && !follows) std::rethrow_exception(error);
   throw_failure(first);
+}
+
+void GroupFormation::set(const std::string& key, std::string_view value) {
+  client_->set(key_ + kFormationKeys + key, value);
+}
+
+std::int64_t GroupFormation::erase(const std::string& prefix) {
+  return client_->erase(key_ + kFormationKeys + prefix);
 }
 
 std::optional<std::string> GroupFormation::find(const std::string& key, Duration wait) {

@@ -15,7 +15,7 @@ namespace troupe::collectives {
 
 /// As a Store, the keys of this formation: its waits end once the formation has failed, and nothing is left
 /// of them when it is over. Used by one thread, as a Store by any.
-class GroupFormation final : public PrefixStore {
+class GroupFormation final : public Store {
  public:
   struct Entered {
     Generation generation;                            ///< the same on every rank, and no other group's
@@ -39,7 +39,9 @@ class GroupFormation final : public PrefixStore {
   /// Readable once failed().
   int failed_fd() { return entered_->news_fd(); }
 
+  void set(const std::string& key, std::string_view value) override;
   std::optional<std::string> find(const std::string& key, Duration wait) override;
+  std::int64_t erase(const std::string& prefix) override;
 
  private:
   [[noreturn]] void throw_failure(const StoreResponse& failure) const;

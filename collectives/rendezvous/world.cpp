@@ -23,18 +23,6 @@ std::string text_of(const PeerInfo& peer, const std::string& standby) {
   return standby.empty() ? text : text + "\n" + peer.host + "\n" + standby;
 }
 
-/// Keys of a group at the store, which is there as long as they are.
-std::shared_ptr<Store> keys_of(std::shared_ptr<StoreClient> client, const std::string& prefix) {
-  struct Keys {
-    Keys(std::shared_ptr<StoreClient> c, const std::string& prefix)
-        : client(std::move(c)), store(*client, prefix) {}
-    std::shared_ptr<StoreClient> client;
-    PrefixStore store;
-  };
-  const auto keys = std::make_shared<Keys>(std::move(client), prefix);
-  return {keys, &keys->store};
-}
-
 }  // namespace
 
 bool World::is_gone(int rank) const {
@@ -89,8 +77,7 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
   const Instant until = clock.now() + options_.timeout;
   const auto left = [&] { return std::max(until - clock.now(), Duration::zero()); };
   (void)wait_for_store(0, options_.timeout);
-  const auto client = store();
-  GroupFormation formation(client, plan.key, plan.purpose);
+  GroupFormation formation(store(), plan.key, plan.purpose);
 
   const bool first = plan.key == kWorldPrefix;
   const auto [leads, alone] = place_of(plan, first);
@@ -137,7 +124,6 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
                                     .predecessor = plan.survivors ? plan.parent : nullptr,
                                     .gone = std::move(gone),
                                     .store = formation,
-                                    .lasting_store = keys_of(client, plan.key),
                                     .group = plan.name,
                                     .generation = entered.generation,
                                     .until = until,

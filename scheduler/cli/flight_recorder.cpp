@@ -59,7 +59,7 @@ json as_json(const flight::Report& report) {
 int flight_recorder(const FlightRecorderOptions& options) {
   std::vector<flight::Report> reports;
   try {
-    reports = flight::analyse(read_all(options.paths), {.rows = options.last});
+    reports = flight::analyse(read_all(options.paths), options.last);
   } catch (const Error& error) {
     std::fprintf(stderr, "troupe: %s\n", error.what());
     return 2;

@@ -38,7 +38,7 @@ struct Rank {
   explicit Rank(NativeGroupOptions o)
       : view(o.rank, "", o.machines, attach(o)),
         data(view, rank_leaves(o.size)),
-        rounds(view, data, false),
+        rounds(view, data),
         gateways(view, data, rounds, any, std::move(o.remote), std::move(o.connector), o.timeout),
         messages(view, gateways, any),
         waiting(view, rounds, gateways, messages, 200ms) {

@@ -92,9 +92,9 @@ Bytes values(const OpSpec& spec, int who, std::size_t count) {
     const Bits small = 1 + random.below(3);
     const Bits whole = is_float(spec.dtype) ? encoded(spec.dtype, static_cast<double>(small)) : small;
     store(spec.dtype, bytes.data(), i,
-          !spec.how.exact              ? whole
-          : spec.dtype == DType::kBool ? small & 1
-                                       : random_value(spec.dtype, random));
+          spec.dtype == DType::kBool ? small & 1
+          : !spec.how.exact          ? whole
+                                     : random_value(spec.dtype, random));
   }
   return bytes;
 }

@@ -287,7 +287,7 @@ TEST_CASE("a rank that sees an abort outside of any operation, and gives up, lea
   CHECK(dump.reason == "this rank left the group, which was aborted: rank 1 died");
 }
 
-TEST_CASE("of many failures the first leaves the dump, unless dumps are off") {
+TEST_CASE("of many failures the first leaves the dump") {
   const TempFolder folder;
   const Lonely lonely;
   const std::string path = folder / "group-g1.1/rank-0.flight";
@@ -312,10 +312,6 @@ TEST_CASE("of many failures the first leaves the dump, unless dumps are off") {
   CHECK(operations[2].state == State::kWaiting);
   CHECK(operations[1].error == std::string(kMaxErrorBytes, 'x'));
   CHECK(recorder.dump("asked").value() == path);
-
-  FlightRecorder off(lonely, {.group = "off", .dump_on_error = false, .folder = folder.path()});
-  fail(off, off.launch({.sequence = 1}, {}), "lost rank 1");
-  CHECK_FALSE(std::filesystem::exists(folder / "off-g1.1"));
 }
 
 /// A rank computed for longer than the group's timeout between two buckets. It had launched the bucket that

@@ -16,6 +16,7 @@
 #include "tests/collectives/library_checks.hpp"
 #include "tests/support/contains.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/threads.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -45,22 +46,10 @@ class InProcess final : public Store {
     values_[key] = value;
     changed_.notify_all();
   }
-  std::string set_once(const std::string& key, std::string_view value) override {
-    const std::lock_guard lock(mutex_);
-    const auto [at, fresh] = values_.emplace(key, value);
-    changed_.notify_all();
-    return at->second;
-  }
   std::optional<std::string> find(const std::string& key, Duration wait) override {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, wait, [&] { return values_.contains(key); })) return std::nullopt;
     return values_.at(key);
-  }
-  std::int64_t add(const std::string& key, std::int64_t by) override {
-    const std::lock_guard lock(mutex_);
-    const std::int64_t sum = (values_.contains(key) ? std::stoll(values_.at(key)) : 0) + by;
-    values_[key] = std::to_string(sum);
-    return sum;
   }
   std::int64_t erase(const std::string&) override { return 0; }
 
@@ -76,21 +65,12 @@ using Body = std::function<void(ProcessGroup&)>;
 std::vector<std::string> run_gloo(int size, const Body& body, GlooGroupOptions options = {}) {
   options.size = size;
   options.rendezvous = std::make_shared<InProcess>();
-  std::vector<std::string> thrown(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r, options]() mutable {
-      try {
-        options.rank = r;
-        const auto group = make_gloo_group(options);
-        body(*group);
-      } catch (const std::exception& e) {
-        thrown[static_cast<std::size_t>(r)] = e.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return thrown;
+  return test::run_on_threads(static_cast<std::size_t>(size), [&](int r) {
+    auto mine = options;
+    mine.rank = r;
+    const auto group = make_gloo_group(mine);
+    body(*group);
+  });
 }
 
 void all_good(const std::vector<std::string>& thrown) {

@@ -73,34 +73,28 @@ std::uint16_t listening_port() {
 
 TEST_CASE("after kill -9 of a rank the others leave the collective and form the next generation without it") {
   const Place place;
-  std::vector<pid_t> ranks;
-  for (int r = 0; r < 4; ++r) {
-    ranks.push_back(fork_process([&] {
-      auto group = init_process_group("native", place.url, place.options(r, 4));
-      if (r == 2) {
-        sum_of(*group, 1);
-        ::raise(SIGKILL);
-      }
-      const auto why = abort_of(*group);
-      expect(why.find("rank 2 (pid") != std::string::npos && why.find("died") != std::string::npos, why);
-      const Generation before = group->generation();
-      group = group->rebuild();
-      expect(group->generation() > before, "it is a later generation");
-      expect(group->size() == 3 && group->rank() == (r == 3 ? 2 : r), "ranks are close together");
-      expect(sum_of(*group, static_cast<float>(r)) == 4, "the sum of those that live");
-      const auto pair = group->new_group({0, 2});
-      if (pair) expect(sum_of(*pair, static_cast<float>(r)) == 3, "new groups of the new ranks");
-      (void)group->new_group({0, 1, 2});  // so that nobody is in the sum any more
-      if (r == 3) ::raise(SIGKILL);
-      (void)abort_of(*group);
-      group = group->rebuild();
-      expect(sum_of(*group, static_cast<float>(r)) == 1, "and again");
-    }));
-  }
-  CHECK(exit_of(ranks[0]) == 0);
-  CHECK(exit_of(ranks[1]) == 0);
-  CHECK(exit_of(ranks[2]) == -SIGKILL);
-  CHECK(exit_of(ranks[3]) == -SIGKILL);
+  const auto ranks = fork_ranks(4, [&](int r) {
+    auto group = init_process_group("native", place.url, place.options(r, 4));
+    if (r == 2) {
+      sum_of(*group, 1);
+      ::raise(SIGKILL);
+    }
+    const auto why = abort_of(*group);
+    expect(why.find("rank 2 (pid") != std::string::npos && why.find("died") != std::string::npos, why);
+    const Generation before = group->generation();
+    group = group->rebuild();
+    expect(group->generation() > before, "it is a later generation");
+    expect(group->size() == 3 && group->rank() == (r == 3 ? 2 : r), "ranks are close together");
+    expect(sum_of(*group, static_cast<float>(r)) == 4, "the sum of those that live");
+    const auto pair = group->new_group({0, 2});
+    if (pair) expect(sum_of(*pair, static_cast<float>(r)) == 3, "new groups of the new ranks");
+    (void)group->new_group({0, 1, 2});  // so that nobody is in the sum any more
+    if (r == 3) ::raise(SIGKILL);
+    (void)abort_of(*group);
+    group = group->rebuild();
+    expect(sum_of(*group, static_cast<float>(r)) == 1, "and again");
+  });
+  CHECK(exits_of(ranks) == std::vector{0, 0, -SIGKILL, -SIGKILL});
   CHECK(std::filesystem::is_empty(place.folder.path()));
 }
 
@@ -151,72 +145,61 @@ TEST_CASE("a rank that dies while the group is formed is named, and not waited f
     }
     expect(false, "it was aborted");
   });
-  CHECK(exit_of(dies) == -SIGKILL);
-  CHECK(exit_of(waits) == 0);
+  CHECK(exits_of({dies, waits}) == std::vector{-SIGKILL, 0});
   CHECK(std::filesystem::is_empty(place.folder.path()));
 }
 
 TEST_CASE("when rank 0 is killed the others learn of it, and initialise again with what is left") {
   const Place place;
-  std::vector<pid_t> ranks;
-  for (int r = 0; r < 3; ++r) {
-    ranks.push_back(fork_process([&] {
-      auto group = init_process_group("native", place.url, place.options(r, 3));
-      if (r == 0) {
-        sum_of(*group, 1);
-        ::raise(SIGKILL);
-      }
-      expect(abort_of(*group).find("rank 0 (") != std::string::npos, "the reason is told");
-      group.reset();
-      group = init_process_group("native", place.url, place.options(r - 1, 2));
-      expect(sum_of(*group, 1) == 2, "those that live go on");
-    }));
-  }
-  CHECK(exit_of(ranks[0]) == -SIGKILL);
-  CHECK(exit_of(ranks[1]) == 0);
-  CHECK(exit_of(ranks[2]) == 0);
+  const auto ranks = fork_ranks(3, [&](int r) {
+    auto group = init_process_group("native", place.url, place.options(r, 3));
+    if (r == 0) {
+      sum_of(*group, 1);
+      ::raise(SIGKILL);
+    }
+    expect(abort_of(*group).find("rank 0 (") != std::string::npos, "the reason is told");
+    group.reset();
+    group = init_process_group("native", place.url, place.options(r - 1, 2));
+    expect(sum_of(*group, 1) == 2, "those that live go on");
+  });
+  CHECK(exits_of(ranks) == std::vector{-SIGKILL, 0, 0});
   CHECK(std::filesystem::is_empty(place.folder.path()));
 }
 
 /// The store was rank 0's, and went with it.
 TEST_CASE("when the rank that serves the store is killed, and the next, the others rebuild without them") {
   const Place place;
-  std::vector<pid_t> ranks;
-  for (int r = 0; r < 5; ++r) {
-    ranks.push_back(fork_process([&] {
-      auto group = init_process_group("native", place.url, place.options(r, 5));
-      const auto pair = group->new_group({2, 4});  // of none of the dead: goes on
-      if (r == 0) {
+  const auto ranks = fork_ranks(5, [&](int r) {
+    auto group = init_process_group("native", place.url, place.options(r, 5));
+    const auto pair = group->new_group({2, 4});  // of none of the dead: goes on
+    if (r == 0) {
+      sum_of(*group, 1);
+      ::raise(SIGKILL);
+    }
+    (void)abort_of(*group);
+    const Generation before = group->generation();
+    group = group->rebuild();
+    expect(group->generation() > before, "it is a later generation");
+    expect(group->size() == 4 && group->rank() == r - 1, "ranks are close together");
+    expect(sum_of(*group, static_cast<float>(r)) == 10, "the sum of those that live");
+    if (pair) expect(sum_of(*pair, 1) == 2, "a group of none of the dead");
+    if (r == 1 || r == 3) {  // who serves now, and another at once
+      try {
         sum_of(*group, 1);
-        ::raise(SIGKILL);
+      } catch (const CollectiveAborted&) {
+        // The other one was first.
       }
-      (void)abort_of(*group);
-      const Generation before = group->generation();
-      group = group->rebuild();
-      expect(group->generation() > before, "it is a later generation");
-      expect(group->size() == 4 && group->rank() == r - 1, "ranks are close together");
-      expect(sum_of(*group, static_cast<float>(r)) == 10, "the sum of those that live");
-      if (pair) expect(sum_of(*pair, 1) == 2, "a group of none of the dead");
-      if (r == 1 || r == 3) {  // who serves now, and another at once
-        try {
-          sum_of(*group, 1);
-        } catch (const CollectiveAborted&) {
-          // The other one was first.
-        }
-        ::raise(SIGKILL);
-      }
-      (void)abort_of(*group);
-      group = group->rebuild();
-      expect(group->size() == 2, "two are left");
-      expect(sum_of(*group, static_cast<float>(r)) == 6, "and again");
-      const auto again = group->new_group({0, 1});
-      expect(sum_of(*again, 1) == 2, "new groups at the third store");
-      if (pair) expect(sum_of(*pair, 1) == 2, "and still");
-    }));
-  }
-  CHECK(exit_of(ranks[2]) == 0);
-  CHECK(exit_of(ranks[4]) == 0);
-  for (const int r : {0, 1, 3}) CHECK(exit_of(ranks[static_cast<std::size_t>(r)]) == -SIGKILL);
+      ::raise(SIGKILL);
+    }
+    (void)abort_of(*group);
+    group = group->rebuild();
+    expect(group->size() == 2, "two are left");
+    expect(sum_of(*group, static_cast<float>(r)) == 6, "and again");
+    const auto again = group->new_group({0, 1});
+    expect(sum_of(*again, 1) == 2, "new groups at the third store");
+    if (pair) expect(sum_of(*pair, 1) == 2, "and still");
+  });
+  CHECK(exits_of(ranks) == std::vector{-SIGKILL, -SIGKILL, 0, -SIGKILL, 0});
 }
 
 TEST_CASE("a living rank that the others take for dead serves no store of its own") {
@@ -226,27 +209,24 @@ TEST_CASE("a living rank that the others take for dead serves no store of its ow
   const std::string key(64, '7');
   int ports[2], over[2];
   REQUIRE((::pipe(ports) == 0 && ::pipe(over) == 0));
-  std::vector<pid_t> ranks;
-  for (int r = 0; r < 3; ++r) {
-    ranks.push_back(fork_process([&] {
-      ::close(over[1]);
-      auto options = place.options(r, 3);
-      options.key = key;
-      options.timeout = 20s;
-      const auto group = init_process_group("native", place.url, options);
-      const std::uint16_t port = r == 1 ? listening_port() : 0;
-      expect(::write(ports[1], &port, sizeof port) == sizeof port, "the test hears where rank 1 would serve");
-      char byte = 0;
-      if (r == 1) (void)!::read(over[0], &byte, 1);  // it serves until the test is over
-      while (group->abort_reason().empty()) std::this_thread::sleep_for(1ms);
-      try {
-        if (r == 2) (void)group->rebuild();
-      } catch (const Unavailable& e) {
-        return expect(std::string(e.what()).find("took this rank for dead") != std::string::npos, e.what());
-      }
-      expect(r == 1, "rank 2 is told that there is no store for it");
-    }));
-  }
+  const auto ranks = fork_ranks(3, [&](int r) {
+    ::close(over[1]);
+    auto options = place.options(r, 3);
+    options.key = key;
+    options.timeout = 20s;
+    const auto group = init_process_group("native", place.url, options);
+    const std::uint16_t port = r == 1 ? listening_port() : 0;
+    expect(::write(ports[1], &port, sizeof port) == sizeof port, "the test hears where rank 1 would serve");
+    char byte = 0;
+    if (r == 1) (void)!::read(over[0], &byte, 1);  // it serves until the test is over
+    while (group->abort_reason().empty()) std::this_thread::sleep_for(1ms);
+    try {
+      if (r == 2) (void)group->rebuild();
+    } catch (const Unavailable& e) {
+      return expect(std::string(e.what()).find("took this rank for dead") != std::string::npos, e.what());
+    }
+    expect(r == 1, "rank 2 is told that there is no store for it");
+  });
   std::uint16_t port = 0;
   for (int r = 0; r < 3; ++r) {  // all have their group
     std::uint16_t one = 0;
@@ -277,31 +257,28 @@ TEST_CASE("a rank that lost its connection to a living store serves none of its 
   // Was: the server of the store dropped a silent rank. When that one came back it took the server for dead,
   // and formed a next generation by itself, beside that of the others.
   const Place place;
-  std::vector<pid_t> ranks;
-  for (int r = 0; r < 3; ++r) {
-    ranks.push_back(fork_process([&] {
-      auto group = init_process_group("native", place.url, place.options(r, 3));
-      const auto met = group->barrier();
-      if (r == 1) met->wait();  // all have their group
-      std::vector<int> open;    // and none that comes to be when the first ends
-      for (int fd = 3; r == 1 && fd < 1024; ++fd) {
-        if (::fcntl(fd, F_GETFD) >= 0 && !listens(fd)) open.push_back(fd);
+  const auto ranks = fork_ranks(3, [&](int r) {
+    auto group = init_process_group("native", place.url, place.options(r, 3));
+    const auto met = group->barrier();
+    if (r == 1) met->wait();  // all have their group
+    std::vector<int> open;    // and none that comes to be when the first ends
+    for (int fd = 3; r == 1 && fd < 1024; ++fd) {
+      if (::fcntl(fd, F_GETFD) >= 0 && !listens(fd)) open.push_back(fd);
+    }
+    for (const int fd : open) ::shutdown(fd, SHUT_RDWR);
+    while (group->abort_reason().empty()) std::this_thread::sleep_for(1ms);
+    if (r == 1) {
+      try {
+        (void)group->rebuild();
+      } catch (const Unavailable& e) {
+        return expect(std::string(e.what()).find("took this rank for dead") != std::string::npos, e.what());
       }
-      for (const int fd : open) ::shutdown(fd, SHUT_RDWR);
-      while (group->abort_reason().empty()) std::this_thread::sleep_for(1ms);
-      if (r == 1) {
-        try {
-          (void)group->rebuild();
-        } catch (const Unavailable& e) {
-          return expect(std::string(e.what()).find("took this rank for dead") != std::string::npos, e.what());
-        }
-        expect(false, "rank 1 is told that there is no store for it");
-      }
-      group = group->rebuild();
-      expect(group->size() == 2 && sum_of(*group, 1) == 2, "the others go on");
-    }));
-  }
-  for (const pid_t pid : ranks) CHECK(exit_of(pid) == 0);
+      expect(false, "rank 1 is told that there is no store for it");
+    }
+    group = group->rebuild();
+    expect(group->size() == 2 && sum_of(*group, 1) == 2, "the others go on");
+  });
+  CHECK(exits_of(ranks) == std::vector{0, 0, 0});
 }
 
 TEST_CASE("a rank that leaves aborts nothing; one that does not call rebuild is named") {

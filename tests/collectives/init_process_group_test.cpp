@@ -42,6 +42,30 @@ float sum_of(ProcessGroup& group) {
   return values[0];
 }
 
+/// A group of which nothing works but its end.
+struct Fake final : ProcessGroup {
+  explicit Fake(const BackendContext& c)
+      : ProcessGroup({.backend = "fake",
+                      .rank = c.rank,
+                      .size = c.size,
+                      .generation = c.generation,
+                      .leaves = rank_leaves(c.size)}) {}
+  std::string abort_reason() const override { return {}; }
+  std::shared_ptr<Work> launch(std::span<const Op>) override { return completed_work(); }
+  void stop(const std::string&) override { on_stop(); }
+  std::function<void()> on_stop = [] {};
+};
+std::shared_ptr<ProcessGroup> make_fake(const BackendContext& context) {
+  return std::make_shared<Fake>(context);
+}
+
+/// Ends this process once others have written these files.
+[[noreturn]] void dies_without_leaving(const test::TempFolder& folder,
+                                       const std::vector<std::string>& files) {
+  for (const auto& file : files) test::yield_until([&] { return std::filesystem::exists(folder / file); });
+  ::_exit(0);
+}
+
 }  // namespace
 
 TEST_CASE("ranks as processes meet under env://, tcp:// and file://, and leave nothing behind") {
@@ -52,28 +76,25 @@ TEST_CASE("ranks as processes meet under env://, tcp:// and file://, and leave n
   const std::string path = folder / "meet";
   for (const std::string& url : {std::string("env://"), "tcp://localhost:" + port, "file://" + path}) {
     CAPTURE(url);
-    std::vector<pid_t> ranks;
-    for (int r = 0; r < 3; ++r) {
-      ranks.push_back(fork_process([&] {
-        ::setenv("RANK", std::to_string(r).c_str(), 1);
-        ::setenv("WORLD_SIZE", "3", 1);
-        ::setenv("MASTER_ADDR", "127.0.0.1", 1);
-        ::setenv("MASTER_PORT", port.c_str(), 1);
-        const std::size_t before = open_descriptors();
-        const InitOptions options = url == "env://" ? InitOptions{} : InitOptions{.rank = r, .size = 3};
-        for (int again = 0; again < 2; ++again) {  // the same place, once the first group is gone
-          const auto group = init_process_group("native", url, options);
-          expect(group->rank() == r && group->size() == 3, "it is who it said");
-          expect(sum_of(*group) == 7, "the sum is right");
-          const auto values = group->allocate<double>(100);
-          std::iota(values.begin(), values.end(), r);
-          group->all_reduce(values)->wait();
-          expect(values[1] == 6, "the sum in place is right");
-        }
-        expect(open_descriptors() == before, "no descriptor is left open");
-      }));
-    }
-    for (const pid_t pid : ranks) CHECK(exit_of(pid) == 0);
+    const auto ranks = fork_ranks(3, [&](int r) {
+      ::setenv("RANK", std::to_string(r).c_str(), 1);
+      ::setenv("WORLD_SIZE", "3", 1);
+      ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+      ::setenv("MASTER_PORT", port.c_str(), 1);
+      const std::size_t before = open_descriptors();
+      const InitOptions options = url == "env://" ? InitOptions{} : InitOptions{.rank = r, .size = 3};
+      for (int again = 0; again < 2; ++again) {  // the same place, once the first group is gone
+        const auto group = init_process_group("native", url, options);
+        expect(group->rank() == r && group->size() == 3, "it is who it said");
+        expect(sum_of(*group) == 7, "the sum is right");
+        const auto values = group->allocate<double>(100);
+        std::iota(values.begin(), values.end(), r);
+        group->all_reduce(values)->wait();
+        expect(values[1] == 6, "the sum in place is right");
+      }
+      expect(open_descriptors() == before, "no descriptor is left open");
+    });
+    CHECK(exits_of(ranks) == std::vector{0, 0, 0});
     CHECK(std::filesystem::is_empty(folder.path()));
   }
   CHECK(open_descriptors() == descriptors);
@@ -238,105 +259,48 @@ TEST_CASE("a rank that is missing because its key is wrong: the others are told"
 
 /// Once: a group was aborted under the lock that its end takes.
 TEST_CASE("an abort on a death may end another group of the same ranks") {
-  class Domino final : public ProcessGroup {
-   public:
-    explicit Domino(const BackendContext& c)
-        : ProcessGroup({.backend = "domino",
-                        .rank = c.rank,
-                        .size = c.size,
-                        .generation = c.generation,
-                        .leaves = rank_leaves(c.size)}),
-          keys(c.lasting_store) {}
-    std::string abort_reason() const override { return {}; }
-    const std::shared_ptr<Store> keys;
-    std::shared_ptr<ProcessGroup> next;
-
-   private:
-    std::shared_ptr<Work> launch(std::span<const Op>) override { return completed_work(); }
-    void stop(const std::string&) override { next.reset(); }
-  };
   const test::TempFolder folder;
-  const std::string url = "file://" + (folder / "meet");
-  std::vector<pid_t> ranks;
-  for (int r = 0; r < 2; ++r) {
-    ranks.push_back(fork_process([&] {
-      ::alarm(30);
-      register_backend("domino", [](const BackendContext& c) { return std::make_shared<Domino>(c); });
-      const auto world = init_process_group("domino", url, {.rank = r, .size = 2, .timeout = 20s});
-      auto other = world->new_group({0, 1});
-      const std::weak_ptr<ProcessGroup> watched = other;
-      Domino& domino = dynamic_cast<Domino&>(*world);
-      domino.next = std::move(other);
-      if (r == 1) {  // dies, without leaving, once the other is prepared for it
-        domino.keys->wait({"prepared"}, 20s);
-        ::_exit(0);
-      }
-      domino.keys->set("prepared", "");
-      test::yield_until([&] { return watched.expired(); });
-    }));
-  }
-  for (const pid_t pid : ranks) CHECK(exit_of(pid) == 0);
+  register_backend("fake", make_fake);
+  const auto ranks = fork_ranks(2, [&](int r) {
+    ::alarm(30);
+    const auto world =
+        init_process_group("fake", "file://" + (folder / "meet"), {.rank = r, .size = 2, .timeout = 20s});
+    auto other = world->new_group({0, 1});
+    const std::weak_ptr<ProcessGroup> watched = other;
+    auto& fake = dynamic_cast<Fake&>(*world);
+    fake.on_stop = [other = std::move(other)]() mutable { other.reset(); };
+    if (r == 1) dies_without_leaving(folder, {"prepared"});
+    std::ofstream(folder / "prepared").flush();
+    test::yield_until([&] { return watched.expired(); });
+  });
+  CHECK(exits_of(ranks) == std::vector{0, 0});
 }
 
-/// The thread that hears of deaths ended the last group and then waited for itself; the store had a
-/// connection of its own for it, or it would have waited for its own answer.
-TEST_CASE("what an abort calls may ask the store and end the last group, and may not form one") {
-  class Caller final : public ProcessGroup {
-   public:
-    explicit Caller(const BackendContext& c)
-        : ProcessGroup({.backend = "caller",
-                        .rank = c.rank,
-                        .size = c.size,
-                        .generation = c.generation,
-                        .leaves = rank_leaves(c.size)}),
-          keys(c.lasting_store) {}
-    std::string abort_reason() const override { return {}; }
-    const std::shared_ptr<Store> keys;
-    std::function<void()> on_stop;
-
-   private:
-    std::shared_ptr<Work> launch(std::span<const Op>) override { return completed_work(); }
-    void stop(const std::string&) override { on_stop(); }
-  };
+/// The thread that hears of deaths ended the last group and then waited for itself.
+TEST_CASE("what an abort calls may end the last group, and may not form one") {
   const test::TempFolder folder;
-  const std::string url = "file://" + (folder / "meet");
-  std::vector<pid_t> ranks;
-  for (int r = 0; r < 3; ++r) {
-    ranks.push_back(fork_process([&] {
-      ::alarm(30);
-      register_backend("caller", [](const BackendContext& c) { return std::make_shared<Caller>(c); });
-      std::shared_ptr<ProcessGroup> world =
-          init_process_group("caller", url, {.rank = r, .size = 3, .timeout = 20s});
-      Caller& caller = dynamic_cast<Caller&>(*world);
-      if (r == 2) {  // dies, without leaving, once the others are prepared for it
-        caller.keys->wait({"prepared 0", "prepared 1"}, 20s);
-        ::_exit(0);
+  register_backend("fake", make_fake);
+  const auto ranks = fork_ranks(3, [&](int r) {
+    ::alarm(30);
+    std::shared_ptr<ProcessGroup> world =
+        init_process_group("fake", "file://" + (folder / "meet"), {.rank = r, .size = 3, .timeout = 20s});
+    auto& fake = dynamic_cast<Fake&>(*world);
+    if (r == 2) dies_without_leaving(folder, {"prepared 0", "prepared 1"});
+    std::atomic<bool> over{false};
+    fake.on_stop = [&] {
+      try {
+        (void)world->new_group({0, 1});
+        expect(false, "refused");
+      } catch (const BadConfig& e) {
+        expect(std::string(e.what()).find("form groups in another thread") != std::string::npos, e.what());
       }
-      std::atomic<bool> over{false};
-      caller.on_stop = [&] {
-        const std::string key = std::to_string(r);
-        caller.keys->set(key, "called");
-        expect(caller.keys->get(key, 20s) == "called", "the store answers");
-        try {
-          (void)world->new_group({0, 1});
-          expect(false, "refused");
-        } catch (const BadConfig& e) {
-          expect(std::string(e.what()).find("form groups in another thread") != std::string::npos, e.what());
-        }
-        // Rank 0 serves the store, and its process ends with this: perhaps before it has answered.
-        try {
-          if (r == 1) caller.keys->set("through", "");
-        } catch (const Unavailable&) {
-        }
-        if (r == 0) (void)caller.keys->get("through", 20s);
-        world.reset();
-        over = true;
-      };
-      caller.keys->set("prepared " + std::to_string(r), "");
-      test::yield_until([&] { return over.load(); });
-    }));
-  }
-  for (const pid_t pid : ranks) CHECK(exit_of(pid) == 0);
+      world.reset();
+      over = true;
+    };
+    std::ofstream(folder / ("prepared " + std::to_string(r))).flush();
+    test::yield_until([&] { return over.load(); });
+  });
+  CHECK(exits_of(ranks) == std::vector{0, 0, 0});
 }
 
 TEST_CASE("a group that init_process_group did not make says so") {
@@ -367,30 +331,16 @@ TEST_CASE("the ranks that are missing are listed, on every rank that is there") 
 TEST_CASE("two processes with one rank and another key are found out at once") {
   set_log_level(LogLevel::kError);
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
-  class Nothing final : public ProcessGroup {
-   public:
-    explicit Nothing(const BackendContext& c)
-        : ProcessGroup({.backend = "nothing",
-                        .rank = c.rank,
-                        .size = c.size,
-                        .generation = c.generation,
-                        .leaves = rank_leaves(c.size)}) {}
-    std::string abort_reason() const override { return {}; }
-
-   private:
-    std::shared_ptr<Work> launch(std::span<const Op>) override { return completed_work(); }
-    void stop(const std::string&) override {}
-  };
-  register_backend("nothing", [](const BackendContext& c) { return std::make_shared<Nothing>(c); });
+  register_backend("fake", make_fake);
   std::vector<std::string> thrown;
   std::thread zero([&] {
     const auto nothing = [](const std::shared_ptr<ProcessGroup>&) {};
-    thrown = run_at(url, 3, {0}, nothing, {.timeout = 60s, .key = kKey}, "nothing");
+    thrown = run_at(url, 3, {0}, nothing, {.timeout = 60s, .key = kKey}, "fake");
   });
   const auto refused = [&](const InitOptions& options) {
     std::string what;
     try {
-      init_process_group("nothing", url, options);
+      init_process_group("fake", url, options);
     } catch (const Error& e) {
       what = e.what();
     }
@@ -609,8 +559,6 @@ TEST_CASE("a thousand groups and generations leave nothing at the store") {
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
   register_backend("native, which says much", [](const BackendContext& c) {
     for (int i = 0; i < 3; ++i) c.store.set(std::to_string(c.rank) + "/" + std::to_string(i), "something");
-    (void)c.lasting_store->set_once("its", "own");
-    (void)c.lasting_store->erase("its");
     return join_native_group(c);
   });
   constexpr int kRounds = 500;
@@ -645,29 +593,15 @@ TEST_CASE("a thousand groups and generations leave nothing at the store") {
 }
 
 TEST_CASE("a backend of somebody else gets a store of its own for each group") {
-  class Meeting final : public ProcessGroup {
-   public:
-    explicit Meeting(const BackendContext& c)
-        : ProcessGroup({.backend = "meeting",
-                        .rank = c.rank,
-                        .size = c.size,
-                        .generation = c.generation,
-                        .leaves = rank_leaves(c.size)}) {
-      c.store.set(std::to_string(c.rank), "here");
-      for (int r = 0; r < c.size; ++r) (void)c.store.get(std::to_string(r), c.left());
-    }
-    std::string abort_reason() const override { return reason_; }
-
-   private:
-    std::shared_ptr<Work> launch(std::span<const Op>) override { return completed_work(); }
-    void stop(const std::string& reason) override { reason_ = reason; }
-    std::string reason_;
-  };
-  register_backend("meeting", [](const BackendContext& c) { return std::make_shared<Meeting>(c); });
+  register_backend("meeting", [](const BackendContext& c) {
+    c.store.set(std::to_string(c.rank), "here");
+    for (int r = 0; r < c.size; ++r) (void)c.store.get(std::to_string(r), c.left());
+    return make_fake(c);
+  });
   const auto thrown = run_ranks(
       2,
       [](const std::shared_ptr<ProcessGroup>& group) {
-        expect(group->backend() == "meeting", "the backend that was asked for");
+        expect(group->backend() == "fake", "the backend that was asked for");
         expect(group->new_group({0, 1})->size() == 2, "for new groups, too");
       },
       kPatient, "meeting");

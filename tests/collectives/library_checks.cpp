@@ -101,7 +101,7 @@ void refused(const ProcessGroup& group, const std::vector<std::string>& words,
 }  // namespace
 
 void check_messages(ProcessGroup& group) {
-  for (const std::size_t count : {0, 1, 1009, 12000}) check_messages(group, count);
+  for (const std::size_t count : {0, 1, 1009, 12000, 350'000}) check_messages(group, count);
   check_any_source(group);
 }
 

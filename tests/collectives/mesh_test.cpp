@@ -19,6 +19,7 @@
 #include "tests/collectives/ranks.hpp"
 #include "tests/support/contains.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/threads.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -223,25 +224,15 @@ TEST_CASE("ranks form a mesh among strangers, and a group over it has the right 
     stranger(
         ConnectorHandshake(kOtherKey, {kGeneration, kSize, 1}, 0, random).hello());  // stops at the challenge
     stranger(std::span(noise).first(0));                                             // says nothing at all
-    std::vector<std::string> thrown(kSize);
     std::vector<std::unique_ptr<Mesh>> meshes(kSize);
     std::vector<std::map<int, PeerConnection>> made(kSize);
-    std::vector<std::thread> threads;
-    threads.reserve(kSize);
-    for (int r = 0; r < kSize; ++r) {
-      threads.emplace_back([&, r] {
-        const auto at = static_cast<std::size_t>(r);
-        try {
-          MeshOptions mine = options_for(r, kSize, peers);
-          mine.self.encrypts = encrypts;
-          meshes[at] = std::make_unique<Mesh>(listeners[at], kKey, mine);
-          made[at] = meet(*meshes[at], mine).value();
-        } catch (const std::exception& e) {
-          thrown[at] = e.what();
-        }
-      });
-    }
-    for (auto& thread : threads) thread.join();
+    const auto thrown = test::run_on_threads(kSize, [&](int r) {
+      const auto at = static_cast<std::size_t>(r);
+      MeshOptions mine = options_for(r, kSize, peers);
+      mine.self.encrypts = encrypts;
+      meshes[at] = std::make_unique<Mesh>(listeners[at], kKey, mine);
+      made[at] = meet(*meshes[at], mine).value();
+    });
     for (const auto& what : thrown) CHECK(what.empty());
     std::string refused;
     for (const auto& why : meshes[0]->refused()) refused += why + "\n";

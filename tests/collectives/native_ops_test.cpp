@@ -233,32 +233,3 @@ TEST_CASE("ranks that are ahead in small operations write over nothing that othe
     });
   }
 }
-
-TEST_CASE("the typed front calls what it says") {
-  run(2, {}, [](ProcessGroup& group) {
-    const int me = group.rank();
-    std::vector<float> one{static_cast<float>(me + 1)}, two(2);
-    const std::span<const float> input(one);
-    group.all_gather(input, std::span(two))->wait();
-    if (two != std::vector<float>{1, 2}) throw std::runtime_error("all_gather");
-    group.reduce_scatter(std::span<const float>(two), std::span(one))->wait();
-    if (one[0] != static_cast<float>(2 * (me + 1))) throw std::runtime_error("reduce_scatter");
-    std::vector<float> exchanged(2);
-    two = {static_cast<float>(10 * me), static_cast<float>(10 * me + 1)};
-    group.all_to_all(std::span<const float>(two), std::span(exchanged))->wait();
-    if (exchanged[0] != static_cast<float>(me) || exchanged[1] != static_cast<float>(10 + me)) {
-      throw std::runtime_error("all_to_all");
-    }
-    const auto memory = group.allocate<std::int64_t>(5);
-    memory[4] = me + 1;
-    group.reduce(memory, 1, ReduceOp::kMax)->wait();
-    group.broadcast(memory, 1)->wait();
-    if (memory.size() != 5 || memory[4] != 2) throw std::runtime_error("reduce, broadcast");
-    std::vector<std::int32_t> parts{5, 6}, part(1);
-    group.scatter(std::span<const std::int32_t>(parts), std::span(part), 0)->wait();
-    if (part[0] != 5 + me) throw std::runtime_error("scatter");
-    parts = {0, 0};
-    group.gather(std::span<const std::int32_t>(part), std::span(parts), 1)->wait();
-    if (me == 1 && parts != std::vector<std::int32_t>{5, 6}) throw std::runtime_error("gather");
-  });
-}

@@ -21,14 +21,6 @@ using Catch::Equals;
 
 namespace {
 
-/// Runs two ranks that are to fail, and returns what each threw; the double sees no misuse and no leak.
-std::vector<std::string> failing(NcclCluster& cluster, const NcclBody& body,
-                                 const std::function<void(NcclGroupOptions&)>& adjust = nullptr) {
-  auto thrown = run_nccl_threads(cluster, 2, body, adjust);
-  check_double(cluster.library);
-  return thrown;
-}
-
 template <class Exception, class Call>
 void require_throws(Call call) {
   try {
@@ -54,7 +46,7 @@ TEST_CASE("nccl errors name the call, the code and the rank") {
   CHECK(nccl::call_name("ncclCommGetAsyncError") == "ncclCommGetAsyncError");
   NcclCluster cluster;
   cluster.library.fail_call(1, "ncclSend", 2);
-  const auto thrown = failing(cluster, reduce);
+  const auto thrown = run_two(cluster, reduce);
   for (const auto& what : thrown) {
     CHECK_THAT(what, Contains("ncclSend failed on rank 1") && Contains("code 2"));
     CHECK_THAT(what, Contains("the last error of the double"));
@@ -65,7 +57,7 @@ TEST_CASE("nccl errors name the call, the code and the rank") {
 /// program, without a word of what had failed.
 TEST_CASE("nccl ranks of a test: what fails on one ends the others, and all say it") {
   NcclCluster cluster;
-  const auto thrown = failing(cluster, [](NcclRank& rank) {
+  const auto thrown = run_two(cluster, [](NcclRank& rank) {
     reduce(rank);
     if (rank.p == 1) throw std::runtime_error("a check that failed");
     const Buffer buffer = rank.put(std::vector<float>(5, 1));
@@ -82,7 +74,7 @@ TEST_CASE("nccl: the failure of any call fails the group on all ranks, and nothi
                            "cudaStreamWaitEvent", "launch_tree_fold", "ncclCommGetAsyncError"}) {
     DYNAMIC_SECTION(call) {
       NcclCluster cluster;
-      const auto thrown = failing(cluster, [&](NcclRank& rank) {
+      const auto thrown = run_two(cluster, [&](NcclRank& rank) {
         reduce(rank);
         if (rank.p == 0) rank.cluster.library.fail_call(0, call, 3);
         for (;;) reduce(rank);
@@ -101,29 +93,16 @@ TEST_CASE("nccl: a call that fails while the group is made") {
       NcclCluster cluster;
       // The stream of a test's rank is made first.
       cluster.library.fail_call(0, call, 3, std::string(call) == "cudaStreamCreate" ? 1 : 0);
-      const auto thrown = failing(cluster, reduce);
+      const auto thrown = run_two(cluster, reduce);
       CHECK_THAT(thrown[0], Contains(call) && Contains("rank 0") && Contains("code 3"));
       CHECK_FALSE(thrown[1].empty());
     }
   }
 }
 
-TEST_CASE("nccl: several ranks on one GPU: set up when asked, else refused with NCCL's word for it") {
-  for (const bool asked : {false, true}) {
-    NcclCluster cluster;
-    cluster.library.one_gpu();
-    const auto thrown =
-        failing(cluster, reduce, [&](NcclGroupOptions& options) { options.share_gpu = asked; });
-    for (const auto& what : thrown) {
-      if (asked) CHECK_THAT(what, Equals(""));
-      if (!asked) CHECK_THAT(what, Contains("NCCL_MULTI_RANK_GPU_ENABLE"));
-    }
-  }
-}
-
 TEST_CASE("nccl: an asynchronous error of NCCL reaches both ranks as what it is") {
   NcclCluster cluster;
-  const auto thrown = failing(cluster, [&](NcclRank& rank) {
+  const auto thrown = run_two(cluster, [&](NcclRank& rank) {
     reduce(rank);
     if (rank.p == 1) rank.cluster.library.async_error(1, 6);
     for (;;) reduce(rank);
@@ -139,11 +118,8 @@ TEST_CASE("nccl: an operation that is done on the device has failed if NCCL repo
   const nccl::Caller caller{&library.api(0), 0};
   {
     const auto core = std::make_shared<nccl::Core>(nccl::Core::Facts{
-        caller, 0, "one", {1, 1}, 30s, make_word_board(nullptr, {1, 1})});  // nobody watches
-    const auto communicator = std::make_shared<nccl::Communicator>(caller);
-    nccl::UniqueId id{};
-    REQUIRE(library.api(0).nccl.ncclGetUniqueId(&id) == nccl::kNcclSuccess);
-    communicator->init({30s, [] {}}, 1, 0, id);
+        caller, 0, "one", {1, 1}, 30s, std::make_shared<WordGroup>(Generation{1, 1})});  // nobody watches
+    const auto communicator = lone_communicator(library);
     core->adopt(communicator);
     const auto pending = std::make_shared<nccl::PendingOp>(core, nullptr, nccl::kCollectives);
     nccl::launch(*core, *communicator, pending, [] {});
@@ -161,7 +137,7 @@ TEST_CASE("nccl: an operation that is done on the device has failed if NCCL repo
 
 TEST_CASE("nccl: the reason of an abort is what NCCL reports by then") {
   NcclCluster cluster;
-  const auto thrown = failing(cluster, [](NcclRank& rank) {
+  const auto thrown = run_two(cluster, [](NcclRank& rank) {
     reduce(rank);
     if (rank.p == 0) return;
     rank.cluster.library.async_error(1, 6);
@@ -173,7 +149,7 @@ TEST_CASE("nccl: the reason of an abort is what NCCL reports by then") {
 TEST_CASE("nccl: a rank that never comes ends by the timeout, which names the call and the rank") {
   NcclCluster cluster;
   std::promise<void> over;
-  const auto thrown = failing(
+  const auto thrown = run_two(
       cluster,
       [&](NcclRank& rank) {
         reduce(rank);  // connects them: before, the launch would wait
@@ -202,7 +178,7 @@ TEST_CASE("nccl: a rank that never comes ends by the timeout, which names the ca
 TEST_CASE("nccl: a kernel that hangs ends by the timeout") {
   for (const int version : {22605, 23003}) {  // by abort, and by revoke
     NcclCluster cluster(version);
-    const auto thrown = failing(
+    const auto thrown = run_two(
         cluster,
         [&](NcclRank& rank) {
           if (rank.p == 1) rank.cluster.library.hang(1);
@@ -222,7 +198,7 @@ TEST_CASE("nccl: a device that does not answer holds up neither the deadline nor
   std::barrier both(2);
   std::promise<void> go;
   const auto gate = go.get_future().share();
-  const auto thrown = failing(
+  const auto thrown = run_two(
       cluster,
       [&](NcclRank& rank) {
         reduce(rank);
@@ -250,7 +226,7 @@ TEST_CASE("nccl: what a stream has before an operation does not count against it
   std::promise<void> go;
   const auto gate = go.get_future().share();
   std::barrier both(2);
-  const auto thrown = failing(
+  const auto thrown = run_two(
       cluster,
       [&](NcclRank& rank) {
         reduce(rank);
@@ -268,7 +244,7 @@ TEST_CASE("nccl: what a stream has before an operation does not count against it
         require(rank.get<float>(buffer) == std::vector<float>(5, 4), "the sum");
       },
       soon);
-  for (const auto& what : thrown) CHECK(what == "");
+  check_none(thrown);
 }
 
 TEST_CASE("nccl: a rank that never joins") {
@@ -279,14 +255,14 @@ TEST_CASE("nccl: a rank that never joins") {
   // Rank 1 says what it can do, and is never heard of again.
   options.exchange = [](const std::string& mine, const auto& answer) { return answer({mine, mine}); };
   CHECK_THROWS_AS(rank.make(options), Timeout);
-  CHECK_THAT(cluster.board(1)->read().value().text, Contains("NCCL was not ready on rank 0"));
+  CHECK_THAT(options.host->abort_reason(), Contains("NCCL was not ready on rank 0"));
   CHECK(cluster.library.calls(0, "ncclCommRevoke") == 0);  // there is nothing yet that it could make quiet
 }
 
 TEST_CASE("nccl: abort in the middle reaches every rank, with the first reason") {
   NcclCluster cluster;
   std::promise<void> launched;
-  const auto thrown = failing(cluster, [&](NcclRank& rank) {
+  const auto thrown = run_two(cluster, [&](NcclRank& rank) {
     reduce(rank);
     if (rank.p == 1) {
       launched.get_future().wait();
@@ -313,9 +289,9 @@ TEST_CASE("nccl: abort in the middle reaches every rank, with the first reason")
 
 TEST_CASE("nccl: another process sets the abort word, as a node does") {
   NcclCluster cluster;
-  const auto thrown = failing(cluster, [&](NcclRank& rank) {
+  const auto thrown = run_two(cluster, [&](NcclRank& rank) {
     reduce(rank);
-    if (rank.p == 0) rank.cluster.board(1)->post(AbortKind::kMemberDied, "rank 9 died");
+    if (rank.p == 0) abort_region(rank.cluster.region(1)->data(), "rank 9 died");
     for (;;) reduce(rank);
   });
   for (const auto& what : thrown) CHECK_THAT(what, Contains("rank 9 died"));
@@ -342,7 +318,7 @@ TEST_CASE("nccl: what was complete before an abort stays good") {
 
 TEST_CASE("nccl: different calls, compared: an error that names both, long before the timeout") {
   NcclCluster cluster;
-  const auto thrown = failing(
+  const auto thrown = run_two(
       cluster,
       [&](NcclRank& rank) {
         for (int i = 0; i < 100; ++i) reduce(rank);  // more than there are slots
@@ -360,7 +336,7 @@ TEST_CASE("nccl: different calls, compared: an error that names both, long befor
 /// Each rank sends to the other, and neither receives: no pair connects, and both calls block.
 TEST_CASE("nccl: different calls, compared: found while enqueueing blocks") {
   NcclCluster cluster;
-  const auto thrown = failing(
+  const auto thrown = run_two(
       cluster,
       [&](NcclRank& rank) {
         const Buffer mine = rank.put(std::vector<float>(5)), all = rank.put(std::vector<float>(10));
@@ -377,7 +353,7 @@ TEST_CASE("nccl: different calls, compared: found while enqueueing blocks") {
 TEST_CASE("nccl: counts of an all_to_all that do not fit, compared: an error, long before the timeout") {
   const bool fit = GENERATE(true, false);
   NcclCluster cluster;
-  const auto thrown = failing(
+  const auto thrown = run_two(
       cluster,
       [&](NcclRank& rank) {
         const std::size_t other = fit || rank.p == 0 ? 3 : 2;
@@ -397,7 +373,7 @@ TEST_CASE("nccl: counts of an all_to_all that do not fit, compared: an error, lo
 
 TEST_CASE("nccl: different calls, not compared, end by the timeout and name both on the other rank") {
   NcclCluster cluster;
-  const auto thrown = failing(
+  const auto thrown = run_two(
       cluster,
       [&](NcclRank& rank) {
         if (rank.p == 0) reduce(rank);
@@ -413,7 +389,7 @@ TEST_CASE("nccl: different calls, not compared, end by the timeout and name both
 TEST_CASE("nccl: a message without its partner ends by the timeout") {
   NcclCluster cluster;
   std::promise<void> over;
-  const auto thrown = failing(
+  const auto thrown = run_two(
       cluster,
       [&](NcclRank& rank) {
         if (rank.p == 1) return over.get_future().wait();
@@ -452,7 +428,8 @@ TEST_CASE("nccl: options that make no sense, and invitations that do not decode"
   refused([](NcclGroupOptions& o) { o.size = 0; });
   refused([](NcclGroupOptions& o) { o.timeout = 0s; });
   refused([](NcclGroupOptions& o) { o.device = -1; });
-  refused([](NcclGroupOptions& o) { o.exchange = nullptr; });
+  refused([](NcclGroupOptions& o) { o.host = nullptr; });
+  refused([](NcclGroupOptions& o) { o.host = std::make_shared<WordGroup>(Generation{1, 1}); });
   refused([](NcclGroupOptions& o) { o.leaves = {{0, 1}}; });
   refused([](NcclGroupOptions& o) { o.leaves = {{0, 1}, {2, 3}}; });
 
@@ -466,7 +443,7 @@ TEST_CASE("nccl: options that make no sense, and invitations that do not decode"
     auto options = of.options(1, 1, 2);
     options.exchange = [&](const std::string&, const auto&) { return heard; };
     CHECK_THROWS_AS(make_nccl_group(options, of.library.api(1)), BadInput);
-    CHECK(of.board(1)->read());  // and the others know
+    CHECK_FALSE(options.host->abort_reason().empty());  // and the others know
   }
   NcclCluster of;
   auto options = of.options(1, 1, 2);
@@ -478,6 +455,7 @@ TEST_CASE(
     "nccl: the real libraries, where this was built with them: a group of one rank, or why there is none") {
   NcclGroupOptions options;
   options.messages = false;
+  options.host = std::make_shared<WordGroup>(Generation{1, 1});
   try {
     const auto group = make_nccl_group(options);
     CHECK(group->backend() == "nccl");

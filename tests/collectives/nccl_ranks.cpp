@@ -1,9 +1,12 @@
 #include "tests/collectives/nccl_ranks.hpp"
 
+#include <catch2/catch.hpp>
 #include <cstring>
 #include <future>
 #include <stdexcept>
 #include <thread>
+
+#include "tests/support/threads.hpp"
 
 namespace troupe::collectives::testing {
 namespace {
@@ -20,13 +23,13 @@ NcclCluster::Bulletin& NcclCluster::bulletin(std::uint32_t counter) {
   const std::lock_guard hold(mutex_);
   Bulletin& found = bulletins_[counter];
   if (!found.region) {
-    found.region = std::make_shared<SharedMemory>(SharedMemory::create("board", 4096, false).value());
+    found.region = std::make_shared<SharedMemory>(SharedMemory::create("word", 4096, false).value());
   }
   return found;
 }
 
-std::shared_ptr<AbortBoard> NcclCluster::board(std::uint32_t counter) {
-  return make_word_board(bulletin(counter).region, {1, counter});
+std::shared_ptr<SharedMemory> NcclCluster::region(std::uint32_t counter) {
+  return bulletin(counter).region;
 }
 
 NcclGroupOptions NcclCluster::options(int p, int rank, int size, std::uint32_t counter) {
@@ -36,7 +39,7 @@ NcclGroupOptions NcclCluster::options(int p, int rank, int size, std::uint32_t c
   options.device = p;
   options.generation = {1, counter};
   options.timeout = kTimeout;
-  options.board = board(counter);
+  options.host = std::make_shared<WordGroup>(rank, size, options.generation, region(counter));
   options.exchange = [this, rank, size, counter](const std::string& mine,
                                                  const NcclGroupOptions::Answer& answer) {
     Bulletin& at = bulletin(counter);
@@ -159,28 +162,18 @@ void reduce(NcclRank& rank) {
 
 std::vector<std::string> run_nccl_threads(NcclCluster& cluster, int ranks, const NcclBody& body,
                                           const std::function<void(NcclGroupOptions&)>& adjust) {
-  std::vector<std::string> thrown(static_cast<std::size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        NcclRank rank(cluster, r);
-        auto options = cluster.options(r, r, ranks);
-        if (adjust) adjust(options);
-        rank.make(options);
-        try {
-          body(rank);
-        } catch (const std::exception& e) {
-          if (rank.group) rank.group->abort(e.what());  // the others need not wait for this one
-          throw;
-        }
-      } catch (const std::exception& e) {
-        thrown[static_cast<std::size_t>(r)] = e.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return thrown;
+  return test::run_on_threads(static_cast<std::size_t>(ranks), [&](int r) {
+    NcclRank rank(cluster, r);
+    auto options = cluster.options(r, r, ranks);
+    if (adjust) adjust(options);
+    rank.make(options);
+    try {
+      body(rank);
+    } catch (const std::exception& e) {
+      if (rank.group) rank.group->abort(e.what());  // the others need not wait for this one
+      throw;
+    }
+  });
 }
 
 void run_nccl(int ranks, const NcclBody& body, const std::function<void(NcclGroupOptions&)>& adjust) {
@@ -189,6 +182,27 @@ void run_nccl(int ranks, const NcclBody& body, const std::function<void(NcclGrou
     if (!what.empty()) throw std::runtime_error(what);
   }
   check_double(cluster.library);
+}
+
+std::vector<std::string> run_two(NcclCluster& cluster, const NcclBody& body,
+                                 const std::function<void(NcclGroupOptions&)>& adjust) {
+  auto thrown = run_nccl_threads(cluster, 2, body, adjust);
+  check_double(cluster.library);
+  return thrown;
+}
+
+void check_none(const std::vector<std::string>& thrown) {
+  for (const auto& what : thrown) CHECK(what == "");
+}
+
+std::shared_ptr<nccl::Communicator> lone_communicator(NcclDouble& library) {
+  const auto& api = library.api(0);
+  api.cuda.cudaSetDevice(0);
+  auto made = std::make_shared<nccl::Communicator>(nccl::Caller{&api, 0});
+  nccl::UniqueId id{};
+  REQUIRE(api.nccl.ncclGetUniqueId(&id) == nccl::kNcclSuccess);
+  made->init({60s, [] {}}, 1, 0, id);
+  return made;
 }
 
 void check_double(const NcclDouble& library) {

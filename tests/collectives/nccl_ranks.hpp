@@ -10,20 +10,23 @@
 #include <string>
 #include <vector>
 
+#include "collectives/nccl/communicator.hpp"
 #include "collectives/nccl/nccl_group.hpp"
 #include "tests/collectives/every_op.hpp"
 #include "tests/collectives/nccl_double.hpp"
+#include "tests/collectives/word_group.hpp"
 
 namespace troupe::collectives::testing {
 
-/// What ranks of several generations share: the library, and a channel and a board a generation.
+/// What ranks of several generations share: the library, and a channel and an abort word a generation.
 class NcclCluster {
  public:
   explicit NcclCluster(int version = 23003) : library(version) {}
 
   /// Rank `rank` of `size` in generation 1.`counter`, on device `p`.
   NcclGroupOptions options(int p, int rank, int size, std::uint32_t counter = 1);
-  std::shared_ptr<AbortBoard> board(std::uint32_t counter);
+  /// The abort word of a generation.
+  std::shared_ptr<SharedMemory> region(std::uint32_t counter);
 
   NcclDouble library;
 
@@ -94,7 +97,15 @@ std::vector<std::string> run_nccl_threads(NcclCluster& cluster, int ranks, const
 /// misuse and leaks.
 void run_nccl(int ranks, const NcclBody& body,
               const std::function<void(NcclGroupOptions&)>& adjust = nullptr);
+/// As run_nccl_threads, two ranks; throws what the double says about misuse and leaks.
+std::vector<std::string> run_two(NcclCluster& cluster, const NcclBody& body,
+                                 const std::function<void(NcclGroupOptions&)>& adjust = nullptr);
+/// Nothing was thrown.
+void check_none(const std::vector<std::string>& thrown);
 /// Throws what the double says.
 void check_double(const NcclDouble& library);
+
+/// On device 0, the current one from here on, and alone in its world.
+std::shared_ptr<nccl::Communicator> lone_communicator(NcclDouble& library);
 
 }  // namespace troupe::collectives::testing

@@ -1,16 +1,15 @@
 /// init_process_group on the NCCL backend, over the double: how ranks of one machine and of several come
 /// together, hear of aborts, and go on.
 
-#include <array>
 #include <barrier>
 #include <catch2/catch.hpp>
-#include <thread>
 
 #include "collectives/nccl/api.hpp"
 #include "collectives/rendezvous/backends.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
 #include "tests/collectives/rendezvous_ranks.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/threads.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -34,6 +33,13 @@ struct InitRank {
   }
 };
 
+/// A port of this machine, at which ranks of this process meet, and a thread for each. What each threw.
+std::vector<std::string> run_meeting(int size,
+                                     const std::function<void(int rank, const std::string& url)>& body) {
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  return test::run_on_threads(static_cast<std::size_t>(size), [&](int rank) { body(rank, url); });
+}
+
 /// Ranks as threads, which call init_process_group. `machines`: how many they are on. What each threw.
 std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
                                    const std::function<void(InitRank&)>& body,
@@ -41,27 +47,16 @@ std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
   register_backend("nccl double", [&](const BackendContext& context) {
     return join_nccl_group(context, cluster.library.api(context.options.device));
   });
-  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
-  std::vector<std::string> thrown(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        InitRank rank{{cluster, r}, nullptr};
-        InitOptions mine = options;
-        mine.rank = mine.device = r;
-        mine.size = size;
-        mine.timeout = 60s;
-        mine.host = "machine " + std::to_string(r % machines);
-        rank.group = init_process_group("nccl double", url, mine);
-        body(rank);
-      } catch (const std::exception& e) {
-        thrown[static_cast<std::size_t>(r)] = e.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return thrown;
+  return run_meeting(size, [&](int r, const std::string& url) {
+    InitRank rank{{cluster, r}, nullptr};
+    InitOptions mine = options;
+    mine.rank = mine.device = r;
+    mine.size = size;
+    mine.timeout = 60s;
+    mine.host = "machine " + std::to_string(r % machines);
+    rank.group = init_process_group("nccl double", url, mine);
+    body(rank);
+  });
 }
 
 /// A rank's part in meetings of the ranks' threads: what is complete on one may be about to be on another,
@@ -102,7 +97,7 @@ TEST_CASE(
     expect(rank.sum(1) == 3, "the next generation");
   });
   CAPTURE(machines);
-  for (const std::string& what : thrown) CHECK(what == "");
+  check_none(thrown);
   check_double(cluster.library);
 }
 
@@ -144,7 +139,7 @@ TEST_CASE("nccl by name: a group for the host's memory comes beside it, and both
     });
   });
   CAPTURE(machines);
-  for (const std::string& what : thrown) CHECK(what == "");
+  check_none(thrown);
   check_double(cluster.library);
 }
 
@@ -171,19 +166,9 @@ TEST_CASE("nccl by name: a GPU that does not exist is an error on all ranks, wit
     if (given.rank == 1) context.options.device = chosen;
     return join_nccl_group(context, cluster.library.api(given.options.device));
   });
-  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
-  std::vector<std::string> thrown(3);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 3; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        init_process_group("nccl misled", url, {.rank = r, .size = 3, .timeout = 60s, .device = r});
-      } catch (const std::exception& e) {
-        thrown[static_cast<std::size_t>(r)] = e.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  const auto thrown = run_meeting(3, [](int r, const std::string& url) {
+    init_process_group("nccl misled", url, {.rank = r, .size = 3, .timeout = 60s, .device = r});
+  });
   for (const std::string& what : thrown) {
     CHECK_THAT(what, Catch::Contains("rank 1 is to use GPU " + std::to_string(chosen)) &&
                          Catch::Contains("sees 64"));
@@ -211,7 +196,7 @@ TEST_CASE("nccl by name: the survivors of a rank shrink; without a loss all star
     expect(rank.group->size() == 2 && rank.sum(1) == 2, "the sum of two");
   });
   CAPTURE(machines);
-  for (const std::string& what : thrown) CHECK(what == "");
+  check_none(thrown);
   check_double(cluster.library);
   // A group with messages has three communicators.
   CHECK(cluster.library.calls(0, "ncclCommShrink") == 3);
@@ -227,29 +212,19 @@ TEST_CASE("nccl by name: a rank that was given no GPU keeps the first one, in ne
   register_backend("nccl unchosen", [&](const BackendContext& context) {
     return join_nccl_group(context, cluster.library.api(process));
   });
-  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
-  std::vector<std::string> thrown(3);
-  std::vector<std::thread> threads;
   std::barrier all(3);
-  for (int r = 0; r < 3; ++r) {
-    threads.emplace_back([&, r] {
-      process = r;
-      try {
-        const Meets meets(all);
-        auto group = init_process_group("nccl unchosen", url, {.rank = r, .size = 3, .timeout = 60s});
-        const auto last_two = group->new_group({1, 2});
-        meets.wait();
-        if (r == 0) return;
-        group = group->rebuild();
-        for (ProcessGroup* of : {last_two.get(), group.get()})
-          expect(of->facts().device.index == r, "the GPU of rank " + std::to_string(r));
-      } catch (const std::exception& e) {
-        thrown[static_cast<std::size_t>(r)] = e.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const std::string& what : thrown) CHECK(what == "");
+  const auto thrown = run_meeting(3, [&](int r, const std::string& url) {
+    process = r;
+    const Meets meets(all);
+    auto group = init_process_group("nccl unchosen", url, {.rank = r, .size = 3, .timeout = 60s});
+    const auto last_two = group->new_group({1, 2});
+    meets.wait();
+    if (r == 0) return;
+    group = group->rebuild();
+    for (ProcessGroup* of : {last_two.get(), group.get()})
+      expect(of->facts().device.index == r, "the GPU of rank " + std::to_string(r));
+  });
+  check_none(thrown);
   check_double(cluster.library);
 }
 
@@ -264,42 +239,32 @@ void rebuild_while_one_dies(NcclCluster& cluster, const BackendFactory& part) {
     if (process == 2 && std::exchange(again, true)) return part(context);
     return join_nccl_group(context, cluster.library.api(process));
   });
-  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
-  std::vector<std::string> thrown(3);
-  std::vector<std::thread> threads;
   std::barrier all(3);
-  for (int r = 0; r < 3; ++r) {
-    threads.emplace_back([&, r] {
-      process = r;
-      again = false;
-      try {
-        const Meets meets(all);
-        InitRank rank{{cluster, r}, nullptr};
-        rank.group = init_process_group("nccl dies", url,
-                                        {.rank = r,
-                                         .size = 3,
-                                         .timeout = 120s,
-                                         .operation_timeout = 60s,
-                                         .device = r,
-                                         .host = "machine " + std::to_string(r)});
-        expect(rank.sum(1) == 3, "the sum of three");
-        meets.wait();
-        try {
-          rank.group = rank.group->rebuild();
-        } catch (const Timeout&) {
-          throw;                           // they hear of it, and do not wait for the deadline
-        } catch (const std::exception&) {  // what process 2 threw
-          if (r == 2) return;
-          rank.group = rank.group->rebuild();
-        }
-        expect(rank.group->size() == 2 && rank.sum(1) == 2, "the sum of two");
-      } catch (const std::exception& e) {
-        thrown[static_cast<std::size_t>(r)] = e.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const std::string& what : thrown) CHECK(what == "");
+  const auto thrown = run_meeting(3, [&](int r, const std::string& url) {
+    process = r;
+    again = false;
+    const Meets meets(all);
+    InitRank rank{{cluster, r}, nullptr};
+    rank.group = init_process_group("nccl dies", url,
+                                    {.rank = r,
+                                     .size = 3,
+                                     .timeout = 120s,
+                                     .operation_timeout = 60s,
+                                     .device = r,
+                                     .host = "machine " + std::to_string(r)});
+    expect(rank.sum(1) == 3, "the sum of three");
+    meets.wait();
+    try {
+      rank.group = rank.group->rebuild();
+    } catch (const Timeout&) {
+      throw;                           // they hear of it, and do not wait for the deadline
+    } catch (const std::exception&) {  // what process 2 threw
+      if (r == 2) return;
+      rank.group = rank.group->rebuild();
+    }
+    expect(rank.group->size() == 2 && rank.sum(1) == 2, "the sum of two");
+  });
+  check_none(thrown);
 }
 
 }  // namespace
@@ -327,33 +292,6 @@ TEST_CASE("nccl by name: a rank dies on its way into a group") {
     test::yield_until([&] { return cluster.library.calls(0, "ncclCommInitRankConfig") != 3; });
     throw std::runtime_error("the end");
   });
-  check_double(cluster.library);
-}
-
-TEST_CASE("nccl by name: a thousand rebuilds leave nothing behind") {
-  NcclCluster cluster;
-  struct Held {
-    std::size_t descriptors = open_descriptors(), threads = running_threads();
-    std::string of_library;
-    bool operator==(const Held&) const = default;
-  };
-  std::array<Held, 2> held;
-  std::barrier both(2);
-  const auto thrown = init_nccl(cluster, 2, 1, [&](InitRank& rank) {
-    const Meets meets(both);
-    for (int i = 0; i < 1000; ++i) {
-      rank.group = rank.group->rebuild();
-      rank.group->barrier()->wait();
-      meets.wait();
-      if (i != 9 && i != 999) continue;
-      if (rank.device.p == 0) held[i == 999] = {.of_library = cluster.library.leaked()};
-      meets.wait();
-    }
-  });
-  for (const std::string& what : thrown) CHECK(what == "");
-  CAPTURE(held[0].descriptors, held[1].descriptors, held[0].threads, held[1].threads, held[0].of_library,
-          held[1].of_library);
-  CHECK((held[0] == held[1]));
   check_double(cluster.library);
 }
 
@@ -395,19 +333,9 @@ TEST_CASE("nccl by name: a rank without a GPU is an error on all, which names it
     context.options.device = -1;
     return join_nccl_group(context, cluster.library.api(given.options.device));
   });
-  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
-  std::vector<std::string> thrown(2);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 2; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        init_process_group("nccl unchosen", url, {.rank = r, .size = 2, .timeout = 60s, .device = r});
-      } catch (const std::exception& e) {
-        thrown[static_cast<std::size_t>(r)] = e.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  const auto thrown = run_meeting(2, [](int r, const std::string& url) {
+    init_process_group("nccl unchosen", url, {.rank = r, .size = 2, .timeout = 60s, .device = r});
+  });
   for (const std::string& what : thrown) CHECK_THAT(what, Catch::Contains("rank 1 has no GPU"));
   check_double(cluster.library);
 }

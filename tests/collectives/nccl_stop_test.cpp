@@ -5,7 +5,6 @@
 #include <future>
 #include <thread>
 
-#include "collectives/nccl/communicator.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
 #include "tests/support/eventually.hpp"
 
@@ -26,16 +25,6 @@ void connect(NcclRank& rank) {
   finish(*work);
 }
 
-std::vector<std::string> run_two(NcclCluster& cluster, const NcclBody& body) {
-  const auto thrown = run_nccl_threads(cluster, 2, body);
-  check_double(cluster.library);
-  return thrown;
-}
-
-void check_none(const std::vector<std::string>& thrown) {
-  for (const auto& what : thrown) CHECK(what == "");
-}
-
 }  // namespace
 
 /// ncclCommAbort blocks until the kernels have left their streams. A lock that was held meanwhile kept the
@@ -43,15 +32,11 @@ void check_none(const std::vector<std::string>& thrown) {
 TEST_CASE("nccl: a communicator answers while its abort blocks") {
   NcclDouble library;
   const auto& api = library.api(0);
-  api.cuda.cudaSetDevice(0);
   std::promise<void> go;
   auto gate = go.get_future().share();
   {
-    const auto made = std::make_shared<nccl::Communicator>(nccl::Caller{&api, 0});
+    const auto made = lone_communicator(library);
     nccl::Communicator& communicator = *made;
-    nccl::UniqueId id;
-    api.nccl.ncclGetUniqueId(&id);
-    communicator.init({60s, [] {}}, 1, 0, id);
     library.on_stream(0, communicator.stream(), [gate] { gate.wait(); });
     std::byte one{};
     communicator.issue([&](nccl::Comm comm) {
@@ -75,12 +60,8 @@ TEST_CASE("nccl: a communicator answers while its abort blocks") {
 TEST_CASE("nccl: a communicator is there for a thread that makes its call after the abort was raised") {
   NcclDouble library;
   const auto& api = library.api(0);
-  api.cuda.cudaSetDevice(0);
   {
-    const auto made = std::make_shared<nccl::Communicator>(nccl::Caller{&api, 0});
-    nccl::UniqueId id;
-    api.nccl.ncclGetUniqueId(&id);
-    made->init({60s, [] {}}, 1, 0, id);
+    const auto made = lone_communicator(library);
     std::thread aborts;
     std::byte one{};
     CHECK_THROWS(made->issue([&](nccl::Comm comm) {
@@ -97,15 +78,9 @@ TEST_CASE("nccl: a communicator is there for a thread that makes its call after 
 /// The flush looked for the communicator only when its thread ran, and an abort had taken it meanwhile.
 TEST_CASE("nccl: a communicator that is aborted while it is about to be flushed") {
   NcclDouble library;
-  const auto& api = library.api(0);
-  api.cuda.cudaSetDevice(0);
   for (int i = 0; i < 200; ++i) {
-    const auto made = std::make_shared<nccl::Communicator>(nccl::Caller{&api, 0});
-    nccl::UniqueId id;
-    api.nccl.ncclGetUniqueId(&id);
-    made->init({60s, [] {}}, 1, 0, id);
     int asked = 0;
-    nccl::close_all({made}, 60s, [&] { return asked++ > 0; });
+    nccl::close_all({lone_communicator(library)}, 60s, [&] { return asked++ > 0; });
   }
   check_double(library);
 }

@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 
 #include "collectives/rendezvous/connect/mesh.hpp"
+#include "tests/support/threads.hpp"
 
 namespace troupe::collectives::testing {
 namespace {
@@ -100,20 +100,10 @@ std::vector<NativeGroupOptions> options_of(int size, const Layout& layout) {
 }
 
 std::vector<std::string> run_threads(std::vector<NativeGroupOptions> options, const RankBody& body) {
-  std::vector<std::string> thrown(options.size());
-  std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < options.size(); ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        const auto group = make_native_group(std::move(options[r]));
-        body(*group);
-      } catch (const std::exception& e) {
-        thrown[r] = e.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return thrown;
+  return test::run_on_threads(options.size(), [&](int rank) {
+    const auto group = make_native_group(std::move(options[static_cast<std::size_t>(rank)]));
+    body(*group);
+  });
 }
 
 void run(int size, const Layout& layout, const RankBody& body) {

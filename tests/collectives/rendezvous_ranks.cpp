@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <numeric>
 #include <stdexcept>
-#include <thread>
 
 #include "collectives/rendezvous/connect/mesh.hpp"
+#include "tests/support/threads.hpp"
 
 namespace troupe::collectives::testing {
 
@@ -31,27 +31,29 @@ pid_t fork_process(const std::function<void()>& body) {
   }
 }
 
+std::vector<pid_t> fork_ranks(int size, const std::function<void(int rank)>& body) {
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < size; ++r) ranks.push_back(fork_process([&] { body(r); }));
+  return ranks;
+}
+
+std::vector<int> exits_of(const std::vector<pid_t>& processes) {
+  std::vector<int> exits;
+  for (const pid_t pid : processes) exits.push_back(exit_of(pid));
+  return exits;
+}
+
 std::vector<std::string> run_at(const std::string& url, int size, const std::vector<int>& ranks,
                                 const GroupBody& body, const InitOptions& options, const std::string& backend,
                                 const std::vector<std::string>& hosts) {
-  std::vector<std::string> thrown(ranks.size());
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        InitOptions mine = options;
-        mine.rank = ranks[i];
-        mine.size = size;
-        mine.data_bytes = 1 << 20;
-        if (!hosts.empty()) mine.host = hosts.at(static_cast<std::size_t>(ranks[i]));
-        body(init_process_group(backend, url, mine));
-      } catch (const std::exception& e) {
-        thrown[i] = e.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return thrown;
+  return test::run_on_threads(ranks.size(), [&](int i) {
+    InitOptions mine = options;
+    mine.rank = ranks[static_cast<std::size_t>(i)];
+    mine.size = size;
+    mine.data_bytes = 1 << 20;
+    if (!hosts.empty()) mine.host = hosts.at(static_cast<std::size_t>(mine.rank));
+    body(init_process_group(backend, url, mine));
+  });
 }
 
 std::vector<std::string> run_ranks(int size, const GroupBody& body, const InitOptions& options,

@@ -20,6 +20,11 @@ std::uint16_t free_port();
 /// A process that runs `body` and exits with 0, or with 1 and a message if it throws.
 pid_t fork_process(const std::function<void()>& body);
 
+/// As fork_process, a process a rank.
+std::vector<pid_t> fork_ranks(int size, const std::function<void(int rank)>& body);
+/// How each ended (exit_of), in their order.
+std::vector<int> exits_of(const std::vector<pid_t>& processes);
+
 using GroupBody = std::function<void(const std::shared_ptr<ProcessGroup>& group)>;
 
 /// A rank that never comes is an error, and not ctest's timeout.

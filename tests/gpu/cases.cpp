@@ -10,7 +10,7 @@
 #include "collectives/nccl/api.hpp"
 #include "collectives/nccl/tree_fold.hpp"
 #include "runtime/core/random.hpp"
-#include "tests/collectives/exact_reference.hpp"
+#include "tests/gpu/exact_reference.hpp"
 #include "tests/gpu/machine.hpp"
 
 namespace troupe::gpu {

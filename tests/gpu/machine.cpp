@@ -11,6 +11,8 @@
 #include <optional>
 #include <thread>
 
+#include "tests/collectives/word_group.hpp"
+
 namespace troupe::gpu {
 namespace {
 
@@ -127,7 +129,7 @@ collectives::NcclGroupOptions Shared::options(int rank, int size, int device, st
   options.timeout = 60s;
   options.share_gpu = shares_gpus_;
   const auto region = generations_.at(counter);
-  options.board = collectives::make_word_board(region, options.generation);
+  options.host = std::make_shared<collectives::testing::WordGroup>(rank, size, options.generation, region);
   options.exchange = [rank, size, region](const std::string& mine,
                                           const collectives::NcclGroupOptions::Answer& answer) {
     if (size > kMaxRanks) throw std::runtime_error("this test has room for 16 ranks");

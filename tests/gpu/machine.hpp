@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "collectives/nccl/nccl_group.hpp"
+#include "runtime/core/fd.hpp"
 
 namespace troupe::gpu {
 
@@ -34,7 +35,7 @@ void cuda(cudaError_t code);
 /// How many GPUs there are; asks in a process that ends, so that this one may fork.
 int count_gpus();
 
-/// Memory of all ranks: for every generation an abort board and the exchange.
+/// Memory of all ranks: for every generation an abort word and the exchange.
 class Shared {
  public:
   explicit Shared(bool shares_gpus);

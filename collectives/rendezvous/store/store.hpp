@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "runtime/core/clock.hpp"
 
@@ -27,41 +26,14 @@ class Store {
   Store& operator=(const Store&) = delete;
 
   virtual void set(const std::string& key, std::string_view value) = 0;
-  /// Sets `key` unless it is set; returns what it holds then.
-  virtual std::string set_once(const std::string& key, std::string_view value) = 0;
   /// The value, waiting up to `wait` for somebody to set it; empty when nobody did.
   virtual std::optional<std::string> find(const std::string& key, Duration wait = Duration::zero()) = 0;
-  /// Adds to the number that `key` holds (0 before the first) and returns the sum. The value is its decimal
-  /// text. Throws BadInput where the value is no number.
-  virtual std::int64_t add(const std::string& key, std::int64_t by) = 0;
   /// Erases every key that begins with `prefix`, which is not empty; returns how many there were. Nobody is
   /// told: who waits for such a key goes on waiting.
   virtual std::int64_t erase(const std::string& prefix) = 0;
 
   /// As find; throws Timeout, which names the key.
   std::string get(const std::string& key, Duration limit);
-  /// Returns when all keys are set; throws Timeout, which names those that are not.
-  void wait(const std::vector<std::string>& keys, Duration limit);
-};
-
-/// A part of another store: every key gets a prefix.
-class PrefixStore : public Store {
- public:
-  /// `base` outlives it.
-  PrefixStore(Store& base, std::string prefix) : base_(base), prefix_(std::move(prefix)) {}
-  void set(const std::string& key, std::string_view value) override { base_.set(prefix_ + key, value); }
-  std::string set_once(const std::string& key, std::string_view value) override {
-    return base_.set_once(prefix_ + key, value);
-  }
-  std::optional<std::string> find(const std::string& key, Duration wait = Duration::zero()) override {
-    return base_.find(prefix_ + key, wait);
-  }
-  std::int64_t add(const std::string& key, std::int64_t by) override { return base_.add(prefix_ + key, by); }
-  std::int64_t erase(const std::string& prefix) override { return base_.erase(prefix_ + prefix); }
-
- private:
-  Store& base_;
-  std::string prefix_;
 };
 
 }  // namespace troupe::collectives

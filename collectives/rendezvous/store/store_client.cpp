@@ -278,16 +278,11 @@ StoreResponse StoreClient::ask(StoreRequest request, Duration limit, const Call*
 }
 
 StoreResponse StoreClient::checked(StoreRequest request) {
-  const std::string key = request.key;
   const Duration wait = std::chrono::milliseconds(request.wait_ms);
   auto response = ask(std::move(request), wait + kAnswerTime);
   if (response.status == StoreStatus::kLimit) {
     throw_error({ErrorCode::kLimit, "the store is full", "its limit is 256 MiB, and 1,024 waits of a rank",
                  "keep less in it"});
-  }
-  if (response.status == StoreStatus::kBad) {
-    throw_error({ErrorCode::kBadInput, "cannot add to '" + key + "' in the store",
-                 "what it holds is no number", "use another key"});
   }
   return response;
 }
@@ -296,18 +291,10 @@ void StoreClient::set(const std::string& key, std::string_view value) {
   checked({.op = StoreOp::kSet, .key = key, .value = std::string(value)});
 }
 
-std::string StoreClient::set_once(const std::string& key, std::string_view value) {
-  return checked({.op = StoreOp::kSetOnce, .key = key, .value = std::string(value)}).value;
-}
-
 std::optional<std::string> StoreClient::find(const std::string& key, Duration wait) {
   auto response = checked({.op = StoreOp::kFind, .key = key, .wait_ms = wait_ms(wait)});
   if (response.status != StoreStatus::kOk) return std::nullopt;
   return std::move(response.value);
-}
-
-std::int64_t StoreClient::add(const std::string& key, std::int64_t by) {
-  return checked({.op = StoreOp::kAdd, .key = key, .amount = by}).amount;
 }
 
 std::int64_t StoreClient::erase(const std::string& prefix) {

@@ -38,9 +38,7 @@ class StoreClient final : public Store {
   explicit StoreClient(StoreSession session);
 
   void set(const std::string& key, std::string_view value) override;
-  std::string set_once(const std::string& key, std::string_view value) override;
   std::optional<std::string> find(const std::string& key, Duration wait = Duration::zero()) override;
-  std::int64_t add(const std::string& key, std::int64_t by) override;
   std::int64_t erase(const std::string& prefix) override;
 
   /// Speaks for its rank from here on, until leave(); when the connection ends before, the rank is lost. kOk,

@@ -1,7 +1,6 @@
 #include "collectives/rendezvous/store/store_core.hpp"
 
 #include <algorithm>
-#include <charconv>
 
 namespace troupe::collectives {
 
@@ -35,28 +34,9 @@ void StoreCore::forget_wait(const WaitId& id) {
 }
 
 StoreResponse StoreCore::set(const StoreRequest& request, Replies& replies) {
-  const auto found = values_.find(request.key);
-  const bool once = request.op == StoreOp::kSetOnce;
-  if (once && found != values_.end()) return {.value = found->second};
   if (!fits(request.key, request.value.size())) return {.status = StoreStatus::kLimit};
   put(request.key, request.value, replies);
-  return {.value = once ? request.value : std::string()};
-}
-
-StoreResponse StoreCore::add(const StoreRequest& request, Replies& replies) {
-  std::int64_t before = 0;
-  if (const auto found = values_.find(request.key); found != values_.end()) {
-    const char* end = found->second.data() + found->second.size();
-    const auto [at, error] = std::from_chars(found->second.data(), end, before);
-    if (error != std::errc{} || at != end) return {.status = StoreStatus::kBad};
-  }
-  // As unsigned: a sum that does not fit wraps around.
-  const auto sum = static_cast<std::int64_t>(static_cast<std::uint64_t>(before) +
-                                             static_cast<std::uint64_t>(request.amount));
-  std::string text = std::to_string(sum);
-  if (!fits(request.key, text.size())) return {.status = StoreStatus::kLimit};
-  put(request.key, std::move(text), replies);
-  return {.amount = sum};
+  return {};
 }
 
 /// Empty: it waits.
@@ -160,7 +140,6 @@ StoreCore::Replies StoreCore::on_request(Client client, int rank, const StoreReq
   Replies replies;
   StoreResponse response;
   switch (request.op) {
-    case StoreOp::kSetOnce:
     case StoreOp::kSet:
       response = set(request, replies);
       break;
@@ -170,9 +149,6 @@ StoreCore::Replies StoreCore::on_request(Client client, int rank, const StoreReq
       response = *std::move(found);
       break;
     }
-    case StoreOp::kAdd:
-      response = add(request, replies);
-      break;
     case StoreOp::kErase:
       response.amount = erase(request.key);
       break;

@@ -71,7 +71,6 @@ class StoreCore {
   bool speaks(Client client, int rank) const;
   StoreResponse set(const StoreRequest& request, Replies& replies);
   StoreResponse join(Client client, int rank, const std::string& who, Replies& replies);
-  StoreResponse add(const StoreRequest& request, Replies& replies);
   std::optional<StoreResponse> find(Client client, const StoreRequest& request, Instant now);
   void take_part(Client client, int rank, const StoreRequest& request, Instant now, Replies& replies);
   void clear_ended();

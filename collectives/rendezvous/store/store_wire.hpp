@@ -24,16 +24,14 @@ namespace troupe::collectives {
 
 enum class StoreOp : std::uint8_t {
   kSet = 1,
-  kSetOnce = 2,
-  kFind = 3,  ///< waits for the key
-  kAdd = 4,
-  kErase = 5,   ///< every key that begins with this one; amount of the response: how many
-  kEnter = 6,   ///< this rank's part in a formation (formations.hpp); value: an Entry; waits for the others
-  kMore = 7,    ///< the values of a formation from the one numbered `amount` on
-  kReady = 8,   ///< this rank has its part of the group; waits for the others
-  kFail = 9,    ///< this rank gives the formation up, or has heard that it failed; value: why
-  kJoin = 10,   ///< this connection speaks for its rank from here on; value: who it is
-  kLeave = 11,  ///< the rank goes, of its own will
+  kFind = 2,   ///< waits for the key
+  kErase = 3,  ///< every key that begins with this one; amount of the response: how many
+  kEnter = 4,  ///< this rank's part in a formation (formations.hpp); value: an Entry; waits for the others
+  kMore = 5,   ///< the values of a formation from the one numbered `amount` on
+  kReady = 6,  ///< this rank has its part of the group; waits for the others
+  kFail = 7,   ///< this rank gives the formation up, or has heard that it failed; value: why
+  kJoin = 8,   ///< this connection speaks for its rank from here on; value: who it is
+  kLeave = 9,  ///< the rank goes, of its own will
 };
 
 struct StoreRequest {
@@ -54,7 +52,7 @@ enum class StoreStatus : std::uint8_t {
   kTaken = 3,    ///< join: another process speaks for this rank; value: who
   kOver = 4,     ///< join: the rank was here and left, or died
   kLimit = 5,    ///< the store is full, or this client waits for too much
-  kBad = 6,      ///< add: the value is no number; others: it makes no sense
+  kBad = 6,      ///< it makes no sense
   kClosing = 7,  ///< the store closes
   kLeft = 8,     ///< a rank (amount) left; value: who it was
   kLost = 9,     ///< a rank died

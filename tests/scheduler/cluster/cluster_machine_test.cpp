@@ -10,9 +10,7 @@ using troupe::test::Script;
 
 TEST_CASE("an actor is persisted, started, and acknowledged once it is up") {
   Script s;
-  s.node(1, 1);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({1});
   CHECK(s.index<Persist>() < s.index<JobAnswered>());
   s.spawn(job, 1);
   REQUIRE(s.get<StartActor>() != nullptr);
@@ -59,9 +57,7 @@ TEST_CASE("an actor is persisted, started, and acknowledged once it is up") {
 
 TEST_CASE("spawns that wait start in the order in which they came, past those that do not fit") {
   Script s;
-  s.node(1, 2);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({2});
   const ActorId first = s.up(job, 1);
   const ActorId second = s.up(job, 2);
   s.spawn(job, 3, {}, 2);
@@ -81,9 +77,7 @@ TEST_CASE("spawns that wait start in the order in which they came, past those th
 // An actor's arguments may hold a job's key. They were stored in the head's SQLite file.
 TEST_CASE("what an actor is constructed with is never stored") {
   Script s;
-  s.node(1, 1);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({1});
   s.spawn(job, 1);
   s.on(ActorStarted{NodeId{1}, s.get<StartActor>()->actor, ProcessId{9}});
   s.spawn(job, 2);
@@ -113,12 +107,7 @@ TEST_CASE("a driver that registers again outranks the one before it, also after 
 
 TEST_CASE("a job is ended by the node of its driver alone, and its nodes are told once each") {
   Script s;
-  s.node(1, 2);
-  s.node(2, 1);
-  s.node(3, 0);
-  s.node(4, 0);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({2, 1, 0, 0});
   for (std::uint64_t request = 1; request <= 3; ++request) s.up(job, request);
   s.on(LeaseRequested{NodeId{3}, job});
   s.spawn(job, 4);
@@ -191,9 +180,7 @@ TEST_CASE("who waits for a spawn of a job that a newer driver takes over is told
 
 TEST_CASE("a name belongs to one living actor of its job") {
   Script s;
-  s.node(1, 2);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({2});
   const ActorId actor = s.up(job, 1, "ps");
   s.spawn(job, 2, "ps");
   REQUIRE(s.get<ConfirmActor>() != nullptr);
@@ -215,9 +202,7 @@ TEST_CASE("a name belongs to one living actor of its job") {
 TEST_CASE("whoever has heard of an actor's end may use its name, though the head has not heard") {
   // Story: the name of an actor stayed taken for some milliseconds after its monitors had been told.
   Script s;
-  s.node(1, 4);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({4});
   const ActorId first = s.up(job, 1, "ps");
   s.spawn(job, 2, "ps");
   REQUIRE(s.get<ConfirmActor>() != nullptr);
@@ -241,9 +226,7 @@ TEST_CASE("whoever has heard of an actor's end may use its name, though the head
 
 TEST_CASE("a question about a name is asked again when its node comes back, and dropped with who wanted it") {
   Script s;
-  s.node(1, 4);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({4});
   const ActorId actor = s.up(job, 1, "ps");
   s.spawn(job, 2, "ps");
   s.node(1, 4, {{actor, ProcessId{9}}});
@@ -260,9 +243,7 @@ TEST_CASE("a question about a name is asked again when its node comes back, and 
 
 TEST_CASE("what is too large or makes no sense is refused at the door") {
   Script s;
-  s.node(1, 2);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({2});
   const auto refused = [&](ActorSpec spec, ErrorCode code) {
     s.on(SpawnRequested{{kDriver, 50}, std::move(spec)});
     REQUIRE(s.get<SpawnAnswered>() != nullptr);
@@ -311,9 +292,7 @@ TEST_CASE("arguments of spawns that wait are bounded, and counted back when they
 
 TEST_CASE("an actor that does not come up in time is killed, and killed again until it is gone") {
   Script s;
-  s.node(1, 1);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({1});
   s.spawn(job, 1);
   const ActorId actor = s.get<StartActor>()->actor;
   s.pass(120, {NodeId{1}, kGateway});
@@ -335,9 +314,7 @@ TEST_CASE("records of what has ended are kept to a bound, in the store as well")
   config.max_dead_nodes = 2;
   config.max_ended_jobs = 2;
   Script s(config);
-  s.node(1, 1);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({1});
   for (std::uint64_t request = 1; request <= 5; ++request) s.on(ActorDown{NodeId{1}, s.up(job, request), ""});
   CHECK(s.head->actors().size() == 2);
   for (std::uint64_t id = 11; id <= 15; ++id) {

@@ -20,9 +20,7 @@ TEST_CASE("a node is a member when it is accepted, and known to the store before
 
 TEST_CASE("a dead node takes its actors with it, and is refused when it comes back") {
   Script s;
-  s.node(1, 1);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({1});
   const ActorId actor = s.up(job, 1);
   s.on(PeerWanted{kGateway, NodeId{1}});
   s.on(Tick{});
@@ -261,9 +259,7 @@ TEST_CASE("a spawn that came before any node is not refused because a small one 
 
 TEST_CASE("a silent node gets nothing new, until it is heard again") {
   Script s;
-  s.node(1, 1);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({1});
   s.on(Tick{});
   s.pass(3, {kGateway});
   s.spawn(job, 1);
@@ -274,9 +270,7 @@ TEST_CASE("a silent node gets nothing new, until it is heard again") {
 
 TEST_CASE("a restarted head asks its nodes what runs there, and believes them") {
   Script s;
-  s.node(1, 3);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({3});
   std::vector<ActorId> actors;
   for (std::uint64_t request = 1; request <= 3; ++request) {
     s.spawn(job, request);
@@ -307,9 +301,7 @@ TEST_CASE("a restarted head asks its nodes what runs there, and believes them") 
 
 TEST_CASE("a request that is repeated before its node is back starts there when the node is") {
   Script s;
-  s.node(1, 1);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({1});
   s.spawn(job, 1);
   s.restart();
   s.gateway();
@@ -328,10 +320,7 @@ TEST_CASE("a request that is repeated before its node is back starts there when 
 
 TEST_CASE("a start whose node dies before its request is repeated begins anew with the request") {
   Script s;
-  s.node(1, 1);
-  s.node(2, 1);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({1, 1});
   s.spawn(job, 1, "ps");
   const NodeId at = s.get<StartActor>()->node;
   s.restart();
@@ -347,9 +336,7 @@ TEST_CASE("a start whose node dies before its request is repeated begins anew wi
 // good.
 TEST_CASE("a head that died between recording a job's end and telling the nodes ends its actors later") {
   Script s;
-  s.node(1, 1);
-  s.gateway();
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({1});
   const ActorId actor = s.up(job, 1);
   auto before = s.store;
   s.on(JobEnded{kGateway, job, "done"});

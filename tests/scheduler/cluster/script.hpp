@@ -56,6 +56,12 @@ struct Script {
     on(JobRegistered{std::move(name), kDriver, request});
     return *get<JobAnswered>();
   }
+  /// The job of a driver on a gateway, beside nodes 1, 2 and so on with so many CPUs.
+  JobId job_on(const std::vector<int>& cpus) {
+    for (std::size_t i = 0; i < cpus.size(); ++i) node(i + 1, cpus[i]);
+    gateway();
+    return job().job;
+  }
   void spawn(JobId job, std::uint64_t request, std::string name = {}, int cpus = 1) {
     on(SpawnRequested{{kDriver, request}, {job, "T", std::move(name), "arguments", {cpus * kCpu, true, {}}}});
   }
