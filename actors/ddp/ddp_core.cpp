@@ -8,7 +8,6 @@
 #include <exception>
 #include <span>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "actors/ddp/agreement.hpp"
@@ -17,17 +16,6 @@
 
 namespace troupe::train {
 namespace {
-
-/// By their names in the state dict; a tensor that is there twice by its first name.
-std::vector<NamedTensor> once_each(const torch::OrderedDict<std::string, torch::Tensor>& named) {
-  std::vector<NamedTensor> found;
-  std::unordered_set<const void*> seen;
-  for (const auto& item : named) {
-    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-      found.push_back({item.key(), item.value()});
-  }
-  return found;
-}
 
 /// "rank 0 in forward 3", or for a forward without gradients what came before it.
 std::string place_of(int rank, const BufferSender& sender) {
@@ -38,17 +26,9 @@ std::string place_of(int rank, const BufferSender& sender) {
 
 void check(const std::shared_ptr<torch::nn::Module>& module,
            const std::shared_ptr<collectives::ProcessGroup>& group, const DdpOptions& options) {
-  const auto refuse = [](std::string why, std::string todo) {
-    throw BadConfig("cannot wrap the module", std::move(why), std::move(todo));
-  };
-  if (!module) refuse("it is null", "make one");
-  if (!group) refuse("there is no group", "call init_process_group");
-  (void)group->host_group();  // throws where it has none
-  const auto& leaves = group->facts().leaves;
-  if (std::any_of(leaves.begin(), leaves.end(), [](const auto& interval) { return interval.size() != 1; }))
-    refuse("the group has logical ranks", "use a group of init_process_group, or train::run");
+  check_wrappable(module, group);
   if (options.bucket_cap_mb < 1 || options.first_bucket_cap_mb < 1)
-    refuse("a bucket's cap is 0 MiB", "give at least 1");
+    throw BadConfig("cannot wrap the module", "a bucket's cap is 0 MiB", "give at least 1");
 }
 
 /// What of the module is elsewhere than the group's buffers on this rank.

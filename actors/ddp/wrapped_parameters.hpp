@@ -1,11 +1,24 @@
-/// Which parameters are wrapped in this process: two wrappers of one would both reduce its gradient.
+/// What every wrapper of a module looks at first, and which parameters are wrapped in this process: two
+/// wrappers of one would both reduce its gradient.
 #pragma once
 
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "actors/ddp/named_tensor.hpp"
+#include "collectives/process_group.hpp"
 
 namespace troupe::train {
+
+/// Throws BadConfig without a module or a group, and for a group of logical ranks.
+void check_wrappable(const std::shared_ptr<torch::nn::Module>& module,
+                     const std::shared_ptr<collectives::ProcessGroup>& group);
+
+/// By their names in the state dict; a tensor that is there twice by its first name.
+std::vector<NamedTensor> once_each(const torch::OrderedDict<std::string, torch::Tensor>& named);
 
 /// Holds the parameters for as long as it lives. Thread-safe.
 class WrappedParameters {

@@ -1,0 +1,126 @@
+/// What FullyShardedDataParallel does, whatever the type of its module.
+///
+/// A unit is gathered when an operator first uses one of its parameters (storage_watch.hpp), in the forward
+/// and again in the backward, and is freed when another one is gathered: one unit is whole at a time, and the
+/// root. A unit's gradients go through a flat tensor that is reduced to the ranks' shards as soon as all are
+/// in; a callback of the autograd engine closes the backward.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "actors/ddp/flat_unit.hpp"
+#include "actors/ddp/fsdp_options.hpp"
+#include "actors/ddp/reduced_parameter.hpp"
+#include "actors/ddp/storage_watch.hpp"
+#include "actors/ddp/wrapped_parameters.hpp"
+#include "collectives/process_group.hpp"
+
+namespace troupe::train {
+
+using StateDict = torch::OrderedDict<std::string, torch::Tensor>;
+
+/// Not thread-safe.
+class FsdpCore {
+ public:
+  /// See FullyShardedDataParallel.
+  FsdpCore(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<collectives::ProcessGroup> group,
+           const FsdpOptions& options);
+  ~FsdpCore();
+  FsdpCore(const FsdpCore&) = delete;
+  FsdpCore& operator=(const FsdpCore&) = delete;
+
+  /// Around each forward of the module.
+  void before_forward();
+  /// `failed`: it threw.
+  void after_forward(bool failed = false);
+  /// `output` is of a forward: a backward through it begins there.
+  void watch(const torch::Tensor& output);
+  /// Whether backwards from here on are reduced. Returns what it was.
+  bool require_sync(bool wanted) { return std::exchange(require_sync_, wanted); }
+
+  std::vector<torch::Tensor> parameters() const;
+  double clip_grad_norm_(double max_norm, double norm_type);
+  StateDict full_state_dict(int root);
+  void load_full_state_dict(const StateDict& state, int root);
+  StateDict full_optimizer_state_dict(torch::optim::Optimizer& optimizer, int root);
+  void load_full_optimizer_state_dict(torch::optim::Optimizer& optimizer, const StateDict& state, int root);
+  StateDict local_state_dict();
+  void load_local_state_dict(const StateDict& state);
+
+  collectives::ProcessGroup& group() const { return *group_; }
+  const std::vector<FlatUnit>& units() const { return units_; }
+  std::size_t whole_bytes() const;
+  std::size_t max_whole_bytes() const { return max_whole_bytes_; }
+
+ private:
+  class Backward;
+  struct Self;
+  /// What a rank did, to be compared: the same on every rank.
+  struct Event {
+    bool is_reduction = false;
+    std::size_t unit = 0;
+  };
+
+  void use(const std::vector<StorageUse>& uses);
+  void make_whole(const std::vector<std::size_t>& units);
+  void free_units();
+  bool begin_backward();
+  void gradient_ready(std::size_t index);
+  void take(std::size_t index);
+  void reduce(std::size_t unit);
+  void finish_backward();
+  void interrupted(std::uint64_t backward);
+  [[noreturn]] void fail();
+  void reset();
+  void check_events();
+  std::string text_of(const std::vector<Event>& events) const;
+  void set_gradients_of_module(const torch::Tensor& gradient);
+  void check_parameters() const;
+  void check_idle(const char* call) const;
+  std::string layout() const;
+  FlatUnit* unit_of(const torch::Tensor& shard);
+  std::vector<FlatUnit*> units_of(torch::optim::Optimizer& optimizer, const char* call);
+
+  std::shared_ptr<torch::nn::Module> module_;
+  std::shared_ptr<collectives::ProcessGroup> group_;
+  FsdpOptions options_;
+  std::vector<NamedTensor> kept_whole_;       ///< parameters without a gradient, and buffers
+  std::vector<ReducedParameter> parameters_;  ///< the sharded ones; `bucket` is their unit
+  std::unordered_set<const void*> known_;     ///< those
+  WrappedParameters wrapped_;
+  std::vector<FlatUnit> units_;
+  std::optional<std::size_t> root_;  ///< the root's unit, if it has parameters
+  torch::Tensor not_here_;           ///< the module's `.grad`: every use of it is an error
+
+  bool require_sync_ = true;
+  bool synchronized_ = true;  ///< the last forward's
+  bool in_forward_ = false;
+  bool trains_ = false;                           ///< the last forward wanted gradients
+  std::optional<std::size_t> last_used_;          ///< unit of this forward or backward
+  std::array<std::vector<std::size_t>, 2> next_;  ///< forward, backward; by unit: the one used after it
+  std::size_t max_whole_bytes_ = 0;
+
+  std::uint64_t under_way_ = 0;       ///< the backward's number; 0: there is none
+  std::uint64_t backwards_ = 0;       ///< begun so far
+  std::vector<bool> seen_;            ///< by parameter: its gradient is in
+  std::vector<std::size_t> missing_;  ///< by unit: gradients that are not in yet
+  std::vector<bool> reduced_;         ///< by unit, in this backward
+  std::optional<std::size_t> reducing_;
+  std::vector<Event> events_;  ///< since they were last compared
+
+  std::shared_ptr<Self> self_;
+  std::optional<GradientHooks> hooks_;
+};
+
+}  // namespace troupe::train
