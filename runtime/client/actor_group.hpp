@@ -241,7 +241,7 @@ class ActorGroup {
   template <auto M, class... P>
   auto send(const Argument<P>&... argument) const {
     using Entry = detail::MethodEntry<M>;
-    const CallBody body = detail::encode_call(wire::kArgumentBound, Entry::kName, argument...);
+    const CallBody body = detail::encode_call(gate(), wire::kArgumentBound, Entry::kName, argument...);
     GroupAnswers<typename Entry::Answer> answers(names_);
     answers.reserve(size());
     answers.gate_ = gate();
@@ -250,8 +250,9 @@ class ActorGroup {
   }
   template <auto M, class... P>
   auto send_any(const Argument<P>&... argument) const {
-    return counted<M>(loads_ == nullptr ? 0 : loads_->least(),
-                      detail::encode_call(wire::kArgumentBound, detail::MethodEntry<M>::kName, argument...));
+    return counted<M>(
+        loads_ == nullptr ? 0 : loads_->least(),
+        detail::encode_call(gate(), wire::kArgumentBound, detail::MethodEntry<M>::kName, argument...));
   }
   template <auto M>
   auto counted(std::size_t place, CallBody body) const {

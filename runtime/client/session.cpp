@@ -66,9 +66,21 @@ T await(const std::shared_ptr<CallState>& state) {
 namespace detail {
 
 const wire::Bound& constructor_bound(const ActorOptions& options) {
-  const bool through_head = !options.here && (options.isolated || options.num_cpus > 0 ||
-                                              !options.name.empty() || options.placement_group);
+  if (options.here) return wire::kUnbounded;
+  const bool through_head =
+      options.isolated || options.num_cpus > 0 || !options.name.empty() || options.placement_group;
   return through_head ? kPlacedConstructorBound : kConstructorBound;
+}
+
+/// Each life of the actor reads its constructor's arguments.
+void keep_for_lives(ProcessGate& gate, const std::shared_ptr<CallState>& spawn,
+                    std::vector<std::shared_ptr<const void>> kept) {
+  spawn->on_ready([&gate, state = std::weak_ptr(spawn), kept = std::move(kept)] {
+    const auto spawned = state.lock();
+    if (spawned == nullptr || !spawned->outcome().ok()) return;
+    if (const auto actor = wire::decode<ActorAddress>(*spawned->outcome()))
+      gate.monitor(*actor, [kept](const Death&) {});
+  });
 }
 
 std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to, std::uint64_t method,
@@ -80,10 +92,9 @@ std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to,
                     "call a handle that spawn() or find() gave");
   }
   gate->check_not_forked();
-  if (one_way && !args.kept.empty()) {
-    throw BadConfig("cannot tell " + std::string(name) + " of an object",
-                    "the object lives until the call is answered, and tell() asks for no answer",
-                    "use call()");
+  if (one_way && !args.kept.empty()) {  // they live until it is answered: nobody reads that
+    gate->call(to, method, std::move(args), false);
+    return nullptr;
   }
   if (limit == nullptr || one_way) return gate->call(to, method, std::move(args), one_way);
   limit->check();
@@ -106,7 +117,7 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
                     "call with_max_pending on the handle");
   }
   ActorSpawn spawn;
-  spawn.constructor = constructor;
+  spawn.constructor = args.object_bytes == 0 ? constructor : constructor ^ kArgumentsInObject;
   spawn.args = std::move(args.bytes);
   spawn.type = class_name;
   spawn.label = options.label.empty() ? spawn.type : std::move(options.label);
@@ -124,12 +135,7 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
   spawn.max_restarts = options.max_restarts;
   spawn.max_task_retries = options.max_task_retries;
   check_restarts(spawn);
-  if (spawn.max_restarts != 0 && !args.kept.empty()) {
-    throw BadConfig(
-        "cannot spawn a " + spawn.type + " with max_restarts and an ObjectRef",
-        "the object may be gone when it is started again",
-        "give it the ObjectRef by a call, and put what each life needs into its arguments by value");
-  }
+  const bool restarts = spawn.max_restarts != 0;
   const bool gets = options.get_if_exists;
   if (gets && (spawn.name.empty() || spawn.here)) {
     throw BadConfig(
@@ -138,6 +144,7 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
         "give it .name, and not .here");
   }
   auto state = gets ? detail::find_or_spawn(process(), std::move(spawn)) : process().spawn(std::move(spawn));
+  if (restarts && !args.kept.empty()) detail::keep_for_lives(process(), state, args.kept);
   state->keep(std::move(args.kept));
   return state;
 }

@@ -69,9 +69,9 @@ class Session : public tasks::Submits<Session> {
   explicit Session(ProcessGate& process) : process_(&process) {}
 
   /// Starts an actor of class T with these constructor arguments and waits for it. Throws what the
-  /// constructor threw, Refused when no node can ever hold it, LimitExceeded for arguments above 4 MiB
-  /// (isolated, with CPUs or a name) or 64 MiB (others), and Timeout after 2 minutes: the actor is then not
-  /// wanted any more, and ended if it should start.
+  /// constructor threw, Refused when no node can ever hold it, LimitExceeded for arguments that the node's
+  /// store has no room for, and Timeout after 2 minutes: the actor is then not wanted any more, and ended if
+  /// it should start.
   template <class T, class... Args>
   ActorHandle<T> spawn(ActorOptions options = {}, Args&&... args) const {
     const std::size_t most = std::exchange(options.max_pending_calls, 0);
@@ -204,7 +204,7 @@ class Session : public tasks::Submits<Session> {
     (void)&Entry::registered;
     const wire::Bound& bound = detail::constructor_bound(options);
     return start(std::move(options), Entry::kId, Entry::kClass,
-                 detail::encode_constructor(bound, Entry::kClass, detail::as_sent(args)...));
+                 detail::encode_constructor(process(), bound, Entry::kClass, detail::as_sent(args)...));
   }
   std::shared_ptr<CallState> start(ActorOptions options, std::uint64_t constructor,
                                    std::string_view class_name, CallBody args) const;

@@ -11,6 +11,7 @@
 #include "runtime/host/may_wait.hpp"
 #include "runtime/host/task_frames.hpp"
 #include "runtime/host/turn.hpp"
+#include "runtime/objects/objects.hpp"
 
 namespace troupe {
 namespace {
@@ -80,15 +81,41 @@ class Host final : public caf::event_based_actor, public ActorContext {
   caf::strong_actor_ptr handle() { return caf::actor_cast<caf::strong_actor_ptr>(this); }
 
   void on_start(StartMessage&) {
+    if (ended_) return;
     if (isolated_) unblock_signals();
     const CurrentActorScope scope(this);
+    const Registry& registry = Registry::instance();
+    const bool is_far = registry.constructor(constructor_ ^ kArgumentsInObject) != nullptr;
+    if (is_far && !fetch_arguments()) return;
     objects::BorrowScope borrows;
-    auto object = Registry::instance().make(constructor_, args_);
+    auto object = is_far ? registry.make(constructor_ ^ kArgumentsInObject, fetched_->bytes->view())
+                         : registry.make(constructor_, args_);
     if (!object) return fail_start(object.error());
     object_ = *std::move(object);
     wire::Bytes().swap(args_);
+    fetched_.reset();
     // The spawner may drop what it gave once it hears of this.
     borrows.when_known([ready = std::exchange(on_ready_, nullptr)] { ready({}); });
+  }
+
+  /// False: it is started again when they are here, or has failed.
+  bool fetch_arguments() {
+    if (fetched_ == nullptr) {
+      const auto name = wire::decode<objects::ObjectName>(args_);
+      const auto objects = process().objects();
+      if (!name || objects == nullptr) {
+        fail_start({ErrorCode::kBadInput, "cannot construct an actor", "its arguments do not decode", ""});
+        return false;
+      }
+      fetched_ = objects->fetch(*name);
+    }
+    if (!fetched_->done.ready()) {
+      fetched_->done.on_ready(
+          [me = handle()] { troupe::enqueue(me, caf::make_message(StartMessage{}), nullptr); });
+      return false;
+    }
+    if (!fetched_->done.outcome().ok()) fail_start(fetched_->done.outcome().error());
+    return fetched_->done.outcome().ok();
   }
 
   void fail_start(const ErrorInfo& error) {
@@ -174,6 +201,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
   const bool isolated_;
   const std::uint64_t constructor_;
   wire::Bytes args_;
+  std::shared_ptr<objects::Fetch> fetched_;  ///< the arguments, where they came as an object
   OnActorReady on_ready_;
   OnActorEnd on_end_;
   std::unique_ptr<ActorObject> object_;

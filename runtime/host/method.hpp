@@ -134,13 +134,11 @@ CallBody encode_constructor(const wire::Bound& bound, std::string_view of, const
   return body;
 }
 
-/// What a method or task `of` returned; an error where no message can hold it.
+/// What a method or task returned; an error where it cannot be encoded.
 template <class T>
-Outcome encode_answer(std::string_view of, const T& answer) {
+Outcome encode_answer(const T& answer) {
   try {
-    wire::Writer to(wire::kAnswerBound, of);
-    wire::write(to, answer);
-    return to.take(type_name<T>());
+    return wire::encode(answer);
   } catch (const LimitExceeded& error) {
     return error.info();
   }
@@ -186,7 +184,7 @@ struct MethodEntry {
         const auto later = run();  // before the responder moves: it may throw
         answer_later(later.state(), std::move(responder), kName);
       } else {
-        responder.outcome(encode_answer<Answer>(kName, run()));
+        responder.outcome(encode_answer<Answer>(run()));
       }
     } catch (...) {
       responder.fail(describe_exception(kName));
@@ -203,7 +201,7 @@ struct MethodEntry {
         responder.answer({});
       } else {
         const Answer answer = co_await std::move(task);
-        responder.outcome(encode_answer<Answer>(kName, answer));
+        responder.outcome(encode_answer<Answer>(answer));
       }
     } catch (...) {
       responder.fail(describe_exception(kName));

@@ -9,6 +9,7 @@
 #include "runtime/host/socket_channel.hpp"
 #include "runtime/host/turn.hpp"
 #include "runtime/link/ring/ring_hub.hpp"
+#include "runtime/objects/object_messages.hpp"
 
 namespace troupe {
 namespace {
@@ -211,11 +212,10 @@ std::shared_ptr<CallState> Process::call(const ActorAddress& to, std::uint64_t m
   return nullptr;
 }
 
-void Process::reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome) {
-  if (is_in_child()) return;  // the answer is the parent's to give
+void Process::send_reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome, std::uint8_t flags) {
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kReply;
-  header.flags = outcome.ok() ? 0 : wire::kFlagError;
+  header.flags = outcome.ok() ? flags : wire::kFlagError;
   header.to = to;
   header.from = address();
   header.job = config_.job;
@@ -282,12 +282,13 @@ void Process::on_message(Message message, caf::execution_unit* unit) {
 void Process::on_call(Message message, caf::execution_unit* unit, std::size_t bytes) {
   const wire::FrameHeader& header = message.header;
   const bool one_way = (header.flags & wire::kFlagOneWay) != 0;
-  Responder responder = one_way ? Responder() : Responder(this, header.from, header.id);
   if (!header.actor) {
+    Responder plain = one_way ? Responder() : answer_as_it_is(header);
     if (header.method == tasks::kCancelTask)
-      return tasks_->asked_to_cancel(header.from, message.body, std::move(responder));
-    return objects_->asked(header.from, header.method, message.body, std::move(responder));
+      return tasks_->asked_to_cancel(header.from, message.body, std::move(plain));
+    return objects_->asked(header.from, header.method, message.body, std::move(plain));
   }
+  Responder responder = one_way ? Responder() : Responder(this, header.from, header.id);
   std::shared_ptr<const objects::References> references;
   if ((header.flags & wire::kFlagReferences) != 0) {
     auto found = objects_->references(message.body);
@@ -302,11 +303,16 @@ void Process::on_call(Message message, caf::execution_unit* unit, std::size_t by
 
 void Process::on_reply(Message message) {
   auto call = calls_.take(message.header.id, message.header.from);
-  if (!call) return;  // an answer nobody waits for any more
+  const bool in_object = (message.header.flags & objects::kFlagAnswerInObject) != 0;
+  if (!call) {  // an answer nobody waits for any more
+    if (in_object) decline_answer(message);
+    return;
+  }
   routes_->answered(message.header.from, call->bytes);
   const bool error = (message.header.flags & wire::kFlagError) != 0;
   if ((message.header.flags & wire::kFlagRefused) != 0)
     routes_->not_carried(message.header.from, call->bytes);
+  if (in_object) return answer_in_object(*std::move(call), message);
   Outcome outcome = wire::Bytes{};
   if (error) {
     auto info = wire::decode<std::tuple<ErrorInfo>>(message.body);
@@ -381,6 +387,7 @@ void Process::on_control(Message message) {
   } else if (auto* lost = std::get_if<wire::NodeLost>(&control)) {
     routes_->node_lost(lost->node);
     leases_->node_lost(lost->node);
+    objects_->node_lost(lost->node);
     fail_calls([at = lost->node](ProcessAddress p) { return p.node == at; }, link_broke(lost->reason));
   } else if (auto* place = std::get_if<wire::ActorAt>(&control)) {
     directory_->told(place->place);

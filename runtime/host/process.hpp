@@ -103,6 +103,11 @@ class Process final : public ProcessGate, public ActorHome {
   void on_message(Message message, caf::execution_unit* unit);
   void on_call(Message message, caf::execution_unit* unit, std::size_t bytes);
   void on_reply(Message message);
+  void answer_in_object(PendingCall call, const Message& message);
+  void decline_answer(const Message& message);
+  /// Of a question to this process itself.
+  Responder answer_as_it_is(const wire::FrameHeader& header);
+  void send_reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome, std::uint8_t flags = 0);
   void on_spawn(Message message, caf::execution_unit* unit);
   void on_control(Message message);
   void handle(wire::StartActorHere&& start);

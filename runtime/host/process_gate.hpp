@@ -39,6 +39,8 @@ struct CallBody {
   /// Objects that they refer to, which live until the call is answered. If there are any, the bytes end with
   /// the names of those to be fetched (runtime/objects/references.hpp).
   std::vector<std::shared_ptr<const void>> kept;
+  /// Of arguments that became objects since no message should carry them.
+  std::uint64_t object_bytes = 0;
 };
 
 /// Who a process is. Set before actors are spawned.
@@ -71,7 +73,10 @@ struct Leaving {
 };
 using OnLeaving = std::function<void(const Leaving&)>;
 
-/// The longest constructor arguments of an actor that the head places: the head keeps them in memory.
+/// Xored to a constructor's number where its arguments are the name of an object that holds them.
+inline constexpr std::uint64_t kArgumentsInObject = 0x6f626a6563742121;
+
+/// The longest constructor arguments in a message to the head, which keeps them in memory.
 inline constexpr std::size_t kMaxPlacedArgumentBytes = std::size_t{4} << 20;
 
 /// An actor to be started. Checked: `cpu_e4` and `gpu_e4` are within limits, `args` are.
@@ -118,7 +123,7 @@ class ProcessGate {
   /// REQUIRES: args.bytes.size() <= wire::kMaxBodyBytes; a one-way call refers to no object.
   virtual std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, CallBody args,
                                           bool one_way) = 0;
-  /// Answers a call that came from another process. An answer too large for a frame never gets here.
+  /// Answers a call that came from another process. A large answer goes as an object.
   virtual void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome) = 0;
 
   /// Starts an actor. The state is resolved with its encoded ActorAddress (wire::SpawnAnswer). If nobody

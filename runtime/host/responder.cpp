@@ -1,17 +1,10 @@
 #include "runtime/host/responder.hpp"
 
 #include "runtime/host/process_gate.hpp"
-#include "runtime/wire/frame.hpp"
 
 namespace troupe {
 
 void Responder::outcome(Outcome outcome) {
-  if (outcome.ok() && outcome->size() > wire::kMaxBodyBytes) {
-    outcome = ErrorInfo{
-        ErrorCode::kLimit, "an answer is too large",
-        std::to_string(outcome->size()) + " bytes is more than " + std::to_string(wire::kMaxBodyBytes),
-        "return it in parts, or put it into shared memory (Session::open_region)"};
-  }
   if (local_ != nullptr)
     std::exchange(local_, nullptr)->resolve(std::move(outcome));
   else if (gate_ != nullptr)

@@ -15,7 +15,7 @@ class ProcessGate;
 
 /// Answers one call, once: a caller in this process through its CallState, another one by a reply frame.
 /// Move-only; a responder that is dropped without an answer fails the call, so that no caller waits for an
-/// answer that nobody owes. An answer that no frame can hold becomes an error with the limit in it.
+/// answer that nobody owes.
 class Responder {
  public:
   /// A call that wants no answer.

@@ -49,6 +49,9 @@ struct RoomAnswer {
   std::string why_not_more;
 };
 
+/// Of a kReply: its body is not the answer, but the name of the object that holds it.
+inline constexpr std::uint8_t kFlagAnswerInObject = 32;
+
 inline constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20;
 
 /// The name of an owner's region on its node, and of a copy on another one.
@@ -58,6 +61,9 @@ inline std::string own_region(const ProcessAddress& owner, std::uint64_t region)
 inline std::string copy_region(const ObjectName& name) {
   return std::string(wire::kCopyRegions) + region_key(name);
 }
+
+/// Where the object of an answer was lost: what its call failed with.
+ErrorInfo answer_lost(const ObjectName& name, const ErrorInfo& why);
 
 ErrorInfo lost(const ObjectName& name, std::string why);
 ErrorInfo freed(const ObjectName& name);

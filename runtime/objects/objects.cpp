@@ -47,11 +47,13 @@ Handle::~Handle() {
 void Objects::close() {
   std::unordered_map<std::uint64_t, Responder> questions;
   std::unordered_map<ObjectName, FetchPtr> here;
+  std::unordered_map<std::uint64_t, Offer> offers;
   SegmentPool pool;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     std::swap(pool, pool_);
+    offers.swap(offers_);
     questions.swap(questions_);  // their responders fail them
     here.swap(here_);
   }
@@ -263,8 +265,13 @@ void Objects::asked(ProcessAddress from, std::uint64_t operation, const wire::By
     if (operation == kFreed) {
       forget({from, told->number});
     } else if (operation == kAddBorrower) {
+      HandlePtr taken;  // goes without the lock
       const std::lock_guard lock(mutex_);
       if (!owned_.borrow(told->number, from)) responder.fail(freed(own_name(told->number)));
+      if (const auto at = offers_.find(told->number); at != offers_.end() && at->second.to == from) {
+        taken = std::move(at->second.object);
+        offers_.erase(at);
+      }
     } else if (operation == kGiveBack) {
       const std::lock_guard lock(mutex_);
       owned_.give_back(told->number, from, actions);
@@ -337,6 +344,7 @@ void Objects::borrow_answered(const ObjectName& name, const Outcome& outcome) {
 void Objects::owners_down(const OwnerTable::IsDown& is_down, const std::string& reason) {
   std::vector<ObjectName> theirs;
   OwnerTable::Actions actions;
+  withdraw(is_down);
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [name, fetch] : here_) {

@@ -87,6 +87,15 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// What a call's body says of objects; taken off it.
   Result<std::shared_ptr<const References>> references(wire::Bytes& body);
 
+  // Large answers of calls.
+  /// `to` takes the object over: it lives until that process says that it holds it, or is gone, or the link
+  /// to it broke.
+  void offer(HandlePtr object, ProcessAddress to);
+  /// Calls `then` with a copy of what was offered to this process, in a thread of the runtime.
+  void take(const ObjectName& name, std::function<void(Outcome)> then);
+  /// The link to that node broke: what was on its way is lost.
+  void node_lost(NodeId node);
+
   /// A question of another process.
   void asked(ProcessAddress from, std::uint64_t operation, const wire::Bytes& body, Responder responder);
   void process_down(ProcessAddress process, const std::string& reason);
@@ -189,6 +198,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void end_pull(const std::shared_ptr<Pull>& pull);
   void done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> bytes);
   void forget(const ObjectName& name);
+  void withdraw(const OwnerTable::IsDown& is_down);
   void owners_down(const OwnerTable::IsDown& is_down, const std::string& reason);
 
   std::shared_ptr<CallState> ask(ProcessAddress to, std::uint64_t operation, wire::Bytes body);
@@ -210,6 +220,11 @@ class Objects : public std::enable_shared_from_this<Objects> {
   bool sweeps_ = false;  ///< a sweep of the pool is to come
   SpillTable spills_;
   std::unordered_map<std::uint64_t, Responder> questions_;  ///< by ticket
+  struct Offer {
+    ProcessAddress to;
+    HandlePtr object;
+  };
+  std::unordered_map<std::uint64_t, Offer> offers_;  ///< by object
   BorrowTable borrowed_;
   std::unordered_map<ObjectName, std::vector<std::shared_ptr<CallState>>> unsettled_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them

@@ -7,8 +7,10 @@
 
 namespace troupe::objects {
 
-void OwnerTable::add(std::uint64_t number, std::uint64_t bytes, bool shared) {
+void OwnerTable::add(std::uint64_t number, std::uint64_t bytes, bool shared, bool large) {
+  TROUPE_ASSERT(!shared || !large, "an object lies in one memory");
   Object object;
+  object.large = large;
   object.bytes = bytes;
   object.shared = shared;
   object.held = 1;
@@ -53,8 +55,8 @@ void OwnerTable::locate(std::uint64_t number, ProcessAddress from, bool again, s
   Object& object = at->second;
   object.readers.insert(from);
   known_[from].insert(number);
-  if (!object.shared) return out.push_back(Answer{ticket, Where::kInline, number});
-  if (from.node == home_) return out.push_back(Answer{ticket, Where::kHere, number});
+  if (!object.shared && !object.large) return out.push_back(Answer{ticket, Where::kInline, number});
+  if (object.shared && from.node == home_) return out.push_back(Answer{ticket, Where::kHere, number});
   Copy& copy = object.copies[from.node];
   if (copy.there && again && copy.holders.contains(from)) {
     copy.there = false;  // the processes that held it died before this one came

@@ -53,7 +53,8 @@ class OwnerTable {
   explicit OwnerTable(NodeId home) : home_(home) {}
 
   /// A new object, held once by its owner. `shared`: its bytes are in the shared memory of its owner's node.
-  void add(std::uint64_t number, std::uint64_t bytes, bool shared);
+  /// `large`: they are in its owner's own memory, and no answer can hold them: its own node has a copy, too.
+  void add(std::uint64_t number, std::uint64_t bytes, bool shared, bool large = false);
   /// The owner's own references. REQUIRES of drop: held.
   void hold(std::uint64_t number);
   void drop(std::uint64_t number, Actions& out);
@@ -93,10 +94,11 @@ class OwnerTable {
   struct Object {
     std::uint64_t bytes = 0;
     bool shared = false;
+    bool large = false;
     std::uint64_t held = 0;  ///< references of the owner's own
     std::set<ProcessAddress> borrowers;
     std::set<ProcessAddress> readers;
-    std::map<NodeId, Copy> copies;  ///< on other nodes
+    std::map<NodeId, Copy> copies;  ///< on other nodes; of a large one on its own, too
   };
   using Objects = std::unordered_map<std::uint64_t, Object>;
 

@@ -33,31 +33,28 @@ HandlePtr Objects::own(std::uint64_t number, BytesPtr bytes, SegmentPtr segment)
   const bool shared = segment != nullptr;
   const std::lock_guard lock(mutex_);
   if (!shared && owned_.inline_bytes() + size > kMostInlineBytes) {
-    throw LimitExceeded({ErrorCode::kLimit, cannot_put(size),
-                         "the small objects of this process take " + std::to_string(owned_.inline_bytes()) +
-                             " bytes, and " + std::to_string(kMostInlineBytes) + " is the limit",
-                         "drop references that are not needed any more"});
+    throw LimitExceeded(
+        {ErrorCode::kLimit, cannot_put(size),
+         "the objects in this process's own memory (small ones, and those of light actors) take " +
+             std::to_string(owned_.inline_bytes()) + " bytes, and " + std::to_string(kMostInlineBytes) +
+             " is the limit",
+         "drop references that are not needed any more"});
   }
-  owned_.add(number, size, shared);
+  owned_.add(number, size, shared, !shared && size > kInlineBytes);
   if (shared) spills_.add(number, segment->capacity() + kTagBytes);
   values_.emplace(number, Own{std::move(value), std::move(segment), size, std::nullopt});
   return std::make_shared<Handle>(weak_from_this(), own_name(number));
 }
 
 HandlePtr Objects::put(wire::Bytes&& bytes) {
-  if (bytes.size() > kInlineBytes) return put(wire::ByteView(bytes));
+  if (bytes.size() > kInlineBytes && thread_may_wait()) return put(wire::ByteView(bytes));
   return own(next_number(), std::make_shared<ObjectBytes>(std::move(bytes)), nullptr);
 }
 
 HandlePtr Objects::put(wire::ByteView bytes) {
-  if (bytes.size() <= kInlineBytes)
+  if (bytes.size() <= kInlineBytes || !thread_may_wait())  // shared memory has to be waited for
     return own(next_number(), std::make_shared<ObjectBytes>(wire::Bytes(bytes.begin(), bytes.end())),
                nullptr);
-  if (!thread_may_wait()) {
-    throw BadConfig(cannot_put(bytes.size()) + " in a light actor",
-                    "it waits for shared memory, and a light actor may not wait",
-                    "spawn the actor with .isolated = true, or put it where the actor is called");
-  }
   const std::uint64_t number = next_number();
   auto placed = place(number, bytes.size(), source_of(bytes));
   if (!placed) {

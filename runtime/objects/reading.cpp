@@ -89,7 +89,7 @@ void Objects::located(const ObjectName& name, const FetchPtr& fetch, int tries, 
 }
 
 void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at, int tries) {
-  const bool near = name.owner.node == gate_.address().node;
+  const bool near = name.owner.node == gate_.address().node && at.region != 0;
   const std::string key = near ? own_region(name.owner, at.region) : copy_region(name);
   const auto then = [weak = weak_from_this(), name, fetch, bytes = at.bytes, tries, near,
                      key](Result<Lent> lent) {
@@ -226,7 +226,7 @@ void Objects::forget(const ObjectName& name) {
   }
   const bool small = gone != nullptr && gone->done.ready() && gone->bytes != nullptr &&
                      gone->bytes->view().size() <= kInlineBytes;
-  if (!small && name.owner.node != gate_.address().node) gate_.drop_region(copy_region(name));
+  if (!small) gate_.drop_region(copy_region(name));  // it may be none: then nothing has that name
 }
 
 Result<std::shared_ptr<const References>> Objects::references(wire::Bytes& body) {

@@ -91,7 +91,7 @@ struct TaskEntry {
           run();
           responder.answer({});
         } else {
-          responder.outcome(encode_answer<Answer>(kName, run()));
+          responder.outcome(encode_answer<Answer>(run()));
         }
       });
     } catch (...) {
@@ -146,7 +146,7 @@ class Submits {
     ProcessGate& gate = self.process();
     return Future<typename Entry::Answer>(
         tasks::submit(gate, Entry::kId, Entry::kName,
-                      detail::encode_call(wire::kTaskArgumentBound, Entry::kName, argument...),
+                      detail::encode_call(&gate, wire::kTaskArgumentBound, Entry::kName, argument...),
                       self.task_options()),
         &gate);
   }

@@ -80,7 +80,7 @@ std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {
     if (closed.empty() && !here) {
       const TaskNumber number =
           pool_.submitted({spec.demand, spec.retries, frame == nullptr ? 0 : frame->number(),
-                           spec.args.bytes.size(), spec.function},
+                           spec.args.bytes.size() + spec.args.object_bytes, spec.function},
                           clock_.now(), actions);
       pending_.emplace(number, Pending{std::move(spec), answer});
       answer->set_on_cancel([weak = weak_from_this(), number](Duration grace) {

@@ -197,23 +197,6 @@ TEST_CASE("a handle of nothing and a Future of nothing throw", "[calls]") {
   CHECK_THROWS_AS(Future<int>().get(1s), Error);
 }
 
-TEST_CASE("an argument or a result of 70 MiB is refused with the limit in the error", "[calls]") {
-  // Was, for the argument: "both sides must run the same build". For the result: no answer, ever.
-  auto session = init(0, nullptr, {.nodes = 2});
-  constexpr std::uint64_t kBytes = std::uint64_t{70} << 20;
-  for (const NodeId node : {session.node(), other_node(session)}) {
-    auto echo = session.spawn<Echo>({.isolated = true, .node = node});
-    const std::string large(kBytes, 'x');
-    const auto argument = message_of([&] { echo.call<&Echo::size>(large).get(60s); });
-    INFO(argument);
-    CHECK(argument.find(std::to_string(64 << 20)) != std::string::npos);
-    CHECK(argument.find("same build") == std::string::npos);
-    CHECK(code_of([&] { echo.call<&Echo::size>(large).get(60s); }) == error_code_name(ErrorCode::kLimit));
-    CHECK(code_of([&] { echo.call<&Echo::make>(1, kBytes).get(60s); }) == error_code_name(ErrorCode::kLimit));
-    CHECK(echo.call<&Echo::same>(3).get(20s) == 3);
-  }
-}
-
 TEST_CASE("light actors that meet new peers at the same time do not wait for each other", "[calls]") {
   // Was: each blocked one of the two threads that all light actors share; the answers they waited for needed
   // one, too. 30 s later a false ActorDied.

@@ -336,8 +336,15 @@ TEST_CASE("An actor that is started again is given objects in each of its lives"
   CHECK(keeper.call<&Keeper::add>(points, 0.0).get(60s) == right);
   ::kill(pid_t(keeper.call<&Keeper::pid>().get(60s)), SIGKILL);
   CHECK(keeper.call<&Keeper::add>(points, 1.0).get(60s) == right + 1);
-  CHECK(code_of([&] { session.spawn<Keeper>({.isolated = true, .max_restarts = 1}, points); }) ==
-        "bad config");
+  const auto first = session.spawn<Keeper>({.isolated = true, .max_restarts = 1}, points);
+  ::kill(pid_t(first.call<&Keeper::pid>().get(60s)), SIGKILL);
+  CHECK(eventually([&] {
+    try {
+      return first.call<&Keeper::total>().get(60s) == right;
+    } catch (const Unavailable&) {
+      return false;
+    }
+  }));
 }
 
 TEST_CASE("What a reference cannot do is refused in words") {
@@ -345,7 +352,8 @@ TEST_CASE("What a reference cannot do is refused in words") {
   const auto keeper = session.spawn<Keeper>({.isolated = true});
   CHECK(message_of<BadConfig>([&] { keeper.call<&Keeper::mine>().get(60s); }).find("in the arguments of") !=
         std::string::npos);
-  CHECK(code_of([&] { keeper.tell<&Keeper::keep>(session.put(numbers(3))); }) == "bad config");
+  keeper.tell<&Keeper::keep>(session.put(numbers(3)));
+  CHECK(keeper.call<&Keeper::total>().get(60s) == sum(numbers(3)));
   CHECK(code_of([&] { keeper.call<&Keeper::keep>(ObjectRef<std::vector<float>>()).get(60s); }) == "nothing");
   CHECK(code_of([&] { session.submit<&sum>(ObjectRef<std::vector<float>>()); }) == "bad config");
   CHECK(no_objects(session));

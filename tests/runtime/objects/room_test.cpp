@@ -262,3 +262,40 @@ TEST_CASE("A process that does not answer keeps nobody waiting for room") {
   }
   CHECK_THROWS_AS(put.get(), LimitExceeded);
 }
+
+TEST_CASE("An answer that is offered lives until its caller holds it, or is gone") {
+  Store store;
+  const auto tell = [&](std::uint64_t operation, std::uint64_t number) {
+    store.objects->asked(kOther, operation, wire::encode(NumberTell{number}), Responder());
+  };
+  const auto offer = [&] {
+    const auto object = store.objects->put(Store::bytes(1));
+    store.objects->offer(object, kOther);
+    return object->name().number;
+  };
+  std::uint64_t number = offer();
+  CHECK(store.objects->counts().owned == 1);
+  tell(kAddBorrower, number);
+  store.objects->node_lost(kOther.node);  // it holds it now
+  CHECK(store.objects->counts().owned == 1);
+  tell(kGiveBack, number);
+  CHECK(store.objects->counts().owned == 0);
+  offer();
+  store.objects->node_lost({8});
+  CHECK(store.objects->counts().owned == 1);
+  store.objects->node_lost(kOther.node);
+  CHECK(store.objects->counts().owned == 0);
+  offer();
+  store.objects->process_down(kOther, "the test says so");
+  CHECK(store.objects->counts().owned == 0);
+  offer();  // to a process that is gone
+  CHECK(store.objects->counts().owned == 0);
+}
+
+TEST_CASE("Where the object of an answer is lost, the call says how its actor ended") {
+  const ObjectName name{kOther, 1};
+  CHECK(answer_lost(name, lost(name, "it crashed")).code == ErrorCode::kActorDied);
+  CHECK(answer_lost(name, lost(name, "it crashed")).why.find("it crashed") != std::string::npos);
+  CHECK(answer_lost(name, freed(name)).code == ErrorCode::kUnavailable);
+  CHECK(answer_lost(name, says("io")).code == ErrorCode::kIo);
+}

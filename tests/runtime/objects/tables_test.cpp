@@ -43,6 +43,27 @@ OwnerTable::IsDown is(ProcessAddress process) {
 
 }  // namespace
 
+TEST_CASE("A large object in its owner's own memory has a copy on each node, its owner's too") {
+  Owner o;
+  o.table.add(1, 100, false, true);
+  CHECK(o.table.inline_bytes() == 100);
+  o.table.locate(1, kReader, false, 1, o.out);
+  CHECK(o.answers().at(1) == Where::kFetch);
+  o.table.locate(1, kFar, false, 2, o.out);
+  CHECK(o.answers().at(2) == Where::kFetch);
+  o.table.locate(1, kFarToo, false, 3, o.out);
+  CHECK_FALSE(o.answers().contains(3));  // until that copy is made
+  o.table.copied(1, kFar, true, o.out);
+  CHECK(o.answers().at(3) == Where::kHere);
+  o.table.copied(1, kReader, true, o.out);
+  o.table.locate(1, {{1}, {6}}, false, 4, o.out);
+  CHECK(o.answers().at(4) == Where::kHere);
+  o.table.drop(1, o.out);
+  REQUIRE(o.freed());
+  CHECK(o.freed()->readers.size() == 4);
+  CHECK(o.table.inline_bytes() == 0);
+}
+
 TEST_CASE("An object lives while its owner or a borrower holds it, and its readers are told of its end") {
   Owner o;
   o.table.add(1, 100, true);

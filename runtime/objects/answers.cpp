@@ -1,0 +1,68 @@
+// Large answers: the process that made one owns it as an object, until whoever called has copied it.
+#include "runtime/objects/object_messages.hpp"
+#include "runtime/objects/objects.hpp"
+
+namespace troupe::objects {
+namespace {
+
+/// A larger answer is not copied in a thread that receives.
+constexpr std::size_t kQuickBytes = std::size_t{16} << 20;
+
+Outcome copy_of(const Fetch& fetch, const ObjectName& name) {
+  if (!fetch.done.outcome().ok()) return answer_lost(name, fetch.done.outcome().error());
+  const wire::ByteView bytes = fetch.bytes->view();
+  return wire::Bytes(bytes.begin(), bytes.end());
+}
+
+}  // namespace
+
+/// The death of who made it is the death of the actor that was called.
+ErrorInfo answer_lost(const ObjectName& name, const ErrorInfo& why) {
+  if (why.code != ErrorCode::kObjectLost) return why;
+  if (why.why == freed(name).why)
+    return {ErrorCode::kUnavailable, "a call has no answer",
+            "the link broke before its answer was fetched: it has run", "call again if that does no harm"};
+  return {ErrorCode::kActorDied, "the actor is gone", why.why + "; its answer was not fetched yet",
+          "spawn it again, or monitor it to be told"};
+}
+
+void Objects::offer(HandlePtr object, ProcessAddress to) {
+  const std::lock_guard lock(mutex_);
+  if (closed_ || dead_.find(to) != nullptr || dead_nodes_.find(to.node) != nullptr) return;
+  const std::uint64_t number = object->name().number;
+  offers_.insert_or_assign(number, Offer{to, std::move(object)});
+}
+
+void Objects::take(const ObjectName& name, std::function<void(Outcome)> then) {
+  auto handle = hold(name);
+  auto fetched = fetch(name);
+  Fetch& fetch = *fetched;
+  fetch.done.on_ready([weak = weak_from_this(), name, fetched = std::move(fetched),
+                       handle = std::move(handle), then = std::move(then)]() mutable {
+    const auto self = weak.lock();
+    const bool is_quick = fetched->bytes == nullptr || fetched->bytes->view().size() <= kQuickBytes;
+    if (is_quick || self == nullptr) return then(copy_of(*fetched, name));
+    self->on_disk(
+        [name, fetched = std::move(fetched), handle = std::move(handle), then = std::move(then)](
+            Objects&, bool is_over) { then(is_over ? Outcome(process_ends()) : copy_of(*fetched, name)); });
+  });
+}
+
+void Objects::withdraw(const OwnerTable::IsDown& is_down) {
+  std::vector<HandlePtr> dropped;  // without the lock
+  const std::lock_guard lock(mutex_);
+  for (auto at = offers_.begin(); at != offers_.end();) {
+    if (!is_down(at->second.to)) {
+      ++at;
+      continue;
+    }
+    dropped.push_back(std::move(at->second.object));
+    at = offers_.erase(at);
+  }
+}
+
+void Objects::node_lost(NodeId node) {
+  withdraw([node](ProcessAddress p) { return p.node == node; });
+}
+
+}  // namespace troupe::objects

@@ -1,0 +1,177 @@
+// Arguments and answers that no message carries: they become objects by themselves, on real nodes.
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <numeric>
+
+#include "runtime/objects/objects.hpp"
+#include "scheduler/init/init.hpp"
+#include "tests/e2e/support.hpp"
+
+using namespace troupe;
+using namespace troupe::e2e;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::size_t kMany = 2'500'000;  // 20 MB of doubles
+
+/// Bits that a conversion would change.
+std::vector<double> numbers(std::size_t count, double first = 0.1) {
+  std::vector<double> all(count);
+  for (std::size_t i = 0; i < count; ++i) all[i] = first + double(i) * 1e-300;
+  return all;
+}
+
+struct Mixed {
+  std::string text;
+  std::vector<double> values;
+  std::map<std::string, std::vector<int>> more;
+  bool operator==(const Mixed&) const = default;
+};
+
+struct Echo {
+  Echo() = default;
+  explicit Echo(std::vector<double> given) : first(std::move(given)) {}
+  std::vector<double> doubled(const std::vector<double>& from) {
+    std::vector<double> to = from;
+    for (double& one : to) one *= 2;
+    return to;
+  }
+  Mixed same(const Mixed& mixed, int) { return mixed; }
+  std::string text(std::uint64_t index, std::uint64_t size) { return pattern(index, size); }
+  std::uint64_t size(const std::string& text) { return text.size(); }
+  double from_span(std::span<const double> all, std::string_view text) {
+    return std::accumulate(all.begin(), all.end(), double(text.size()));
+  }
+  double sum_first() { return std::accumulate(first.begin(), first.end(), 0.0); }
+  void add(const std::vector<double>& more) { first.insert(first.end(), more.begin(), more.end()); }
+  std::uint64_t count() { return first.size(); }
+  std::uint64_t owned() { return this_actor().process().objects()->counts().owned; }
+  int pid() { return ::getpid(); }
+  std::vector<double> first;
+};
+
+/// A light actor: its thread may wait for nothing.
+struct Light {
+  Future<std::uint64_t> send(const ActorHandle<Echo>& to, std::uint64_t size) {
+    return to.call<&Echo::size>(pattern(7, size));
+  }
+  std::string text(std::uint64_t index, std::uint64_t size) { return pattern(index, size); }
+  std::uint64_t owned() { return this_actor().process().objects()->counts().owned; }
+};
+
+std::vector<double> task(const std::vector<double>& from, const Mixed& mixed) {
+  std::vector<double> to = from;
+  to.push_back(double(mixed.text.size()));
+  return to;
+}
+
+DriverSession two_nodes() {
+  return init(0, nullptr, {.nodes = 2, .cpus_per_node = 2});
+}
+NodeId other_node(const Session& session) {
+  for (const auto& node : session.nodes()) {
+    if (node.id != session.node() && !node.gateway) return node.id;
+  }
+  return {};
+}
+std::uint64_t owned(const Session& session) {
+  return session.process().objects()->counts().owned;
+}
+bool none_left(const Session& session, const ActorHandle<Echo>& echo) {
+  return eventually([&] { return owned(session) == 0 && echo.call<&Echo::owned>().get(60s) == 0; }, 30s);
+}
+
+}  // namespace
+
+TEST_CASE("Arguments and answers of any size arrive as they are, and are freed") {
+  auto session = two_nodes();
+  const auto given = numbers(kMany);
+  auto twice = given;
+  for (double& one : twice) one *= 2;
+  const Mixed mixed{pattern(3, 3'000'000), numbers(100'000), {{"a", std::vector<int>(200'000, 7)}}};
+  for (const NodeId node : {session.node(), other_node(session)}) {
+    const auto echo = session.spawn<Echo>({.isolated = true, .node = node});
+    for (int round = 0; round < 3; ++round) CHECK(echo.call<&Echo::doubled>(given).get(60s) == twice);
+    CHECK(echo.call<&Echo::same>(mixed, 1).get(60s) == mixed);
+    CHECK(echo.call<&Echo::text>(5, 70'000'000).get(60s) == pattern(5, 70'000'000));
+    CHECK(echo.call<&Echo::size>(pattern(5, 70'000'000)).get(60s) == 70'000'000);
+    CHECK(echo.call<&Echo::from_span>(given, "four").get(60s) ==
+          std::accumulate(given.begin(), given.end(), 4.0));
+    // What follows a large argument waits its turn.
+    for (int i = 0; i < 4; ++i) echo.tell<&Echo::add>(i % 2 == 0 ? given : numbers(3));
+    CHECK(echo.call<&Echo::count>().get(60s) == 2 * kMany + 6);
+    CHECK(none_left(session, echo));
+  }
+}
+
+TEST_CASE("A light actor sends and answers what no message carries") {
+  auto session = two_nodes();
+  const auto light = session.spawn<Light>();
+  for (const NodeId node : {session.node(), other_node(session)}) {
+    const auto echo = session.spawn<Echo>({.isolated = true, .node = node});
+    for (const std::uint64_t size : {10'000'000, 70'000'000})
+      CHECK(light.call<&Light::send>(echo, size).get(60s) == size);
+    CHECK(light.call<&Light::text>(1, 70'000'000).get(60s) == pattern(1, 70'000'000));
+    CHECK(eventually([&] { return light.call<&Light::owned>().get(60s) == 0; }, 30s));
+  }
+}
+
+TEST_CASE("A task's large arguments and answers") {
+  auto session = two_nodes();
+  const auto given = numbers(500'000);
+  const Mixed mixed{pattern(3, 1'000'000), {}, {}};
+  std::vector<Future<std::vector<double>>> tasks;
+  for (int i = 0; i < 8; ++i) tasks.push_back(session.submit<&task>(given, mixed));
+  auto right = given;
+  right.push_back(1'000'000);
+  for (const auto& one : tasks) CHECK(one.get(60s) == right);
+  CHECK(eventually([&] { return owned(session) == 0; }, 30s));
+}
+
+TEST_CASE("Large constructor arguments are there in each life of an actor, and go with the last one") {
+  auto session = two_nodes();
+  const auto given = numbers(kMany);
+  const double sum = std::accumulate(given.begin(), given.end(), 0.0);
+  {
+    const auto light = session.spawn<Echo>({}, given);
+    CHECK(light.call<&Echo::sum_first>().get(60s) == sum);
+    const auto named = session.spawn<Echo>({.num_cpus = 1, .name = "named"}, given);
+    CHECK(named.call<&Echo::sum_first>().get(60s) == sum);
+    const auto here = session.spawn<Echo>({.here = true}, given);
+    CHECK(here.call<&Echo::sum_first>().get(60s) == sum);
+    CHECK(eventually([&] { return owned(session) == 0; }, 30s));
+  }
+  const auto lives =
+      session.spawn<Echo>({.isolated = true, .max_restarts = -1, .max_task_retries = -1}, given);
+  CHECK(lives.call<&Echo::sum_first>().get(60s) == sum);
+  ::kill(pid_t(lives.call<&Echo::pid>().get(60s)), SIGKILL);
+  CHECK(lives.call<&Echo::sum_first>().get(60s) == sum);
+  CHECK(owned(session) == 1);
+  session.kill(lives);
+  CHECK(eventually([&] { return owned(session) == 0; }, 30s));
+}
+
+TEST_CASE("What a store has no room for is one clear error") {
+  ::setenv("TROUPE_REGIONS_BYTES", "8000000", 1);
+  auto session = two_nodes();
+  ::unsetenv("TROUPE_REGIONS_BYTES");
+  const auto echo = session.spawn<Echo>({.isolated = true, .node = other_node(session)});
+  const auto given = numbers(kMany);
+  const auto argument = message_of<LimitExceeded>([&] { echo.call<&Echo::doubled>(given).get(60s); });
+  INFO(argument);
+  CHECK(argument.find("Echo::doubled: cannot put an object of 20000000 bytes") != std::string::npos);
+  CHECK(argument.find("TROUPE_REGION") != std::string::npos);
+  const auto answer = message_of<LimitExceeded>([&] { echo.call<&Echo::text>(1, 20'000'000).get(60s); });
+  INFO(answer);
+  CHECK(answer.find("an answer is too large: cannot put an object of 20000004 bytes") != std::string::npos);
+  CHECK(message_of<LimitExceeded>([&] { session.submit<&task>(given, Mixed{}); }).find("an argument of") !=
+        std::string::npos);
+  CHECK(message_of<LimitExceeded>([&] {
+          session.spawn<Echo>({.isolated = true}, given);
+        }).find("the constructor arguments of") != std::string::npos);
+  CHECK(echo.call<&Echo::doubled>(numbers(300'000)).get(60s).size() == 300'000);
+  CHECK(none_left(session, echo));
+}
