@@ -4,6 +4,7 @@
 
 #include "actors/train/driver/driver_machine.hpp"
 #include "runtime/core/assert.hpp"
+#include "runtime/core/count.hpp"
 
 namespace troupe::train {
 
@@ -151,8 +152,8 @@ void DriverMachine::go_back_to(std::int64_t step, Actions& out) {
   const std::int64_t from = committed();
   const std::int64_t voided = ledger_.rewind(step);
   saved_ = std::min(saved_, step);
-  const std::string again = std::to_string(voided) + (voided == 1 ? " step runs" : " steps run") +
-                            " again from step " + std::to_string(step);
+  const std::string again =
+      count_of(voided, "step runs", "steps run") + " again from step " + std::to_string(step);
   const bool began = furthest_ > begun_at_;
   if (step < begun_at_) {  // what an earlier run told of these epochs was not told in this one
     begun_at_ = evaluated_ = step;
