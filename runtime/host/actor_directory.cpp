@@ -40,7 +40,17 @@ ActorDirectory::Entry& ActorDirectory::entry_of(ActorId actor, After& after) {
   return at->second;
 }
 
+/// What a call waits for that is not sent: told by a Timeout.
+void ActorDirectory::say_why(const Entry& entry, const Call& call) {
+  if (call->state == nullptr || !entry.known) return;
+  call->state->set_waits_for(entry.is_reachable() ? std::string()
+                             : entry.gone
+                                 ? "its actor's process is gone, and the head has not said what follows"
+                                 : "its actor is started again: " + entry.at.reason);
+}
+
 void ActorDirectory::wait(Entry& entry, Call call, bool in_front) {
+  say_why(entry, call);
   entry.waiting_bytes += call->args.bytes.size();
   if (in_front) {
     entry.waiting.push_front(std::move(call));
@@ -136,7 +146,7 @@ void ActorDirectory::told(const cluster::ActorPlace& place) {
     } else {
       const bool died_since = entry.known && place.incarnation > entry.at.incarnation;
       const bool stays = entry.known && lives && entry.at.life == ActorLife::kLives && !died_since;
-      const auto before = std::exchange(entry.at, place);
+      entry.at = place;
       entry.known = true;
       if (!stays) {
         entry.gone = false;
@@ -145,6 +155,7 @@ void ActorDirectory::told(const cluster::ActorPlace& place) {
         const auto sent = floor_.take_sent(place.actor, lives ? place.process : ProcessAddress{});
         lost.insert(lost.end(), sent.begin(), sent.end());
         decide(entry, lost, between_lives(why), after);
+        for (const Call& call : entry.waiting) say_why(entry, call);
         if (died_since) {
           for (const auto& callback : entry.monitors)
             after.push_back([this, callback, death = Death{why, true}] { floor_.notify(callback, death); });
