@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "collectives/native/kernels.hpp"
+#include "runtime/core/count.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::collectives {
@@ -61,8 +62,8 @@ class Checks {
   void rank(const char* role) const {
     if (op_.peer >= 0 && op_.peer < group_.size) return;
     if (op_.kind == OpKind::kRecv && op_.peer == kAnyRank) return;
-    refuse(std::string(role) + " is rank " + std::to_string(op_.peer) + ", and there are " +
-               std::to_string(group_.size) + " ranks",
+    refuse(std::string(role) + " is rank " + std::to_string(op_.peer) + ", and the group has " +
+               count_of(group_.size, "rank"),
            "ranks count from 0");
   }
 

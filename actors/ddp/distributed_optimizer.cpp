@@ -285,6 +285,7 @@ void DistributedOptimizer::synchronize() {
   if (is_adasum() || synchronized_) return;
   try {
     check_hooks();
+    check_comes_once();
     const torch::NoGradGuard no_grad;
     if (!begun_) begin();
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -311,6 +312,7 @@ torch::Tensor DistributedOptimizer::step(const torch::optim::Optimizer::LossClos
   if (closure) {
     loss = optimizer_.step([&] {
       torch::Tensor value = closure();
+      is_spent_ = false;
       reduce();
       synchronized_ = false;  // it may be called again
       return value;
@@ -320,6 +322,7 @@ torch::Tensor DistributedOptimizer::step(const torch::optim::Optimizer::LossClos
     loss = optimizer_.step();
   }
   synchronized_ = false;
+  is_spent_ = true;
   return loss;
 }
 
@@ -328,6 +331,7 @@ torch::Tensor DistributedOptimizer::step_adasum(const torch::optim::Optimizer::L
   torch::Tensor loss;
   try {
     check_hooks();
+    if (!closure) check_comes_once();
     {
       const torch::NoGradGuard no_grad;
       starts_.resize(parameters_.size());
@@ -353,6 +357,7 @@ torch::Tensor DistributedOptimizer::step_adasum(const torch::optim::Optimizer::L
   } catch (...) {
     fail();
   }
+  is_spent_ = true;
   return loss;
 }
 
@@ -363,6 +368,7 @@ void DistributedOptimizer::zero_grad() {
   }
   optimizer_.zero_grad();
   synchronized_ = false;
+  is_spent_ = false;
 }
 
 DistributedOptimizer::SkipSynchronize DistributedOptimizer::skip_synchronize() {
@@ -405,6 +411,18 @@ void DistributedOptimizer::check_hooks() const {
         "its data were replaced after the DistributedOptimizer was made, as torch::load and to() do",
         "load and convert before, or make it again; copy_ into a parameter is fine");
   }
+}
+
+/// One step more than the others take would meet their next one, and from there on gradients of different
+/// steps would be added without a word.
+void DistributedOptimizer::check_comes_once() const {
+  if (begun_ || !is_spent_) return;
+  throw BadConfig(
+      "cannot step a second time",
+      "neither a backward nor zero_grad() came since reduction " + std::to_string(reductions_) +
+          ", whose gradients it would reduce again",
+      "step as often on every rank; call zero_grad() of the DistributedOptimizer before a step that a "
+      "rank has no gradients for");
 }
 
 /// Ends the reduction with what was thrown. Nobody waits for a rank that failed by itself.

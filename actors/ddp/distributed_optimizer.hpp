@@ -83,7 +83,8 @@ class DistributedOptimizer {
 
   /// Ends the reduction: behind it every `.grad` is what all ranks have. What this rank has no gradient for
   /// counts as zeros. To clip, say; the step that follows does not reduce again. A backward between them is
-  /// an error. Does nothing with kAdasum.
+  /// an error, and so is a second step with neither a backward nor zero_grad() since the first. Does nothing
+  /// with kAdasum.
   void synchronize();
   /// synchronize(), unless it was called since the last step, and the optimizer's step. A closure's gradients
   /// are reduced each time it was called; its loss is not. LBFGS decides by the loss how often it calls it:
@@ -133,6 +134,7 @@ class DistributedOptimizer {
   torch::Tensor step_adasum(const torch::optim::Optimizer::LossClosure& closure);
   void wait(collectives::Work& work, int from) const;
   void check_hooks() const;
+  void check_comes_once() const;
   [[noreturn]] void fail();
 
   torch::optim::Optimizer& optimizer_;
@@ -147,6 +149,7 @@ class DistributedOptimizer {
 
   bool reduces_ = true;        ///< step() does
   bool synchronized_ = false;  ///< since the last step and zero_grad()
+  bool is_spent_ = false;      ///< the last step used what there is: no zero_grad() since
 
   // Since the last reduction.
   std::uint64_t reductions_ = 0;  ///< begun so far

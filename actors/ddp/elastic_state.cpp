@@ -1,13 +1,11 @@
 #include "actors/ddp/elastic_state.hpp"
 
-#include <fcntl.h>
 #define XXH_INLINE_ALL
 #include <torch/torch.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -19,9 +17,9 @@
 #include "actors/ddp/agreement.hpp"
 #include "actors/ddp/broadcast_state.hpp"
 #include "runtime/core/error.hpp"
-#include "runtime/core/fd.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
+#include "runtime/core/whole_file.hpp"
 
 namespace troupe::train {
 
@@ -57,32 +55,6 @@ std::string host_name() {
   char name[256] = "?";
   (void)::gethostname(name, sizeof name - 1);
   return name;
-}
-
-/// Whole or not at all, by way of `temporary` in the same folder, which no other process writes.
-void write_whole(const std::string& path, const std::string& temporary, const std::string& bytes) {
-  const auto failed = [&](const char* call) {
-    const int error = errno;
-    (void)::unlink(temporary.c_str());
-    throw_error(
-        io_error("cannot write the commit " + path + ": " + call, error, "look at the disk and the folder"));
-  };
-  {
-    const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!fd) failed("open");
-    for (std::size_t at = 0; at < bytes.size();) {
-      const ssize_t wrote = ::write(fd.get(), bytes.data() + at, bytes.size() - at);
-      if (wrote < 0 && errno == EINTR) continue;
-      if (wrote < 0) failed("write");
-      at += static_cast<std::size_t>(wrote);
-    }
-    if (::fsync(fd.get()) != 0) failed("fsync");
-  }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) failed("rename");
-  const std::size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || ::fsync(fd.get()) != 0) failed("fsync of the folder");
 }
 
 /// Nobody waits for a rank that failed by itself.
@@ -192,7 +164,12 @@ void ElasticState::write() {
     torch::save(all, bytes);
     std::string whole = std::move(bytes).str();
     whole += seal_of(whole);
-    write_whole(file, temporary, whole);
+    write_whole(file, whole,
+                {.temporary = temporary,
+                 .durable = true,
+                 .what = "cannot write the commit " + file,
+                 .todo = "look at the disk and the folder"})
+        .value();
   });
   written_ = task.get_future();
   writer_ = start_quiet_thread(std::move(task));
@@ -221,10 +198,8 @@ void ElasticState::read() {
   try {
     std::istringstream stream(std::move(archive));
     torch::load(all, stream);
-  } catch (const c10::Error& error) {
-    refuse(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    refuse(error.what());
+  } catch (const std::exception&) {  // LibTorch's words are of its own sources
+    refuse("it is no archive of LibTorch");
   }
   if (all.size() < 4) refuse("it is no commit");
   for (const torch::Tensor& tensor : all) {

@@ -1,6 +1,7 @@
 #include "actors/report/reporter.hpp"
 
 #include "actors/report/format.hpp"
+#include "runtime/core/count.hpp"
 
 namespace troupe::report {
 namespace {
@@ -89,9 +90,7 @@ void Reporter::on(const Fault& event) {
 }
 
 void Reporter::on(const Resized& event) {
-  line(std::to_string(event.trainers) + (event.trainers == 1 ? " trainer" : " trainers") +
-           (event.why.empty() ? "" : ": " + event.why),
-       kYellow);
+  line(count_of(event.trainers, "trainer") + (event.why.empty() ? "" : ": " + event.why), kYellow);
 }
 
 void Reporter::on(const Evaluating& event) {

@@ -1,17 +1,15 @@
 #include "actors/tune/states.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "actors/train/engine/state_parts.hpp"
-#include "runtime/core/fd.hpp"
+#include "runtime/core/whole_file.hpp"
 #include "runtime/wire/codec.hpp"
 
 namespace troupe::tune {
@@ -27,22 +25,6 @@ struct StateHead {
 constexpr std::size_t kMostHead = std::size_t{1} << 20;
 
 }  // namespace
-
-Result<void> write_whole(const std::string& path, const std::vector<wire::ByteView>& pieces) {
-  const std::string half = path + ".part";
-  UniqueFd file(::open(half.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
-  if (!file) return io_error("cannot write '" + half + "'", errno, "make room on the disk");
-  for (wire::ByteView rest : pieces) {
-    while (!rest.empty()) {
-      const ssize_t wrote = ::write(file.get(), rest.data(), rest.size());
-      if (wrote < 0 && errno == EINTR) continue;
-      if (wrote <= 0) return io_error("cannot write '" + half + "'", errno, "make room on the disk");
-      rest = rest.subspan(static_cast<std::size_t>(wrote));
-    }
-  }
-  if (::rename(half.c_str(), path.c_str()) != 0) return io_error("cannot write '" + path + "'", errno);
-  return {};
-}
 
 std::string SavedStates::path_of(StateNumber number) const {
   return folder_ + "/state-" + std::to_string(number);

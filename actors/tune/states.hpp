@@ -31,7 +31,4 @@ class SavedStates {
   std::map<StateNumber, train::Snapshot> states_;
 };
 
-/// Writes a file whole or not at all.
-Result<void> write_whole(const std::string& path, const std::vector<wire::ByteView>& pieces);
-
 }  // namespace troupe::tune

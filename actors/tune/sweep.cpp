@@ -14,6 +14,8 @@
 #include "actors/tune/states.hpp"
 #include "actors/tune/sweep_plan.hpp"
 #include "actors/tune/table.hpp"
+#include "runtime/core/count.hpp"
+#include "runtime/core/whole_file.hpp"
 
 namespace troupe::tune {
 namespace {
@@ -53,8 +55,8 @@ class Sweep {
   }
 
   SweepOutcome run() {
-    say("sweep " + plan_.name + ": " + std::to_string(plan_.trials * plan_.repeats) + " trials of " +
-        plan_.job + ", " + std::to_string(places_) + " at a time, " + plan_.metric + ", " +
+    say("sweep " + plan_.name + ": " + count_of(plan_.trials * plan_.repeats, "trial") + " of " + plan_.job +
+        ", " + std::to_string(places_) + " at a time, " + plan_.metric + ", " +
         (plan_.own_scheduler ? "a scheduler of its own" : to_text(plan_.scheduler)) + "; records in " +
         records_.path());
     begin();
@@ -135,7 +137,7 @@ class Sweep {
     const SweepStep first = machine_->start();
     if (records_.lines().empty()) return carry_out(first);
     for (std::size_t at = 0; at < records_.lines().size();) at += replay(at);
-    say("resumed after " + std::to_string(records_.lines().size()) + " events");
+    say("resumed after " + count_of(static_cast<std::int64_t>(records_.lines().size()), "event"));
     if (machine_->is_over()) return;
     for (const StartTrial& start : machine_->running()) act(start);
   }

@@ -6,6 +6,7 @@
 
 #include "actors/tune/space.hpp"
 #include "runtime/core/assert.hpp"
+#include "runtime/core/count.hpp"
 
 namespace troupe::tune {
 namespace {
@@ -350,7 +351,7 @@ void SweepMachine::on(const TrialFailed& e, SweepStep& out) {
   }
   out.decision = "fail";
   trial->state = TrialState::kFailed;
-  trial->why = "failed " + std::to_string(trial->failures) + (trial->failures == 1 ? " time" : " times");
+  trial->why = "failed " + count_of(trial->failures, "time");
   out.actions.push_back(TellUser{label(*trial) + " " + trial->why + ", the others go on: " + e.error});
   carry_out(scheduler_->step(Failed{trial->number, false}), out);
   take_out(*trial, out);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "runtime/core/count.hpp"
 #include "runtime/core/escape.hpp"
 
 namespace troupe::tune {
@@ -61,7 +62,7 @@ void check(const DriverSession& session, const SweepPlan& plan) {
   if (plan.target && std::isnan(*plan.target)) refuse("target = nan", "use a number, or leave it out");
   if (plan.first.size() > static_cast<std::size_t>(plan.trials))
     refuse("try_first has " + std::to_string(plan.first.size()) + " configs for " +
-               std::to_string(plan.trials) + " trials",
+               count_of(plan.trials, "trial"),
            "use as many trials or more");
   if (plan.max_concurrent < 0)
     refuse("max_concurrent = " + std::to_string(plan.max_concurrent), "use 0 (what the CPUs allow) or more");

@@ -8,9 +8,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 
+#include "collectives/normal_end.hpp"
 #include "runtime/core/fd.hpp"
+#include "runtime/core/whole_file.hpp"
 
 namespace troupe::collectives::flight {
 namespace {
@@ -56,25 +59,6 @@ Result<void> check_own(const std::string& path) {
                    "chmod 700 it, or set TROUPE_FLIGHT_FOLDER to another folder"};
 }
 
-Result<void> write_whole(const std::string& path, std::string_view bytes) {
-  const std::string temporary = path + "." + std::to_string(::getpid()) + ".tmp";
-  ::unlink(temporary.c_str());  // of a process of that number that died
-  const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  const auto give_up = [&](int why) {
-    ::unlink(temporary.c_str());
-    return io_error("cannot write " + path, why, "make room on the disk");
-  };
-  if (!fd) return give_up(errno);
-  while (!bytes.empty()) {
-    const auto wrote = ::write(fd.get(), bytes.data(), bytes.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return give_up(errno);
-    bytes.remove_prefix(static_cast<std::size_t>(wrote));
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return give_up(errno);
-  return {};
-}
-
 /// NAME-gINCARNATION.COUNTER: what write_dump makes, and what may be removed again.
 bool is_group_folder(const std::string& name) {
   const auto at = name.rfind("-g");
@@ -84,24 +68,47 @@ bool is_group_folder(const std::string& name) {
          digits.find_first_not_of("0123456789.") == std::string::npos;
 }
 
+bool is_dump(const fs::path& file) {
+  return file.filename().string().starts_with("rank-");
+}
+
+/// Whether every dump there says that its group ended as it should have.
+bool ended_normally(const fs::path& group) {
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(group, error)) {
+    if (!is_dump(file.path())) continue;
+    std::ifstream dump(file.path());
+    std::string line;
+    while (std::getline(dump, line) && !line.starts_with("reason ")) {
+    }
+    if (!is_normal_end(line)) return false;
+  }
+  return true;
+}
+
 /// Removes the oldest groups' dumps, and nothing that is no dump. Others may do the same at once.
 void forget_old_groups(const std::string& folder, const std::string& keep) {
   std::error_code error;
-  std::vector<std::pair<fs::file_time_type, fs::path>> groups;
+  using Groups = std::vector<std::pair<fs::file_time_type, fs::path>>;
+  Groups failures, normal_ends;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (name == keep || !is_group_folder(name) || entry.is_symlink(error) || !entry.is_directory(error))
       continue;
-    groups.emplace_back(entry.last_write_time(error), entry.path());
+    Groups& of = ended_normally(entry.path()) ? normal_ends : failures;
+    of.emplace_back(entry.last_write_time(error), entry.path());
   }
-  std::sort(groups.begin(), groups.end());
-  for (std::size_t i = 0; i + kKeptGroups < groups.size() + 1; ++i) {
-    for (const auto& file : fs::directory_iterator(groups[i].second, error)) {
-      const std::string name = file.path().filename().string();
-      if (name.starts_with("rank-")) ::unlink(file.path().c_str());
+  const auto forget = [&](Groups& groups, std::size_t kept) {
+    std::sort(groups.begin(), groups.end());
+    for (std::size_t i = 0; i + kept < groups.size() + 1; ++i) {
+      for (const auto& file : fs::directory_iterator(groups[i].second, error)) {
+        if (is_dump(file.path())) ::unlink(file.path().c_str());
+      }
+      ::rmdir(groups[i].second.c_str());  // fails when something else is in it
     }
-    ::rmdir(groups[i].second.c_str());  // fails when something else is in it
-  }
+  };
+  forget(failures, kKeptGroups);
+  forget(normal_ends, kKeptNormalEnds);
 }
 
 /// Files of dumps in `folder`, without its folders.
@@ -137,7 +144,9 @@ Result<std::string> write_dump(const std::string& folder, const Dump& dump) {
   const std::string path = into + "/rank-" + std::to_string(dump.rank) + std::string(kSuffix);
   static std::mutex one_at_a_time;  // two threads that dump one rank share a temporary file
   const std::lock_guard lock(one_at_a_time);
-  if (auto wrote = write_whole(path, encode(dump)); !wrote) return wrote.error();
+  const std::string temporary = path + "." + std::to_string(::getpid()) + ".tmp";
+  if (auto wrote = write_whole(path, encode(dump), {.temporary = temporary, .mode = 0600}); !wrote)
+    return wrote.error();
   if (fresh) forget_old_groups(folder, group);
   return path;
 }

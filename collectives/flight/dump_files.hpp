@@ -8,8 +8,10 @@
 
 namespace troupe::collectives::flight {
 
-/// Folders of groups that are kept; writing the first dump of another one removes the oldest.
+/// Folders of groups that are kept, of failures and of normal ends (is_normal_end); writing the first dump of
+/// another one removes the oldest.
 constexpr std::size_t kKeptGroups = 20;
+constexpr std::size_t kKeptNormalEnds = 5;
 
 /// $TROUPE_FLIGHT_FOLDER if it is set (empty: no dumps are written), else $XDG_STATE_HOME/troupe/flight, else
 /// ~/.local/state/troupe/flight; empty when none of these is set.

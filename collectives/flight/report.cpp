@@ -2,6 +2,7 @@
 
 #include "collectives/flight/analysis.hpp"
 #include "collectives/flight/rank_dump.hpp"
+#include "runtime/core/count.hpp"
 
 namespace troupe::collectives::flight {
 namespace {
@@ -84,7 +85,7 @@ std::string to_line(const Report& report) {
 
 std::string to_text(const Report& report) {
   std::string text = report.group + " generation " + to_string(report.generation) + ", " +
-                     std::to_string(report.size) + " ranks, " + report.backend + "\n";
+                     count_of(report.size, "rank") + ", " + report.backend + "\n";
   text += "  " + agreement(report) + "\n";
   for (const Finding& finding : report.findings) {
     text += "! " + std::string(kFindingKindNames[static_cast<std::size_t>(finding.kind)]) + ": " +

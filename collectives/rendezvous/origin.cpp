@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "collectives/normal_end.hpp"
 #include "collectives/texts.hpp"
 
 namespace troupe::collectives {
@@ -41,7 +42,7 @@ std::shared_ptr<ProcessGroup> WorldOrigin::new_group(ProcessGroup& parent, const
 
 std::shared_ptr<ProcessGroup> WorldOrigin::rebuild(ProcessGroup& parent) {
   // The others may still be in an operation.
-  parent.abort("rank " + std::to_string(parent.rank()) + " forms the next generation");
+  parent.abort("rank " + std::to_string(parent.rank()) + " " + kFormsNext);
   while (true) {
     if (const int number = world_->wait_for_store(store_, world_->timeout()); number != store_) {
       store_ = number;

@@ -7,6 +7,7 @@
 #include "runtime/client/task.hpp"
 #include "runtime/core/assert.hpp"
 #include "runtime/host/actor_context.hpp"
+#include "runtime/tasks/tasks.hpp"
 
 namespace troupe::detail {
 
@@ -20,16 +21,29 @@ void throw_moved_promise() {
                   "copy a Promise that you use again: copies fill the same Future");
 }
 
+namespace {
+
+/// What the request behind a call waits for, so far as this process knows.
+std::string why_waits(const CallState& call) {
+  if (std::string told = call.waits_for(); !told.empty()) return told;
+  ProcessGate* gate = ProcessGate::current();
+  const auto tasks = gate == nullptr ? nullptr : gate->tasks();
+  return tasks == nullptr ? "" : tasks->why_waits(call);
+}
+
+}  // namespace
+
 void throw_call_timeout(const CallState& call, Duration timeout) {
   std::ostringstream seconds;
   seconds << std::max(0.0, to_seconds(timeout));
-  if (const std::string waits_for = call.waits_for(); !waits_for.empty())
-    throw Timeout(ErrorInfo{ErrorCode::kTimeout, "an actor was not started",
-                            seconds.str() + " s passed, and it still waits: " + waits_for,
-                            "wait longer, ask for less, or add a node"});
+  if (const std::string why = why_waits(call); !why.empty())
+    throw Timeout(ErrorInfo{
+        ErrorCode::kTimeout, "there is no answer yet",
+        seconds.str() + " s passed, and it still waits: " + why,
+        "wait longer, ask for less, or add a node; troupe status shows what is free and what starts"});
   throw Timeout(ErrorInfo{ErrorCode::kTimeout, "a call gave no answer",
                           "within " + seconds.str() + " s none came",
-                          "raise the timeout, or look at what the actor does"});
+                          "raise the timeout, or look at what the actor or task does"});
 }
 
 ErrorInfo dropped_promise() {
@@ -123,6 +137,18 @@ class SomeOf : public std::enable_shared_from_this<SomeOf> {
   std::atomic<std::size_t> ready_{0};
 };
 
+constexpr Duration kStep = std::chrono::seconds(1);
+
+/// A timer cannot be taken back, so a long time is many short ones: what was answered leaves none for long.
+void end_after(ProcessGate& gate, const std::weak_ptr<SomeOf>& some, Duration left) {
+  gate.later(std::min(left, kStep), [&gate, some, left] {
+    const auto self = some.lock();
+    if (self == nullptr) return;
+    if (left > kStep) return end_after(gate, some, left - kStep);
+    self->resolve_with_ready();
+  });
+}
+
 std::shared_ptr<SomeOf> watch_some(SomeOf::States states, std::size_t count,
                                    const std::shared_ptr<CallState>& result,
                                    const std::function<void(SomeOf&, std::size_t)>& done) {
@@ -161,9 +187,7 @@ std::shared_ptr<CallState> some_of(std::vector<std::shared_ptr<CallState>> state
   ProcessGate* gate = ProcessGate::current();
   if (gate == nullptr)
     throw BadConfig("cannot wait with a timeout", "this process belongs to no cluster", "call init() first");
-  gate->later(timeout, [weak = std::weak_ptr(some)] {
-    if (const auto self = weak.lock()) self->resolve_with_ready();
-  });
+  end_after(*gate, some, timeout);
   return result;
 }
 

@@ -27,6 +27,16 @@ cluster::GroupStatus answer_of(const std::shared_ptr<CallState>& asked) {
   return Future<wire::GroupAnswer>(asked).get(kHeadAnswers).status;
 }
 
+/// Its name, if it has one and the head can be asked.
+std::string name_of(const PlacementGroup& group, ProcessGate* process, bool head_answers) {
+  if (!head_answers) return to_string(group.id());
+  const auto asked = ask(process, cluster::GroupVerb::kShow, group.id());
+  if (!asked->wait(kHeadAnswers) || !asked->outcome().ok()) return to_string(group.id());
+  const auto answer = wire::decode<wire::GroupAnswer>(*asked->outcome());
+  const std::string name = answer ? answer->status.record.spec.name : std::string();
+  return name.empty() ? to_string(group.id()) : name;
+}
+
 /// In 1/10000. Throws BadConfig.
 std::int64_t counted(double number, std::size_t bundle, const char* what, double most, bool whole_above_1) {
   const auto e4 = std::llround(number * cluster::kCpu);
@@ -58,7 +68,8 @@ void PlacementGroup::wait(Duration timeout) const {
   }
   const std::string why = asked->waits_for();
   asked->cancel(detail::not_wanted());
-  throw Timeout({ErrorCode::kTimeout, "placement group " + to_string(id_) + " is not ready",
+  throw Timeout({ErrorCode::kTimeout,
+                 "placement group " + name_of(*this, process_, !why.empty()) + " is not ready",
                  why.empty() ? "the head did not answer" : why,
                  "free or add what it asks for, wait again, or remove() it"});
 }

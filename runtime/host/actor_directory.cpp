@@ -44,7 +44,18 @@ ActorDirectory::Entry& ActorDirectory::entry_of(ActorId actor, After& after) {
   return at->second;
 }
 
+/// What a call waits for that is not sent: told by a Timeout.
+void ActorDirectory::say_why(const Entry& entry, const Call& call) {
+  if (call->state == nullptr || !entry.known) return;
+  call->state->set_waits_for(entry.is_reachable() ? std::string()
+                             : entry.gone
+                                 ? "its actor's process is gone, and the head has not said what follows"
+                             : entry.paused ? "the link to its actor's node is full or broke"
+                                            : "its actor is started again: " + entry.at.reason);
+}
+
 void ActorDirectory::wait(Entry& entry, Call call) {
+  say_why(entry, call);
   entry.waiting_bytes += call->args.bytes.size();
   const auto behind = std::upper_bound(entry.waiting.begin(), entry.waiting.end(), call,
                                        [](const Call& a, const Call& b) { return a->order < b->order; });
@@ -139,7 +150,7 @@ void ActorDirectory::told(const cluster::ActorPlace& place) {
     } else {
       const bool died_since = entry.known && place.incarnation > entry.at.incarnation;
       const bool stays = entry.known && lives && entry.at.life == ActorLife::kLives && !died_since;
-      const auto before = std::exchange(entry.at, place);
+      entry.at = place;
       entry.known = true;
       if (!stays) {
         entry.gone = false;
@@ -149,6 +160,7 @@ void ActorDirectory::told(const cluster::ActorPlace& place) {
         const auto sent = floor_.take_sent(place.actor, lives ? place.process : ProcessAddress{});
         lost.insert(lost.end(), sent.begin(), sent.end());
         decide(entry, lost, between_lives(why), after);
+        for (const Call& call : entry.waiting) say_why(entry, call);
         if (died_since) {
           for (const auto& callback : entry.monitors)
             after.push_back([this, callback, death = Death{why, true}] { floor_.notify(callback, death); });
@@ -206,9 +218,9 @@ void ActorDirectory::answered(const Call& call, ProcessAddress at, const ErrorIn
         found->second.at.max_task_retries != 0) {
       Entry& entry = found->second;
       --call->sent;
+      const bool first = !std::exchange(entry.paused, true);
       wait(entry, call);
-      if (!std::exchange(entry.paused, true))
-        after.push_back([this, actor = call->actor] { floor_.resume_later(actor); });
+      if (first) after.push_back([this, actor = call->actor] { floor_.resume_later(actor); });
     } else {
       resolve(call, error, after);
     }
@@ -222,6 +234,7 @@ void ActorDirectory::resume(ActorId actor) {
     const auto found = entries_.find(actor);
     if (found == entries_.end()) return;
     found->second.paused = false;
+    for (const Call& call : found->second.waiting) say_why(found->second, call);
   }
   flush(actor);
 }

@@ -80,6 +80,7 @@ class ActorDirectory {
 
   Entry& entry_of(ActorId actor, After& after);
   void wait(Entry& entry, Call call);
+  static void say_why(const Entry& entry, const Call& call);
   void resolve(const Call& call, ErrorInfo error, After& after);
   /// A life ended with them: sent again, or failed with `why`.
   void decide(Entry& entry, const std::vector<Call>& calls, const ErrorInfo& why, After& after);

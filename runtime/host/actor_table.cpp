@@ -1,8 +1,21 @@
 #include "runtime/host/actor_table.hpp"
 
+#include <unistd.h>
+
 #include <thread>
+#include <utility>
+
+#include "runtime/core/log.hpp"
+#include "runtime/host/process_gate.hpp"
 
 namespace troupe {
+namespace {
+
+/// A constructor that runs at three looks is told: after 10 to 15 s.
+constexpr Duration kLook = std::chrono::seconds(5);
+constexpr int kLooks = 3;
+
+}  // namespace
 
 void ActorTable::start(ActorStart start, OnActorReady on_ready, OnActorEnd on_end,
                        caf::execution_unit* unit) {
@@ -16,17 +29,53 @@ void ActorTable::start(ActorStart start, OnActorReady on_ready, OnActorEnd on_en
     return on_ready(ErrorInfo{ErrorCode::kRefused, "cannot construct an actor", "its id was used before",
                               "spawn it anew"});
   }
+  const auto* constructor = Registry::instance().constructor(start.constructor);
+  std::string class_name = constructor == nullptr ? "an unknown class" : constructor->name;
+  const auto constructed = [this, id, on_ready = std::move(on_ready)](Result<void> result) {
+    {
+      const std::lock_guard lock(mutex_);
+      constructing_.erase(id);
+    }
+    on_ready(std::move(result));
+  };
   const auto handle =
-      host_actor(system_, home_, std::move(start), threads_, std::move(on_ready),
+      host_actor(system_, home_, std::move(start), threads_, constructed,
                  [this, on_end = std::move(on_end)](const ActorAddress& actor, const std::string& reason) {
                    ended(actor, reason);
                    if (on_end) on_end(actor, reason);
                  });
+  bool first = false;
   {
     const std::lock_guard lock(mutex_);
     living_.emplace(id, handle);
+    constructing_[id].class_name = std::move(class_name);
+    first = !std::exchange(looks_, true);
   }
+  if (first) look_again();
   enqueue(handle, caf::make_message(StartMessage{}), unit);
+}
+
+void ActorTable::look_again() {
+  home_.gate().later(kLook, [this] { look(); });
+}
+
+/// Says which constructors do not come to their end.
+void ActorTable::look() {
+  std::vector<std::string> slow;
+  bool again = false;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [id, one] : constructing_) {
+      if (++one.looks == kLooks)
+        slow.push_back("the constructor of " + one.class_name + " (actor " + to_string(id) + ") runs for " +
+                       std::to_string((kLooks - 1) * kLook / std::chrono::seconds(1)) +
+                       " s or more, and whoever spawned it waits: look at process " +
+                       std::to_string(::getpid()));
+    }
+    again = looks_ = !constructing_.empty();
+  }
+  for (const std::string& line : slow) log(LogLevel::kWarning, line);
+  if (again) look_again();
 }
 
 void ActorTable::deliver(ActorId id, std::shared_ptr<IncomingCall> call, caf::execution_unit* unit) {

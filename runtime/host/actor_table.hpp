@@ -1,6 +1,7 @@
 /// The actors of a process: who lives here, who has ended and why, and who wants to hear of an end.
 #pragma once
 
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -38,6 +39,8 @@ class ActorTable {
  private:
   void ended(const ActorAddress& actor, const std::string& reason);
   std::string why_not_here(ActorId actor) const;
+  void look_again();
+  void look();
 
   caf::actor_system& system_;
   ActorHome& home_;
@@ -46,6 +49,12 @@ class ActorTable {
   std::unordered_map<ActorId, caf::strong_actor_ptr> living_;
   std::unordered_map<ActorId, std::vector<Responder>> monitors_;
   BoundedMemory<ActorId, std::string> ended_;
+  struct Constructing {
+    std::string class_name;
+    int looks = 0;
+  };
+  std::map<ActorId, Constructing> constructing_;
+  bool looks_ = false;  ///< look() will be called
 };
 
 }  // namespace troupe

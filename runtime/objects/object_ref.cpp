@@ -1,6 +1,7 @@
 #include "runtime/objects/object_ref.hpp"
 
-#include "runtime/client/future.hpp"
+#include "runtime/core/error.hpp"
+#include "runtime/host/actor_context.hpp"
 #include "runtime/objects/objects.hpp"
 
 namespace troupe::detail {
@@ -19,8 +20,14 @@ std::shared_ptr<objects::Objects> checked(std::shared_ptr<objects::Objects> obje
 objects::BytesPtr get_object(const objects::HandlePtr& handle, Duration timeout) {
   const auto fetch = checked(handle->objects())->fetch(handle->name());
   if (!fetch->done.ready()) {
-    check_may_block("ObjectRef::get",
-                    "take it as a parameter of the value's type, or spawn the actor with .isolated = true");
+    if (const ActorContext* actor = current_actor(); actor != nullptr && !actor->may_block()) {
+      throw BadConfig(
+          "an object is not here yet",
+          "it was asked for now, and a light actor may not wait for it: it shares its thread with "
+          "thousands of others",
+          "take it as a parameter of the value's type, which is there when the method begins, or "
+          "get() it in a later call, or spawn the actor with .isolated = true");
+    }
     if (!fetch->done.wait(timeout)) {
       throw Timeout({ErrorCode::kTimeout, "an object did not come",
                      "within " + std::to_string(to_seconds(timeout)) + " s", "raise the timeout"});

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/core/count.hpp"
+
 namespace troupe::tasks {
 namespace {
 
@@ -10,10 +12,10 @@ namespace {
 constexpr std::size_t kManyAWorker = 2;
 
 ErrorInfo task_lost(std::uint32_t attempts, const ErrorInfo& why) {
-  return {ErrorCode::kActorDied, "a task did not come to its end",
-          "its worker was lost, " + std::to_string(attempts) + (attempts == 1 ? " time: " : " times: ") +
-              (why.why.empty() ? why.what : why.why),
-          "see what its workers printed last; TaskOptions::max_retries says how often it is tried again"};
+  return {
+      ErrorCode::kActorDied, "a task did not come to its end",
+      "its worker was lost, " + count_of(attempts, "time") + ": " + (why.why.empty() ? why.what : why.why),
+      "see what its workers printed last; TaskOptions::max_retries says how often it is tried again"};
 }
 
 }  // namespace
@@ -95,7 +97,7 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
     while (group.queue.size() >= least) {
       const TaskNumber number = *group.queue.begin();
       Task& task = tasks_.at(number);
-      if (load > 0 && !is_short(task)) break;
+      if (load > 0 && !is_short(task.what.function)) break;
       const LeaseNumber to = with_place(group, load);
       if (to == 0) break;
       Lease& lease = leases_.at(to);
@@ -103,8 +105,9 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
       task.lease = to;
       ++task.attempt;
       if (lease.tasks.empty()) lease.begun = now;
+      unplace(to, lease, group);
       lease.tasks.push_back(number);
-      place(to, lease, group, load);
+      place(to, lease, group);
       out.push_back(Push{to, number, task.attempt});
     }
   }
@@ -119,23 +122,32 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
   }
 }
 
-bool LeasePool::is_short(const Task& task) const {
-  const auto mean = means_.find(task.what.function);
+bool LeasePool::is_short(std::uint64_t function) const {
+  const auto mean = means_.find(function);
   return mean != means_.end() && mean->second < limits_.short_task;
 }
 
 /// A worker with `load` tasks that takes one more: not behind one that may take long. 0: there is none.
 LeaseNumber LeasePool::with_place(const Class& group, std::size_t load) const {
-  const auto takes_more = [&](LeaseNumber number) {
-    return load == 0 || is_short(tasks_.at(leases_.at(number).tasks.front()));
-  };
-  const auto found = std::find_if(group.up[load].begin(), group.up[load].end(), takes_more);
-  return found == group.up[load].end() ? 0 : *found;
+  if (load == 0) return group.up[0].empty() ? 0 : *group.up[0].begin();
+  LeaseNumber first = 0;
+  for (const auto& [function, leases] : group.with_one) {
+    if (is_short(function) && (first == 0 || *leases.begin() < first)) first = *leases.begin();
+  }
+  return first;
 }
 
-void LeasePool::place(LeaseNumber number, Lease& lease, Class& group, std::size_t before) {
-  group.up[before].erase(number);
+void LeasePool::place(LeaseNumber number, const Lease& lease, Class& group) {
   group.up[lease.tasks.size()].insert(number);
+  if (lease.tasks.size() == 1) group.with_one[tasks_.at(lease.tasks.front()).what.function].insert(number);
+}
+
+void LeasePool::unplace(LeaseNumber number, const Lease& lease, Class& group) {
+  group.up[lease.tasks.size()].erase(number);
+  if (lease.tasks.size() != 1) return;
+  const auto of = group.with_one.find(tasks_.at(lease.tasks.front()).what.function);
+  of->second.erase(number);
+  if (of->second.empty()) group.with_one.erase(of);
 }
 
 void LeasePool::granted(LeaseNumber number, Instant now, Actions& out) {
@@ -149,7 +161,7 @@ void LeasePool::granted(LeaseNumber number, Instant now, Actions& out) {
   group.failed_asks = 0;
   at->second.up = true;
   at->second.idle_since = now;
-  group.up[0].insert(number);
+  place(number, at->second, group);
   fill(at->second.demand, now, out);
   if (at->second.tasks.empty()) wake(now + limits_.idle, out);
 }
@@ -163,8 +175,10 @@ void LeasePool::refused(LeaseNumber number, const ErrorInfo& why, Instant now, A
   leases_.erase(at);
   const bool none_up =
       std::all_of(group.up.begin(), group.up.end(), [](const auto& leases) { return leases.empty(); });
-  // What no node can ever hold is refused at once; another refusal may be one node's bad day.
-  if (++group.failed_asks >= limits_.failed_asks || why.code == ErrorCode::kRefused) {
+  // What no node can ever hold is refused at once, and what hangs would hang again; another refusal may be
+  // one node's bad day.
+  const bool is_for_good = why.code == ErrorCode::kRefused || why.code == ErrorCode::kTimeout;
+  if (++group.failed_asks >= limits_.failed_asks || is_for_good) {
     if (!none_up) return;  // the workers that there are go on
     for (const TaskNumber task : std::set<TaskNumber>(group.queue)) {
       dequeue(task, tasks_.at(task));
@@ -187,9 +201,9 @@ bool LeasePool::ended(TaskNumber number, std::uint32_t attempt, Instant now, Act
   const auto [mean, is_first] = means_.try_emplace(at->second.what.function, took);
   if (!is_first) mean->second = (mean->second * 7 + took) / 8;
   lease.begun = now;
-  const std::size_t before = lease.tasks.size();
+  unplace(on, lease, group);
   std::erase(lease.tasks, number);
-  place(on, lease, group, before);
+  place(on, lease, group);
   cancelled_.erase(number);
   tasks_.erase(at);
   if (lease.tasks.empty()) lease.idle_since = now;
@@ -227,7 +241,7 @@ void LeasePool::end_lease(Leases::iterator at, const ErrorInfo& why, Instant now
   Class& group = classes_[lease.demand];
   const std::string reason = why.why.empty() ? why.what : why.why;
   if (lease.up) {
-    group.up[lease.tasks.size()].erase(number);
+    unplace(number, lease, group);
     out.push_back(ReturnLease{number, reason});
   } else {
     group.asked.erase(number);
@@ -281,6 +295,21 @@ void LeasePool::tick(Instant now, Actions& out) {
     return group.queue.empty() && group.asked.empty() &&
            std::all_of(group.up.begin(), group.up.end(), [](const auto& leases) { return leases.empty(); });
   });
+}
+
+LeasePool::Waiting LeasePool::waiting(TaskNumber number) const {
+  Waiting waiting;
+  const Task& task = tasks_.at(number);
+  const Class& group = classes_.at(task.what.demand);
+  for (const auto& leases : group.up) waiting.workers += leases.size();
+  waiting.asked.assign(group.asked.begin(), group.asked.end());
+  waiting.runs_on = task.lease;
+  const auto before = [&](const auto& tasks) {
+    return static_cast<std::size_t>(
+        std::distance(tasks.begin(), std::find(tasks.begin(), tasks.end(), number)));
+  };
+  waiting.before = task.lease != 0 ? before(leases_.at(task.lease).tasks) : before(group.queue);
+  return waiting;
 }
 
 void LeasePool::close(const ErrorInfo& why, Actions& out) {

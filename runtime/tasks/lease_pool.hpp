@@ -127,6 +127,16 @@ class LeasePool {
   /// All ends.
   void close(const ErrorInfo& why, Actions& out);
 
+  /// Why a task has no answer yet.
+  struct Waiting {
+    LeaseNumber runs_on = 0;         ///< has it; 0: it waits for one
+    std::size_t before = 0;          ///< tasks before it: there, or of those that wait with its demand
+    std::size_t workers = 0;         ///< that are up with its demand
+    std::vector<LeaseNumber> asked;  ///< with its demand
+  };
+  /// REQUIRES: the task has not ended. O(tasks before it).
+  Waiting waiting(TaskNumber task) const;
+
   std::size_t queued() const { return queued_; }
   std::size_t tasks() const { return tasks_.size(); }
   std::size_t leases() const { return leases_.size(); }
@@ -149,7 +159,8 @@ class LeasePool {
   struct Class {
     std::set<TaskNumber> queue;
     std::set<LeaseNumber> asked;
-    std::array<std::set<LeaseNumber>, kPlaces + 1> up;  ///< by how many tasks they have
+    std::array<std::set<LeaseNumber>, kPlaces + 1> up;        ///< by how many tasks they have
+    std::map<std::uint64_t, std::set<LeaseNumber>> with_one;  ///< of up[1], by the function of that task
     int failed_asks = 0;
     Instant empty_since{};
   };
@@ -159,9 +170,11 @@ class LeasePool {
   void dequeue(TaskNumber number, Task& task);
   /// Gives what waits to workers with a place, and asks for more of them.
   void fill(const Demand& demand, Instant now, Actions& out);
-  bool is_short(const Task& task) const;
+  bool is_short(std::uint64_t function) const;
   LeaseNumber with_place(const Class& group, std::size_t load) const;
-  void place(LeaseNumber number, Lease& lease, Class& group, std::size_t before);
+  /// Into the class's sets and out of them, around every change of the lease's tasks.
+  void place(LeaseNumber number, const Lease& lease, Class& group);
+  void unplace(LeaseNumber number, const Lease& lease, Class& group);
   void again(TaskNumber number, bool had_begun, const ErrorInfo& why, Actions& out);
   void emptied(Class& group, Instant now, Actions& out);
   void end_lease(Leases::iterator at, const ErrorInfo& why, Instant now, Actions& out);

@@ -1,6 +1,9 @@
 #include "runtime/tasks/tasks.hpp"
 
+#include <algorithm>
+
 #include "runtime/client/session.hpp"
+#include "runtime/core/count.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/objects.hpp"
 #include "runtime/wire/messages.hpp"
@@ -18,6 +21,22 @@ constexpr std::size_t kMostNotWanted = 64;
 bool is_lost(const Outcome& outcome) {
   if (outcome.ok() || !outcome.error().origin.empty()) return false;
   return outcome.error().code == ErrorCode::kActorDied || outcome.error().code == ErrorCode::kUnavailable;
+}
+
+std::string in_words(const LeasePool::Waiting& task, const std::vector<std::shared_ptr<CallState>>& asked) {
+  if (task.runs_on != 0) return "its worker has " + count_of(task.before, "other task") + " before it";
+  std::string text;
+  for (const auto& ask : asked) {
+    if (text.empty()) text = ask->waits_for();
+  }
+  if (!text.empty()) {
+    text = "for a worker: " + text;
+  } else if (!asked.empty()) {
+    text = "for a worker, which starts";
+  } else {
+    text = "for one of " + count_of(task.workers, "worker");
+  }
+  return task.before == 0 ? text : text + "; " + count_of(task.before, "task") + " before it";
 }
 
 }  // namespace
@@ -204,7 +223,7 @@ void Tasks::act(const LeasePool::AskLease& ask) {
   spawn.constructor = RunnerEntry::kId;
   spawn.args =
       detail::encode_constructor(wire::kUnbounded, RunnerEntry::kClass, gate_.address(), ask.demand).bytes;
-  spawn.type = RunnerEntry::kClass;
+  spawn.type = "worker of tasks";
   spawn.label = "task";
   spawn.cpu_e4 = ask.demand.cpu_e4;
   spawn.gpu_e4 = ask.demand.gpu_e4;
@@ -380,6 +399,24 @@ void Tasks::close(const std::string& reason) {
 Tasks::Counts Tasks::counts() const {
   const std::lock_guard lock(mutex_);
   return {pool_.tasks(), pool_.queued(), pool_.leases()};
+}
+
+std::string Tasks::why_waits(const CallState& answer) const {
+  LeasePool::Waiting waiting;
+  std::vector<std::shared_ptr<CallState>> asked;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto task = std::find_if(pending_.begin(), pending_.end(),
+                                   [&](const auto& one) { return one.second.answer.get() == &answer; });
+    if (task == pending_.end()) return "";
+    waiting = pool_.waiting(task->first);
+    if (waiting.runs_on != 0 && waiting.before == 0) return "";
+    for (const LeaseNumber lease : waiting.asked) {
+      const auto worker = workers_.find(lease);
+      if (worker != workers_.end() && worker->second.ask != nullptr) asked.push_back(worker->second.ask);
+    }
+  }
+  return in_words(waiting, asked);
 }
 
 }  // namespace troupe::tasks

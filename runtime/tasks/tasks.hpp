@@ -68,6 +68,8 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
     std::size_t leases = 0;
   };
   Counts counts() const;
+  /// What the task waits for whose answer that is; empty: it runs, or is no task of this process. O(tasks).
+  std::string why_waits(const CallState& answer) const;
 
  private:
   class Frame;

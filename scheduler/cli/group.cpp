@@ -25,13 +25,6 @@ const char* state_name(cluster::GroupState state) {
   return "?";
 }
 
-std::string node_name(const wire::StatusAnswer& all, NodeId id) {
-  for (const auto& node : all.nodes) {
-    if (node.node.id == id) return node.node.name;
-  }
-  return to_string(id);
-}
-
 /// Of its bundles, each once.
 std::string nodes_of(const wire::StatusAnswer& all, const GroupRecord& group) {
   std::string names;

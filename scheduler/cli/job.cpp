@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/core/count.hpp"
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
@@ -271,7 +272,9 @@ int explain(const JobWords& words, const JobReport& report) {
     std::printf("  %-16s %s\n", escape_name(node.name).c_str(),
                 lacks.empty() ? "has the room" : lacks.c_str());
   }
-  if (report.more_nodes > 0) std::printf("  and %d nodes that lack no less\n", report.more_nodes);
+  if (report.more_nodes > 0)
+    std::printf("  and %s that lack%s no less\n", count_of(report.more_nodes, "node").c_str(),
+                report.more_nodes == 1 ? "s" : "");
   return 0;
 }
 
@@ -345,8 +348,10 @@ Commands add_commands(CLI::App& app, JobWords& words) {
   of_one(all.logs);
   all.logs->add_flag("--follow,-f", words.reading.follow,
                      "Go on until the job has ended, and say how it did");
-  all.logs->add_option("--tail", words.reading.tail, "The last lines alone")
+  all.logs->add_option("--tail", words.reading.tail, "The last lines alone, of the latest attempt")
       ->check(whole_number(0, 1'000'000));
+  all.logs->add_option("--attempt", words.reading.attempt, "That one alone, from 1 on [default: all]")
+      ->check(whole_number(1, 1'000'000));
   all.stop = add("stop", "End a job: SIGTERM to its process group, SIGKILL after 10 s");
   of_one(all.stop);
   all.wait = add("wait", "Wait until a job has ended, and exit with its code");

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "runtime/core/count.hpp"
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
 #include "runtime/core/ids.hpp"
@@ -435,8 +436,7 @@ int RunCommand::run() {
   if (has_cluster) return launch::run_on_cluster(config, std::move(spec), cluster);
   launch::check_command(spec.command, spec.folder).value();
   if (processes > cores())
-    warn(std::to_string(processes) + " ranks share the " + std::to_string(cores()) +
-         " cores of this machine");
+    warn(std::to_string(processes) + " ranks share the " + count_of(cores(), "core") + " of this machine");
   return run_here(config, spec, master, processes);
 }
 

@@ -63,6 +63,13 @@ std::string job_name(const wire::StatusAnswer& all, JobId id) {
   return to_string(id);
 }
 
+std::string node_name(const wire::StatusAnswer& all, NodeId id) {
+  for (const auto& node : all.nodes) {
+    if (node.node.id == id) return node.node.name;
+  }
+  return id ? to_string(id) : "-";
+}
+
 namespace {
 
 void print(const wire::StatusAnswer& all) {
@@ -85,9 +92,11 @@ void print(const wire::StatusAnswer& all) {
                 job.ended ? "ended" : "running");
   std::printf("\n%-18s %-18s %-18s %-18s %s\n", "actor", "class", "job", "node", "state");
   for (const auto& [actor, reason] : all.actors) {
-    std::printf("%-18s %-18s %-18s %-18s %s\n", to_string(actor.actor).c_str(),
+    const bool settled = actor.state == cluster::ActorState::kAlive;
+    std::printf("%-18s %-18s %-18s %-18s %s%s%s\n", to_string(actor.actor).c_str(),
                 escape_name(actor.spec.type).c_str(), escape_name(job_name(all, actor.spec.job)).c_str(),
-                to_string(actor.node).c_str(), state_name(actor.state));
+                escape_name(node_name(all, actor.node)).c_str(), state_name(actor.state), settled ? "" : ": ",
+                settled ? "" : escape_name(reason).c_str());
   }
   if (!all.groups.empty()) {
     std::printf("\n");

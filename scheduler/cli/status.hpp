@@ -12,6 +12,7 @@ namespace troupe::cli {
 const char* state_name(cluster::ActorState state);
 /// Its id where it is not among them.
 std::string job_name(const wire::StatusAnswer& all, JobId id);
+std::string node_name(const wire::StatusAnswer& all, NodeId id);
 /// Asks the head; an empty address: the one that the folder remembers. Throws Error.
 wire::StatusAnswer ask_status(const std::string& folder, const std::string& address);
 /// Placement groups: a table, and what troupe group list -o json prints.

@@ -104,28 +104,44 @@ bool SweepRecords::is_better(const TrialRecord& a, const TrialRecord& b) const {
   return is_better_value(a.value, b.value, more_is_better);
 }
 
-std::optional<int> SweepRecords::best_config() const {
-  std::map<int, std::vector<double>> configs;
-  for (const TrialRecord& trial : trials) {
-    if (ended_well(trial)) configs[trial.number / repeats].push_back(*trial.value);
+bool SweepRecords::is_better(const RepeatsRecord& a, const RepeatsRecord& b) const {
+  if (a.trials == 0 || b.trials == 0) return a.trials > b.trials && b.trials == 0;
+  return is_better_value(a.mean, b.mean, more_is_better);
+}
+
+std::vector<RepeatsRecord> SweepRecords::repeated() const {
+  std::vector<RepeatsRecord> all;
+  if (repeats == 1) return all;
+  for (std::size_t at = 0; at < trials.size();) {
+    RepeatsRecord one{trials[at].number / repeats * repeats, trials[at].config};
+    std::vector<double> values;
+    for (; at < trials.size() && trials[at].number < one.first + repeats; ++at) {
+      if (ended_well(trials[at])) values.push_back(*trials[at].value);
+    }
+    one.trials = static_cast<int>(values.size());  // summed up as the sweep does
+    for (const double value : values) one.mean += value / static_cast<double>(values.size());
+    double squares = 0;
+    for (const double value : values) squares += (value - one.mean) * (value - one.mean);
+    if (one.trials > 1) one.deviation = std::sqrt(squares / (one.trials - 1));
+    all.push_back(std::move(one));
   }
-  std::optional<int> best;
-  std::optional<double> best_mean;
-  for (const auto& [number, values] : configs) {
-    double mean = 0;  // as the sweep adds it up
-    for (const double value : values) mean += value / static_cast<double>(values.size());
-    if (best && !is_better_value(mean, best_mean, more_is_better)) continue;
-    best = number;
-    best_mean = mean;
+  return all;
+}
+
+std::optional<RepeatsRecord> SweepRecords::best_repeated() const {
+  std::optional<RepeatsRecord> best;
+  for (RepeatsRecord& one : repeated()) {
+    if (one.trials == 0 || (best && !is_better(one, *best))) continue;
+    best = std::move(one);
   }
   return best;
 }
 
 const TrialRecord* SweepRecords::best() const {
-  const auto config = repeats > 1 ? best_config() : std::nullopt;
+  const auto config = best_repeated();
   const TrialRecord* best = nullptr;
   for (const TrialRecord& trial : trials) {
-    if (!ended_well(trial) || (config && trial.number / repeats != *config)) continue;
+    if (!ended_well(trial) || (config && trial.number / repeats * repeats != config->first)) continue;
     if (best == nullptr || is_better(trial, *best)) best = &trial;
   }
   return best;

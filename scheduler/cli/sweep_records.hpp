@@ -36,6 +36,15 @@ struct TrialRecord {
   bool has_ended() const { return state == "finished" || state == "stopped" || state == "failed"; }
 };
 
+/// The trials of one config, in a sweep that repeats each.
+struct RepeatsRecord {
+  int first = 0;  ///< trial
+  nlohmann::ordered_json config;
+  int trials = 0;        ///< that ended with a value
+  double mean = 0;       ///< of their values; meaningful with trials
+  double deviation = 0;  ///< of a sample; 0 of one trial
+};
+
 struct SweepRecords {
   std::string name;
   std::string path;
@@ -51,13 +60,15 @@ struct SweepRecords {
   /// Of those that finished or were stopped; the first of equals. With repeats of those whose config has the
   /// best mean. Null: none.
   const TrialRecord* best() const;
+  /// One for each config that has reported, in their order; none where nothing is repeated.
+  std::vector<RepeatsRecord> repeated() const;
+  /// The one with the best mean; none: nothing is repeated, or none has a value.
+  std::optional<RepeatsRecord> best_repeated() const;
   bool is_better(const TrialRecord& a, const TrialRecord& b) const;
+  bool is_better(const RepeatsRecord& a, const RepeatsRecord& b) const;
   int ended() const;
   /// "running", "done" or "interrupted".
   std::string state() const;
-
- private:
-  std::optional<int> best_config() const;
 };
 
 /// Total. Errors: kRefused where there is no such sweep; kCorrupt, with the line; kIo. A last line that is

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "runtime/core/count.hpp"
 #include "runtime/core/escape.hpp"
 #include "runtime/core/fd.hpp"
 #include "scheduler/cli/commands.hpp"
@@ -104,21 +105,50 @@ Json as_json(const TrialRecord& trial) {
           {"clones", clones},
           {"state_hash", trial.state_hash}};
 }
+
+Json as_json(const RepeatsRecord& config) {
+  const bool has_value = config.trials > 0;
+  return {{"config", config.config},
+          {"first_trial", config.first},
+          {"trials", config.trials},
+          {"mean", has_value ? number_or_null(config.mean) : Json()},
+          {"deviation", has_value ? number_or_null(config.deviation) : Json()}};
+}
+
+/// "96.10 % with a deviation of 0.42 % over 3 trials".
+std::string mean_text(const SweepRecords& sweep, const RepeatsRecord& config) {
+  if (config.trials == 0) return "no result";
+  return value_text(sweep, config.mean) + " with a deviation of " + value_text(sweep, config.deviation) +
+         " over " + count_of(config.trials, "trial");
+}
 }  // namespace
 
 Json as_json(const SweepRecords& sweep) {
   const TrialRecord* best = sweep.best();
-  return {{"name", sweep.name},
-          {"state", sweep.state()},
-          {"pid", sweep.pid == 0 ? Json() : Json(sweep.pid)},
-          {"metric", sweep.metric},
-          {"mode", sweep.more_is_better ? "max" : "min"},
-          {"trials", sweep.wanted},
-          {"ended", sweep.ended()},
-          {"best", best == nullptr ? Json() : as_json(*best)}};
+  Json json{{"name", sweep.name},
+            {"state", sweep.state()},
+            {"pid", sweep.pid == 0 ? Json() : Json(sweep.pid)},
+            {"metric", sweep.metric},
+            {"mode", sweep.more_is_better ? "max" : "min"},
+            {"trials", sweep.wanted},
+            {"ended", sweep.ended()},
+            {"best", best == nullptr ? Json() : as_json(*best)}};
+  if (sweep.repeats == 1) return json;
+  const auto config = sweep.best_repeated();
+  json["repeats"] = sweep.repeats;
+  json["best_config"] = config ? as_json(*config) : Json();
+  return json;
 }
 
 namespace {
+
+/// What the best came to: a mean where configs are repeated.
+std::string best_text(const SweepRecords& sweep) {
+  if (const auto config = sweep.best_repeated())
+    return escape_name(sweep.metric) + " " + mean_text(sweep, *config);
+  const TrialRecord* best = sweep.best();
+  return best == nullptr ? "-" : escape_name(sweep.metric) + " " + value_text(sweep, best->value);
+}
 
 int list(const TuneWords& words) {
   Json all = Json::array();
@@ -135,12 +165,9 @@ int list(const TuneWords& words) {
     }
     if (words.output == "json") all.push_back(as_json(*sweep));
     if (words.output == "json") continue;
-    const TrialRecord* best = sweep->best();
     const std::string trials = std::to_string(sweep->ended()) + "/" + std::to_string(sweep->wanted);
-    std::printf(
-        "%-28s %-12s %11s %-20s %s\n", escape_name(name).c_str(), sweep->state().c_str(), trials.c_str(),
-        time_text(sweep->changed_ms).c_str(),
-        best == nullptr ? "-" : (escape_name(sweep->metric) + " " + value_text(*sweep, best->value)).c_str());
+    std::printf("%-28s %-12s %11s %-20s %s\n", escape_name(name).c_str(), sweep->state().c_str(),
+                trials.c_str(), time_text(sweep->changed_ms).c_str(), best_text(*sweep).c_str());
   }
   if (words.output == "json") std::printf("%s\n", dump(all, 2).c_str());
   if (names.empty() && words.output == "table")
@@ -214,6 +241,7 @@ int show(const TuneWords& words) {
     Json json = as_json(sweep);
     json["all"] = Json::array();
     for (const TrialRecord& trial : trials) json["all"].push_back(as_json(trial));
+    for (const RepeatsRecord& config : sweep.repeated()) json["configs"].push_back(as_json(config));
     std::printf("%s\n", dump(json, 2).c_str());
     return 0;
   }
@@ -225,6 +253,12 @@ int show(const TuneWords& words) {
               sweep.wanted);
   std::printf("%6s  %6s  %12s  %-9s  %s\n", "trial", "epoch", "value", "state", "fields");
   for (const TrialRecord& trial : trials) print_trial(sweep, trial);
+  auto configs = sweep.repeated();
+  std::stable_sort(configs.begin(), configs.end(),
+                   [&](const auto& a, const auto& b) { return sweep.is_better(a, b); });
+  if (!configs.empty()) std::printf("\nEach config %d times, the best first:\n", sweep.repeats);
+  for (const RepeatsRecord& config : configs)
+    std::printf("  %s: %s\n", config_text(config.config).c_str(), mean_text(sweep, config).c_str());
   return 0;
 }
 
@@ -252,11 +286,14 @@ int best(const TuneWords& words) {
     Json json = as_json(*best);
     json["weights"] = has_weights ? Json(weights) : Json();
     json["again"] = again.empty() ? Json() : Json(again);
+    if (const auto config = sweep.best_repeated()) json["repeats"] = as_json(*config);
     std::printf("%s\n", dump(json, 2).c_str());
     return 0;
   }
   std::printf("trial %d: %s %s after epoch %d\n", best->number, escape_name(sweep.metric).c_str(),
               value_text(sweep, best->value).c_str(), best->epoch);
+  if (const auto config = sweep.best_repeated())
+    std::printf("its config: %s %s\n", escape_name(sweep.metric).c_str(), mean_text(sweep, *config).c_str());
   for (const auto& [name, value] : best->config.items())
     std::printf("  %s = %s\n", escape_name(name).c_str(), escape_name(plain(value)).c_str());
   std::printf("state %s\n", best->state_hash.c_str());

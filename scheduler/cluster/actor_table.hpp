@@ -16,6 +16,11 @@ namespace troupe::cluster {
 inline std::string name_of(ActorId actor) {
   return "actor " + to_string(actor);
 }
+/// "Counter 'sum'", and by its id if it has no name.
+inline std::string name_of(const ActorRecord& actor) {
+  return actor.spec.type +
+         (actor.spec.name.empty() ? " (" + name_of(actor.actor) + ")" : " '" + actor.spec.name + "'");
+}
 
 struct Actor {
   ActorRecord record;           ///< with its payload while it starts
@@ -23,6 +28,8 @@ struct Actor {
   int attempts = 0;             ///< nodes that died while they started it
   std::string reason;           ///< why it is where it is, or why it ended
   std::set<NodeId> watchers{};  ///< who is told where it is
+  Instant started_at{};         ///< when its node was told to start it
+  bool is_hung = false;         ///< it was ended since it did not start in time
   Instant up_at{};              ///< since when it lives
   Instant restart_at{};         ///< while it restarts: not before
   int quick_deaths = 0;         ///< in a row

@@ -87,16 +87,20 @@ void ClusterMachine::make_group(const GroupRequested& e) {
 /// Places what has no room yet: all of it, or nothing.
 bool ClusterMachine::place_group(Group& group) {
   const auto plan = scheduler::plan_group(group.record.spec, group.record.placed, index_);
+  group_looks_ += plan.looks;
   if (!plan.is_placed) {
-    group.cut_off = plan.cut_off;
-    if (plan.cut_off) group.tried = ++group_searches_;
-    if (std::exchange(group.reason, clipped(plan.reason)) == plan.reason) return false;
+    group.cut_off = plan.cut_off || plan.looks > config_.group_looks;
+    if (group.cut_off) group.tried = ++group_searches_;
+    if (std::exchange(group.not_placed, plan.reason) == plan.reason) return false;
+    const BundleDemand& one = group.record.spec.bundles.front();
+    group.reason = clipped(plan.reason + held_by_groups({one.cpu_e4, true, {}, one.gpu_e4}, &group));
     for (const Requester& to : group.awaiting) {
       if (is_live(to.from.node)) out_.push_back(SpawnWaits{to, group.reason});
     }
     return false;
   }
   group.reason = clipped(plan.reason);
+  group.not_placed.clear();
   ++group.record.generation;
   const auto before = std::exchange(group.record.placed, plan.placed);
   for (std::size_t i = 0; i < before.size(); ++i) group.used[i].gpus.resize(plan.placed[i].gpus.size());
@@ -120,15 +124,35 @@ void ClusterMachine::hold_bundle(Group& group, std::size_t bundle) {
   freed_.push_back(on.node);  // those that wait for the group
 }
 
-/// Groups go before spawns: they ask for more at a time. Not those whose search takes long.
+/// Groups go before spawns: they ask for more at a time. Not those whose search takes long, nor those behind
+/// many others: what an event of one actor may look at is bounded.
 void ClusterMachine::place_groups() {
-  for (const auto& [number, id] : std::map(groups_.waiting())) {
-    if (Group& group = groups_.at(id); !group.cut_off) place_group(group);
-  }
+  const auto left = place_groups_from(0);
+  if (!left) return;
+  auto& later = next_group_to_try_ ? try_again_from_ : next_group_to_try_;
+  later = later ? std::min(*later, *left) : *left;
 }
 
-/// One of those, at each tick: the one that was tried the longest time ago.
+/// The first that was not tried, if there are too many.
+std::optional<std::uint64_t> ClusterMachine::place_groups_from(std::uint64_t first) {
+  group_looks_ = 0;
+  const auto& waiting = groups_.waiting();
+  for (auto at = waiting.lower_bound(first); at != waiting.end();) {
+    const auto [number, id] = *at;
+    if (group_looks_ > config_.group_looks) return number;
+    if (Group& group = groups_.at(id); !group.cut_off) place_group(group);
+    at = waiting.upper_bound(number);  // it may have been placed
+  }
+  return std::nullopt;
+}
+
+/// At each tick: groups that were not tried, and one of those whose search takes long, the one that was tried
+/// the longest time ago.
 void ClusterMachine::search_again() {
+  if (next_group_to_try_) {
+    next_group_to_try_ = place_groups_from(*next_group_to_try_);
+    if (!next_group_to_try_) next_group_to_try_ = std::exchange(try_again_from_, std::nullopt);
+  }
   Group* next = nullptr;
   for (const auto& [number, id] : groups_.waiting()) {
     Group& group = groups_.at(id);
@@ -212,6 +236,7 @@ void ClusterMachine::lose_bundles(NodeId id, const std::string& why) {
     }
     group.lost_at = now_;
     group.reason = clipped("bundles are placed anew: " + why);
+    group.not_placed.clear();
     if (group.record.state == GroupState::kReady) groups_.set_state(group, GroupState::kWaiting);
     persist(group.record);
   }
@@ -275,9 +300,33 @@ Placement ClusterMachine::place(const ActorDemand& demand) const {
   return place_in(*group, demand);
 }
 
+/// The first groups that hold what is asked for: "; room is held by placement group a (4 CPU)". Empty: none
+/// does.
+std::string ClusterMachine::held_by_groups(const ActorDemand& demand, const Group* but) const {
+  constexpr std::size_t kNamed = 3, kMostLooks = 100;
+  std::vector<std::string> holders;
+  std::size_t looks = 0;
+  for (auto at = groups_.all().begin();
+       at != groups_.all().end() && holders.size() <= kNamed && ++looks <= kMostLooks; ++at) {
+    const GroupRecord& record = at->second.record;
+    ActorDemand held;
+    for (std::size_t i = 0; i < record.placed.size() && &at->second != but; ++i) {
+      if (!record.placed[i].node) continue;
+      held.cpu_e4 += record.spec.bundles[i].cpu_e4;
+      held.gpu_e4 += record.spec.bundles[i].gpu_e4;
+    }
+    const bool competes = (demand.cpu_e4 > 0 && held.cpu_e4 > 0) || (demand.gpu_e4 > 0 && held.gpu_e4 > 0);
+    if (competes) holders.push_back(name_of(record) + " (" + scheduler::NodeIndex::wanted(held) + ")");
+  }
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kNamed, holders.size()); ++i)
+    text += (text.empty() ? "; room is held by " : ", ") + holders[i];
+  return holders.size() > kNamed ? text + " and others" : text;
+}
+
 std::string ClusterMachine::why_waits(const ActorDemand& demand) const {
   const Group* group = groups_.find(demand.group);
-  if (group == nullptr) return index_.why_waits(demand);
+  if (group == nullptr) return index_.why_waits(demand) + held_by_groups(demand, nullptr);
   const NodeId on =
       demand.bundle < 0 ? NodeId{} : group->record.placed.at(static_cast<std::size_t>(demand.bundle)).node;
   const auto node = nodes_.find(on);

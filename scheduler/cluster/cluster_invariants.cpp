@@ -42,7 +42,10 @@ std::size_t ClusterMachine::check_groups() const {
                                   shown->second.actors == used[i].actors),
                     "a bundle is shown as it is");
     }
-    TROUPE_ASSERT(group.record.state != GroupState::kWaiting || group.cut_off ||
+    const std::uint64_t none = group.number + 1;
+    const bool has_its_turn =
+        std::min(next_group_to_try_.value_or(none), try_again_from_.value_or(none)) <= group.number;
+    TROUPE_ASSERT(group.record.state != GroupState::kWaiting || group.cut_off || has_its_turn ||
                       !scheduler::plan_group(group.record.spec, group.record.placed, index_).is_placed,
                   "a group that waits fits nowhere");
   }

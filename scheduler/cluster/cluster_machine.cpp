@@ -102,9 +102,7 @@ void ClusterMachine::handle(const Tick&) {
   while (const auto id = actors_.pop_due(now_)) {
     Actor& actor = actors_.at(*id);
     if (actor.record.state == ActorState::kStarting) {
-      end_actor(actor, "it did not start within " +
-                           std::to_string(static_cast<int>(to_seconds(config_.start_deadline))) +
-                           " s: its constructor did not return, or its process did not come up");
+      start_is_due(actor);
     } else if (actor.record.state == ActorState::kRestarting) {
       restart_when_due(actor);
     } else {
@@ -214,7 +212,8 @@ void ClusterMachine::end_job(Job& job, const std::string& reason) {
   const std::string ended = "job " + job.record.name + " ended: " + reason;
   for (const ActorId actor : job.actors) actors_.ending(actors_.at(actor), ended, now_ + config_.end_again);
   for (const ActorId actor : std::set(job.restarting))
-    end_restart(actors_.at(actor), {ErrorCode::kActorDied, name_of(actor) + " died", ended, {}});
+    end_restart(actors_.at(actor),
+                {ErrorCode::kActorDied, name_of(actors_.at(actor).record) + " died", ended, {}});
   for (const GroupId group : groups_.of_job(id)) remove_group(groups_.at(group), ended);
   jobs_.settle(id, now_ + config_.keep_ended_jobs);
 }
@@ -256,9 +255,10 @@ void ClusterMachine::refuse(const PendingSpawn& spawn, ErrorInfo error) {
 void ClusterMachine::drop(const Requester& waiting) {
   const auto spawn = waiting_.take(waiting);
   if (!spawn->restarts) return free_name(spawn->spec);
-  end_restart(
-      actors_.at(spawn->restarts),
-      {ErrorCode::kActorDied, name_of(spawn->restarts) + " died", "nobody waits for it any more", {}});
+  end_restart(actors_.at(spawn->restarts), {ErrorCode::kActorDied,
+                                            name_of(actors_.at(spawn->restarts).record) + " died",
+                                            "nobody waits for it any more",
+                                            {}});
 }
 
 void ClusterMachine::handle(const SpawnRequested& e) {
@@ -342,7 +342,8 @@ void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
   record.gpus = placement.gpus;
   record.bundle = placement.bundle;
   const Actor& actor = actors_.add({std::move(record), true, spawn.attempts, placement.reason});
-  actors_.set_deadline(actors_.at(id), now_ + config_.start_deadline);
+  actors_.at(id).started_at = now_;
+  actors_.set_deadline(actors_.at(id), now_ + std::min(config_.slow_start, config_.start_deadline));
   hold(actor);
   persist(actor.record);
   out_.push_back(start_of(actor, placement.reason));
@@ -358,21 +359,14 @@ StartActor ClusterMachine::start_of(const Actor& actor, std::string reason) cons
   return start;
 }
 
-/// Its process is told, and may ask for others meanwhile. In full where that looks at one node, or the
-/// decision looked at all those with GPUs anyway.
+/// Its process is told, and may ask for others meanwhile.
 void ClusterMachine::wait(PendingSpawn spawn) {
   const Requester to = spawn.requester;
-  const ActorDemand& demand = spawn.spec.demand;
-  if (is_live(to.from.node) && !spawn.restarts) {
-    std::string why;
-    if (demand.gpu_e4 > 0 || demand.affinity || demand.group) {
-      why = why_waits(demand);
-    } else if (demand.cpu_e4 > 0) {
-      why = "no node has " + format_cpus(demand.cpu_e4) + " CPU free";
-    }
-    out_.push_back(SpawnWaits{to, std::move(why)});
-  }
+  const ActorId restarts = spawn.restarts;
+  if (is_live(to.from.node) && !restarts)
+    out_.push_back(SpawnWaits{to, why_waits_briefly(spawn.spec.demand)});
   waiting_.add(std::move(spawn));
+  if (restarts) tell_watchers(actors_.at(restarts));  // its calls wait, too
 }
 
 /// Gives the room that a node has to those that wait for it.
@@ -455,6 +449,20 @@ void ClusterMachine::let_go(const Actor& actor) {
   freed_.push_back(record.node);
 }
 
+/// Whoever spawned it hears that it takes long, once; then it is given up.
+void ClusterMachine::start_is_due(Actor& actor) {
+  const Instant until = actor.started_at + config_.start_deadline;
+  if (now_ < until) {
+    actors_.set_deadline(actor, until);
+    const Requester& to = actor.record.requester;
+    if (actor.record.incarnation > 1) return tell_watchers(actor);
+    if (is_live(to.from.node)) out_.push_back(SpawnWaits{to, why(actor)});
+    return;
+  }
+  actor.is_hung = true;
+  end_actor(actor, not_started(actor, config_.start_deadline));
+}
+
 void ClusterMachine::handle(const SpawnCancelled& e) {
   claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester == e.requester; });
   for (const auto& [number, id] : groups_.waiting()) groups_.at(id).awaiting.erase(e.requester);
@@ -498,7 +506,7 @@ void ClusterMachine::handle(const ActorFailed& e) {
 void ClusterMachine::handle(const ActorDown& e) {
   Actor* actor = actors_.find(e.actor);
   if (actor == nullptr || actor->record.node != e.node || actor->record.incarnation != e.incarnation) return;
-  actor_gone(*actor, {ErrorCode::kActorDied, name_of(e.actor) + " died", clipped(e.reason), {}},
+  actor_gone(*actor, {ErrorCode::kActorDied, name_of(actor->record) + " died", clipped(e.reason), {}},
              !e.on_purpose);
 }
 
@@ -512,8 +520,7 @@ void ClusterMachine::handle(const KillRequested& e) {
 void ClusterMachine::end_actor(Actor& actor, const std::string& reason) {
   if (actor.record.state == ActorState::kDead || actor.record.state == ActorState::kEnding) return;
   if (actor.record.state == ActorState::kRestarting) {
-    return end_restart(actor,
-                       {ErrorCode::kActorDied, name_of(actor.record.actor) + " died", clipped(reason), {}});
+    return end_restart(actor, {ErrorCode::kActorDied, name_of(actor.record) + " died", clipped(reason), {}});
   }
   actors_.ending(actor, reason, now_ + config_.end_again);
   persist(actor.record);
@@ -539,7 +546,13 @@ void ClusterMachine::actor_dead(Actor& actor, const ErrorInfo& why) {
   if (record.state != ActorState::kEnding) actor.reason = why.message();
   actors_.dead(actor, now_ + config_.keep_dead_actors);
   out_.push_back(Erase{key_of(record)});
-  if (!record.process) answer(SpawnAnswered{record.requester, false, record.actor, {}, why, actor.reason});
+  if (!record.process) {
+    // Told from a death: trying it again would take as long.
+    const ErrorInfo hung{ErrorCode::kTimeout, "cannot start " + record.spec.type, actor.reason,
+                         "look at what its constructor waits for"};
+    answer(
+        SpawnAnswered{record.requester, false, record.actor, {}, actor.is_hung ? hung : why, actor.reason});
+  }
   tell_watchers(actor);
   // Its name is free: the first who wanted it gets it.
   for (const SpawnRequested& claim : claims_.take_where(record.actor)) handle(claim);

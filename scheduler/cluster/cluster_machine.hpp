@@ -28,6 +28,8 @@ struct ClusterConfig {
   MembershipConfig membership;
   /// A node that was told to start an actor has this long to say how it went.
   Duration start_deadline = std::chrono::minutes(2);
+  /// Who spawned it is told that it has not started after this long.
+  Duration slow_start = std::chrono::seconds(10);
   /// A node that was told to end an actor, and has not said that it has, is told again after this long.
   Duration end_again = std::chrono::seconds(60);
   /// An actor whose node dies while it starts is placed again, on so many nodes in all: it may be why they
@@ -55,6 +57,8 @@ struct ClusterConfig {
   std::size_t max_payload_bytes = std::size_t{512} << 20;
   std::size_t max_groups = 10'000;
   std::size_t max_bundles = 100'000;  ///< of all groups
+  /// Looks at nodes for groups that wait, at an event; the groups behind have their turn at ticks.
+  std::size_t group_looks = 200'000;
   /// A group that has lost bundles, and finds no room for so long while others wait, too, gives back those in
   /// which nothing runs: two that hold a part each could wait for each other for ever.
   Duration release_after = std::chrono::seconds(60);
@@ -133,6 +137,8 @@ class ClusterMachine {
   const GroupTable& groups() const { return groups_; }
   /// Why that spawn waits, in words. O(nodes).
   std::string why_waits(const PendingSpawn& spawn) const { return why_waits(spawn.spec.demand); }
+  /// Why an actor is where it is, or what it waits for. O(log n).
+  std::string why(const Actor& actor) const;
   Liveness liveness(NodeId node) const { return membership_.liveness(node); }
   std::size_t dead_nodes() const { return dead_nodes_.size(); }
   /// Aborts if an invariant does not hold. O(everything).
@@ -175,6 +181,7 @@ class ClusterMachine {
   bool place_group(Group& group);
   void hold_bundle(Group& group, std::size_t bundle);
   void place_groups();
+  std::optional<std::uint64_t> place_groups_from(std::uint64_t number);
   void search_again();
   void remove_group(Group& group, const std::string& reason);
   void forget_if_empty(Group& group);
@@ -185,6 +192,7 @@ class ClusterMachine {
   void fill_bundles(NodeId node);
   Placement place(const ActorDemand& demand) const;
   std::string why_waits(const ActorDemand& demand) const;
+  std::string held_by_groups(const ActorDemand& demand, const Group* but) const;
   std::optional<ErrorInfo> group_of_wrong(const ActorSpec& spec) const;
   void restore_group(GroupRecord record);
   bool is_where_its_bundle_is(const ActorRecord& actor) const;
@@ -258,6 +266,9 @@ class ClusterMachine {
   void actor_alive(Actor& actor, ProcessId process);
   StartActor start_of(const Actor& actor, std::string reason) const;
   void wait(PendingSpawn spawn);
+  void start_is_due(Actor& actor);
+  std::string not_started(const Actor& actor, Duration after) const;
+  std::string why_waits_briefly(const ActorDemand& demand) const;
   void hold(const Actor& actor);
   void let_go(const Actor& actor);
   void free_name(const ActorSpec& spec);
@@ -293,7 +304,10 @@ class ClusterMachine {
   WaitingSpawns waiting_;
   NameClaims claims_;
   GroupTable groups_;
-  std::uint64_t group_searches_ = 0;  ///< that were cut off
+  std::uint64_t group_searches_ = 0;                  ///< that were cut off
+  std::size_t group_looks_ = 0;                       ///< at nodes, for groups, in this event
+  std::optional<std::uint64_t> next_group_to_try_{};  ///< at the next tick, with those behind it
+  std::optional<std::uint64_t> try_again_from_{};     ///< the same, when that has come to the end
   std::set<NodeId> draining_;
   std::map<NodeId, std::string> dead_nodes_;  ///< why
   TimeQueue<NodeId> forget_nodes_;

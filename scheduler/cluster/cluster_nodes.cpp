@@ -165,7 +165,8 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
                 [&](ActorId actor) { return actors_.at(actor).attempts + 1 >= config_.start_attempts; });
   for (const ActorId actor : node.actors) {
     if (std::find(again.begin(), again.end(), actor) == again.end())
-      actor_gone(actors_.at(actor), {ErrorCode::kActorDied, name_of(actor) + " died", died, {}}, true);
+      actor_gone(actors_.at(actor),
+                 {ErrorCode::kActorDied, name_of(actors_.at(actor).record) + " died", died, {}}, true);
   }
   // Nobody waits for the answers.
   claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester.from.node == id; });
@@ -197,15 +198,18 @@ void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed
     const auto found = there.find(id);
     if (found == there.end()) {
       if (state != ActorState::kStarting) {
-        actor_gone(
-            actor,
-            {ErrorCode::kActorDied, name_of(id) + " died", "it was gone when its node registered again", {}},
-            true);
+        actor_gone(actor,
+                   {ErrorCode::kActorDied,
+                    name_of(actor.record) + " died",
+                    "it was gone when its node registered again",
+                    {}},
+                   true);
       } else if (actor.has_payload) {
         out_.push_back(start_of(actor, "its node may not have heard the first time"));
       } else if (actor.record.incarnation > 1) {  // that life did not begin, and does not count
         --actor.record.restarts;
-        actor_gone(actor, {ErrorCode::kActorDied, name_of(id) + " died", "its start was not heard", {}},
+        actor_gone(actor,
+                   {ErrorCode::kActorDied, name_of(actor.record) + " died", "its start was not heard", {}},
                    true);
       }  // else: when its request is repeated, which brings its payload
     } else if (state == ActorState::kEnding) {

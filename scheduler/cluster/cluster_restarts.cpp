@@ -47,7 +47,7 @@ void ClusterMachine::handle(const ActorArguments& e) {
     return;
   if (!e.kept || e.payload.size() > kMaxPayloadBytes) {
     return end_restart(*actor, {ErrorCode::kActorDied,
-                                name_of(e.actor) + " died",
+                                name_of(actor->record) + " died",
                                 "whoever spawned it is gone, and with it what it is constructed with",
                                 {}});
   }
@@ -65,7 +65,9 @@ void ClusterMachine::restart_when_due(Actor& actor) {
 
 void ClusterMachine::start_again(PendingSpawn spawn, const Placement& placement) {
   Actor& actor = actors_.at(spawn.restarts);
-  actors_.starting(actor, std::move(spawn.spec.payload), now_ + config_.start_deadline);
+  actors_.starting(actor, std::move(spawn.spec.payload),
+                   now_ + std::min(config_.slow_start, config_.start_deadline));
+  actor.started_at = now_;
   actor.record.node = placement.node;
   actor.record.gpus = placement.gpus;
   actor.record.bundle = placement.bundle;
@@ -89,8 +91,10 @@ void ClusterMachine::end_restart(Actor& actor, const ErrorInfo& why) {
 void ClusterMachine::restarts_lost(NodeId owner, const std::string& why) {
   for (const ActorId id : std::set(actors_.all_restarting())) {
     if (actors_.at(id).record.requester.from.node == owner)
-      end_restart(actors_.at(id),
-                  {ErrorCode::kActorDied, name_of(id) + " died", "whoever spawned it is gone: " + why, {}});
+      end_restart(actors_.at(id), {ErrorCode::kActorDied,
+                                   name_of(actors_.at(id).record) + " died",
+                                   "whoever spawned it is gone: " + why,
+                                   {}});
   }
 }
 
@@ -129,7 +133,7 @@ ActorPlace ClusterMachine::place_of(const Actor& actor) const {
   } else {  // one that is killed while it starts may be up by now: its end is told when its node has told it
     place.life = ActorLife::kRestarts;
   }
-  place.reason = actor.reason;
+  place.reason = why(actor);
   return place;
 }
 

@@ -51,6 +51,7 @@ void ClusterMachine::handle(const Restored& e) {
       continue;
     }
     Actor& restored = actors_.add({*actor, false, 0, "known from before the head restarted"});
+    restored.started_at = now_;
     if (actor->state != ActorState::kAlive) actors_.set_deadline(restored, now_ + config_.start_deadline);
     if (Job* job = jobs_.find(actor->spec.job); job != nullptr && job->runs() && !actor->spec.name.empty())
       job->names[actor->spec.name] = actor->requester;

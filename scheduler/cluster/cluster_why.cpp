@@ -41,6 +41,28 @@ WaitReport::OnNode look_at(const NodeView& node, const ActorDemand& demand) {
 
 }  // namespace
 
+/// In full where that looks at one node, or the decision looked at all those with GPUs anyway.
+std::string ClusterMachine::why_waits_briefly(const ActorDemand& demand) const {
+  return demand.gpu_e4 > 0 || demand.affinity || demand.group
+             ? why_waits(demand)
+             : index_.why_waits_for_cpus(demand) + held_by_groups(demand, nullptr);
+}
+
+std::string ClusterMachine::not_started(const Actor& actor, Duration after) const {
+  return "it did not start on " + nodes_.at(actor.record.node).info.name + " within " +
+         std::to_string(static_cast<int>(to_seconds(after))) +
+         " s: its constructor did not return, or its process did not come up";
+}
+
+std::string ClusterMachine::why(const Actor& actor) const {
+  const ActorRecord& record = actor.record;
+  if (record.state == ActorState::kStarting && now_ - actor.started_at >= config_.slow_start)
+    return name_of(record) + ": " + not_started(actor, now_ - actor.started_at);
+  if (record.state == ActorState::kRestarting && waiting_.contains(record.requester))
+    return actor.reason + "; its next life waits: " + why_waits_briefly(record.spec.demand);
+  return actor.reason;
+}
+
 const SubmissionRecord* ClusterMachine::first_that_waits() const {
   for (const auto& [place, id] : submissions_.queue()) {
     const SubmissionRecord& submission = *submissions_.find(id);
@@ -63,11 +85,11 @@ std::string ClusterMachine::why(const SubmissionRecord& submission) const {
   if (placement.verdict == PlacementVerdict::kNever)
     return placement.reason + "; it waits for a node that has it";
   const SubmissionRecord* first = first_that_waits();
-  if (first == nullptr || first->number == submission.number) return index_.why_waits(demand);
+  if (first == nullptr || first->number == submission.number) return why_waits(demand);
   if (!is_held(*first, submission))
-    return index_.why_waits(demand) + "; job " + first->spec.id + " starts before it";
+    return why_waits(demand) + "; job " + first->spec.id + " starts before it";
   return "the room that there is on " + index_.nodes().at(placement.node).name + " is kept for job " +
-         first->spec.id + ", which starts before it: " + index_.why_waits(demand_of(first->spec));
+         first->spec.id + ", which starts before it: " + why_waits(demand_of(first->spec));
 }
 
 WaitReport ClusterMachine::explain(const SubmissionRecord& submission) const {

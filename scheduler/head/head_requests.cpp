@@ -163,15 +163,15 @@ Result<wire::Bytes> Head::status(const PeerName& from) const {
   for (const auto& [id, actor] : cluster.actors()) {
     if (actor.record.state == cluster::ActorState::kDead) continue;
     constexpr std::size_t kFixedBytes = 128;
-    bytes +=
-        kFixedBytes + actor.record.spec.type.size() + actor.record.spec.name.size() + actor.reason.size();
+    std::string why = cluster.why(actor);
+    bytes += kFixedBytes + actor.record.spec.type.size() + actor.record.spec.name.size() + why.size();
     if (bytes > kMostActorBytes) {
       ++left_out;
       continue;
     }
     cluster::ActorRecord record = actor.record;
     record.spec.payload.clear();
-    all.actors.push_back({std::move(record), actor.reason});
+    all.actors.push_back({std::move(record), std::move(why)});
   }
   if (left_out > 0) all.waiting.push_back(std::to_string(left_out) + " more actors are not shown");
   bytes = left_out = 0;

@@ -3,6 +3,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/core/count.hpp"
 #include "runtime/node/package.hpp"
 #include "scheduler/cluster/submission_table.hpp"
 #include "scheduler/jobs/head_session.hpp"
@@ -175,7 +176,15 @@ JobInfo JobClient::read_output(const std::string& id, const OutputOptions& optio
   Instant away_since{};
   bool tail = options.tail >= 0;
   JobInfo info = impl_->about(id, timeout);
-  if (options.follow && !tail && info.attempt > 0) reader.go_to_attempt(1);
+  if (options.attempt < 0 || options.attempt > info.attempt)
+    throw_error(
+        {ErrorCode::kRefused, "cannot read attempt " + std::to_string(options.attempt) + " of job " + id,
+         "it has had " + count_of(info.attempt, "attempt"), "they count from 1; leave it out for all"});
+  if (options.attempt > 0) {
+    reader.go_to_attempt(options.attempt);
+  } else if (!tail && info.attempt > 0) {
+    reader.go_to_attempt(1);
+  }
   for (;;) {
     if (options.is_enough && options.is_enough()) return info;
     Result<OutputReader::Got> got = OutputReader::Got::kSome;
@@ -194,9 +203,14 @@ JobInfo JobClient::read_output(const std::string& id, const OutputOptions& optio
       away_since = clock.now();
     }
     info = impl_->about(id, timeout);
-    const bool is_lost = !got && clock.now() - away_since >= kNodeAway;
+    const bool is_old = reader.attempt() > 0 && info.attempt > reader.attempt();
+    const bool is_lost = !got && (clock.now() - away_since >= kNodeAway || (is_old && !options.follow));
     const bool is_over = is_lost || (got && *got == OutputReader::Got::kEnd);  // this attempt's output
-    if (is_over && reader.attempt() > 0 && info.attempt > reader.attempt()) {
+    if (options.attempt > 0 && is_over) {
+      if (is_lost) throw_error(got.error());
+      return info;
+    }
+    if (is_over && is_old) {
       if (is_lost) reader.note(got.error().message());
       reader.go_to_attempt(reader.attempt() + 1);
       reader.note("attempt " + std::to_string(reader.attempt()) + " of " + std::to_string(info.retries + 1) +

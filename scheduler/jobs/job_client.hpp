@@ -111,7 +111,8 @@ struct JobOutput {
 
 struct OutputOptions {
   bool follow = false;     ///< on until the job has ended
-  std::int64_t tail = -1;  ///< the last lines alone; below 0: all that is kept
+  std::int64_t tail = -1;  ///< the last lines alone, of one attempt; below 0: all that is kept
+  int attempt = 0;         ///< that one alone, from 1 on; 0: all, or with `tail` the latest
   /// Asked several times a second: true ends the reading.
   std::function<bool()> is_enough{};
 };

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/count.hpp"
 #include "runtime/core/ending.hpp"
 
 namespace troupe::launch {
@@ -18,10 +19,6 @@ constexpr int kBySignal = 128;  // a shell's way to say it
 std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
   return name == nullptr ? "signal " + std::to_string(signal) : "SIG" + std::string(name);
-}
-
-std::string count(std::size_t n, const std::string& what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -234,20 +231,21 @@ void RunMachine::decide_after_stop() {
                   1);
     }
     say(loss_ + "; starting again on " +
-        count(std::min<std::size_t>(nodes_.size(), config_.max_nodes), "node") +
+        count_of(std::min<std::size_t>(nodes_.size(), config_.max_nodes), "node") +
         (nodes_.size() < config_.min_nodes ? " as soon as there are " + std::to_string(config_.min_nodes)
                                            : "") +
         " (no restart counted)");
     return nodes_.size() < config_.min_nodes ? await_nodes() : begin();
   }
   if (failure_.empty()) {  // a node came
-    say("starting again on " + count(std::min<std::size_t>(nodes_.size(), config_.max_nodes), "node") +
+    say("starting again on " + count_of(std::min<std::size_t>(nodes_.size(), config_.max_nodes), "node") +
         " (no restart counted)");
     return begin();
   }
   if (restarts_ == config_.max_restarts) {
     if (restarts_ != 0)
-      say(restarts_ == 1 ? "its one restart was used" : "all " + count(restarts_, "restart") + " were used");
+      say(restarts_ == 1 ? "its one restart was used"
+                         : "all " + count_of(restarts_, "restart") + " were used");
     return end(config_.exit_code_first ? failure_code_ : 1);
   }
   ++restarts_;
@@ -300,7 +298,7 @@ void RunMachine::on(const Tick&) {
         " have come");
   }
   if (join_by_ && now_ >= *join_by_) {
-    return fail("only " + count(nodes_.size(), "node") + " came within " +
+    return fail("only " + count_of(nodes_.size(), "node") + " came within " +
                     std::to_string(static_cast<long>(to_seconds(config_.join_timeout))) + " s, and " +
                     std::to_string(config_.min_nodes) + " are needed (start nodes, or lower --nnodes)",
                 1);

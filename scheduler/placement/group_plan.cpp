@@ -1,13 +1,14 @@
 #include "scheduler/placement/group_plan.hpp"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
+#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/count.hpp"
 
 namespace troupe::scheduler {
 namespace {
@@ -24,7 +25,8 @@ using cluster::PlacedBundle;
 constexpr std::size_t kMostLooks = 50'000;         ///< over all nodes, beyond those of its first descent
 constexpr std::size_t kMostLooksOnOne = 10'000;    ///< on one node
 constexpr std::size_t kMostLooksOnEach = 200'000;  ///< on one node after the other, in all
-constexpr std::size_t kNamed = 4;                  ///< nodes in a sentence
+constexpr std::size_t kMostLooksToMatch = 1'000'000;
+constexpr std::size_t kNamed = 4;  ///< nodes in a sentence
 
 ActorDemand demand_of(const BundleDemand& bundle) {
   return {bundle.cpu_e4, true, {}, bundle.gpu_e4};
@@ -81,9 +83,13 @@ class Planner {
  public:
   Planner(const GroupSpec& spec, const std::vector<PlacedBundle>& kept, const NodeIndex& nodes)
       : spec_(spec), nodes_(nodes), placed_(kept) {
+    std::map<NodeId, int> kept_on;
+    for (const PlacedBundle& bundle : kept) {
+      if (bundle.node) ++kept_on[bundle.node];
+    }
     for (const auto& [id, view] : nodes.nodes()) {
-      const auto here = [id = id](const PlacedBundle& bundle) { return bundle.node == id; };
-      const auto count = static_cast<int>(std::count_if(kept.begin(), kept.end(), here));
+      const auto here = kept_on.find(id);
+      const int count = here == kept_on.end() ? 0 : here->second;
       if (!view.suspect) hosts_.push_back({&view, view.cpu_e4 - view.cpu_used_e4, view.gpus, count});
     }
     for (std::size_t i = 0; i < kept.size(); ++i) {
@@ -117,12 +123,12 @@ class Planner {
       list += (list.empty() ? "" : ", ") +
               (at == nodes_.nodes().end() ? to_string(bundle.node) : at->second.name);
     }
-    if (!found) return {false, {}, why_not(), was_cut_off_};
+    const std::size_t looks = hosts_.size() * (1 + kinds_.size()) + looks_ + looks_before_;
+    if (!found) return {false, {}, why_not(), was_cut_off_, looks};
     if (on.size() > kNamed) list += ", ...";
     return {true, placed_,
-            std::string(name_of(spec_.strategy)) + " on " + std::to_string(on.size()) +
-                (on.size() == 1 ? " node: " : " nodes: ") + list,
-            false};
+            std::string(name_of(spec_.strategy)) + " on " + count_of(on.size(), "node") + ": " + list, false,
+            looks};
   }
 
  private:
@@ -197,7 +203,7 @@ class Planner {
 
   /// Looks for a placement on all_.
   bool search(std::size_t most_looks) {
-    looks_ = 0;
+    looks_before_ += std::exchange(looks_, 0);
     most_looks_ = most_looks;
     return search(0, all_);
   }
@@ -249,44 +255,74 @@ class Planner {
 
   /// Each bundle takes the emptiest node that is left, and where none is, has another one move.
   bool match() {
-    std::vector<Host*> empty;
+    Matching matching;
     for (Host& host : hosts_) {
-      if (host.bundles == 0) empty.push_back(&host);
+      if (host.bundles == 0) matching.nodes.push_back(&host);
     }
-    std::sort(empty.begin(), empty.end(), [&](const Host* a, const Host* b) { return is_before(*a, *b); });
-    std::vector<std::optional<std::size_t>> of(empty.size());  // by node: the bundle
-    std::vector<bool> asked;
-    const std::function<bool(std::size_t)> seat = [&](std::size_t bundle) {
-      const auto fits = [&](std::size_t i) { return has_room(*empty[i], spec_.bundles[bundle]); };
-      for (std::size_t i = 0; i < empty.size(); ++i) {
-        if (of[i] || !fits(i)) continue;
-        of[i] = bundle;
-        return true;
-      }
-      for (std::size_t i = 0; i < empty.size(); ++i) {
-        if (asked[i] || !of[i] || !fits(i)) continue;
-        asked[i] = true;
-        if (!seat(*of[i])) continue;
-        of[i] = bundle;
-        return true;
-      }
-      return false;
-    };
+    std::sort(matching.nodes.begin(), matching.nodes.end(),
+              [&](const Host* a, const Host* b) { return is_before(*a, *b); });
+    matching.of.resize(matching.nodes.size());
+    for (std::size_t i = 0; i < matching.nodes.size(); ++i) matching.left.insert(matching.left.end(), i);
+    looks_ = 0;
+    most_looks_ = kMostLooksToMatch;
     for (const std::size_t bundle : order_) {
-      asked.assign(empty.size(), false);
-      if (!seat(bundle)) return false;
+      matching.asked.assign(matching.nodes.size(), false);
+      matching.in_vain.clear();
+      if (!seat(matching, bundle)) return false;
       ++matched_;
     }
-    for (std::size_t i = 0; i < empty.size(); ++i) {
-      if (of[i]) placed_[*of[i]] = {empty[i]->view->id, deals(*empty[i], spec_.bundles[*of[i]]).front()};
+    for (std::size_t i = 0; i < matching.of.size(); ++i) {
+      const auto bundle = matching.of[i];
+      const Host& host = *matching.nodes[i];
+      if (bundle) placed_[*bundle] = {host.view->id, deals(host, spec_.bundles[*bundle]).front()};
     }
     return true;
+  }
+
+  struct Matching {
+    std::vector<Host*> nodes;                    ///< the emptiest first
+    std::vector<std::optional<std::size_t>> of;  ///< by node: its bundle
+    std::set<std::size_t> left;                  ///< nodes without one
+    // While one bundle looks for its node.
+    std::vector<bool> asked;            ///< by node: its bundle looks for another one, or has in vain
+    std::vector<BundleDemand> in_vain;  ///< for these no node is left
+  };
+
+  bool seat(Matching& m, std::size_t bundle) {
+    const BundleDemand& demand = spec_.bundles[bundle];
+    const auto fits = [&](std::size_t i) {
+      was_cut_off_ = was_cut_off_ || ++looks_ > most_looks_;
+      return has_room(*m.nodes[i], demand);
+    };
+    const bool is_in_vain = std::any_of(m.in_vain.begin(), m.in_vain.end(), [&](const BundleDemand& less) {
+      return less.cpu_e4 <= demand.cpu_e4 && less.gpu_e4 <= demand.gpu_e4;
+    });
+    if (!is_in_vain) {
+      const auto free =
+          std::find_if(m.left.begin(), m.left.end(), [&](std::size_t i) { return was_cut_off_ || fits(i); });
+      if (was_cut_off_) return false;
+      if (free != m.left.end()) {
+        m.of[*free] = bundle;
+        m.left.erase(free);
+        return true;
+      }
+      m.in_vain.push_back(demand);
+    }
+    for (std::size_t i = 0; i < m.nodes.size() && !was_cut_off_; ++i) {
+      if (m.asked[i] || !m.of[i] || !fits(i)) continue;
+      m.asked[i] = true;
+      if (!seat(m, *m.of[i])) continue;
+      m.of[i] = bundle;
+      return true;
+    }
+    return false;
   }
 
   std::string why_not() const {
     if (nodes_.nodes().empty()) return "no node has joined yet";
     const std::string strategy = name_of(spec_.strategy);
-    const std::string all = "all " + std::to_string(spec_.bundles.size()) + " bundles";
+    const std::string all =
+        spec_.bundles.size() == 1 ? "its bundle" : "all " + std::to_string(spec_.bundles.size()) + " bundles";
     for (const std::size_t i : order_) {
       const ActorDemand demand = demand_of(spec_.bundles[i]);
       const std::string of = "bundle " + std::to_string(i) + ": ";
@@ -306,9 +342,9 @@ class Planner {
              (never ? "; it waits for a node that has it" : "");
     }
     if (spec_.strategy == PlacementStrategy::kStrictSpread) {
-      return strategy + " wants a node for each of " + all + ": there are " + std::to_string(hosts_.size()) +
-             " nodes, with room for " + std::to_string(placed_.size() - order_.size() + matched_) + ": " +
-             nodes_.list_free(total);
+      return strategy + " wants a node for each of " + all + ", and there is room for " +
+             std::to_string(placed_.size() - order_.size() + matched_) + " (" +
+             count_of(hosts_.size(), "node") + "): " + nodes_.list_free(total);
     }
     return all + " do not fit at a time: they ask for " + free;
   }
@@ -322,6 +358,7 @@ class Planner {
   std::vector<std::pair<BundleDemand, std::int64_t>> kinds_;  ///< and how many ask for as much or more
   std::vector<Host*> all_;                                    ///< that the search may use
   std::size_t looks_ = 0;                                     ///< of this search
+  std::size_t looks_before_ = 0;                              ///< of those before it
   std::size_t most_looks_ = 0;
   bool was_cut_off_ = false;
   std::size_t matched_ = 0;

@@ -15,6 +15,7 @@ struct GroupPlan {
   std::vector<cluster::PlacedBundle> placed;  ///< if it is: one entry a bundle
   std::string reason;                         ///< why there, or what it waits for
   bool cut_off = false;                       ///< if it is not: the search was, and there may be a placement
+  std::size_t looks = 0;                      ///< at nodes: what it cost
 };
 
 /// Bundles that have a node in `kept` stay there; `nodes` count what those hold as used.
@@ -25,9 +26,9 @@ struct GroupPlan {
 ///   first and the node with most bundles, then the emptiest.
 /// - SPREAD: the same search, that takes the node with fewest bundles, then the emptiest.
 ///
-/// If there is a placement it is found, or the search was cut off after some ten thousand looks at nodes
-/// (`cut_off`): which bundles share which GPUs and nodes is bin packing. STRICT_SPREAD always finds it, and
-/// so do groups whose bundles are alike. PACK whose search on one node was cut off may take several.
+/// If there is a placement it is found, or the search was cut off (`cut_off`) after some ten thousand looks
+/// at nodes, a million for STRICT_SPREAD: which bundles share which GPUs and nodes is bin packing. Groups
+/// whose bundles are alike always find it. PACK whose search on one node was cut off may take several.
 /// REQUIRES: kept.size() == spec.bundles.size(), and check_group(spec) finds nothing.
 GroupPlan plan_group(const cluster::GroupSpec& spec, const std::vector<cluster::PlacedBundle>& kept,
                      const NodeIndex& nodes);

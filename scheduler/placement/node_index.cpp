@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/core/count.hpp"
+
 namespace troupe::scheduler {
 namespace {
 
@@ -204,6 +206,15 @@ std::string NodeIndex::why_waits(const ActorDemand& demand) const {
   return "no " + noun_ + " has " + wanted(demand) + " free: " + list_free(demand);
 }
 
+std::string NodeIndex::why_waits_for_cpus(const ActorDemand& demand) const {
+  if (nodes_.empty()) return "no " + noun_ + " has joined yet";
+  const std::string most = std::string("the largest has ") + format_cpus(largest());
+  if (largest() < demand.cpu_e4) return "no " + noun_ + " has " + wanted(demand) + ": " + most;
+  const std::string free = format_cpus(std::max<std::int64_t>(0, most_free()));
+  return "no " + noun_ + " has " + wanted(demand) + " free: " + most +
+         ", and the most that are free on one are " + free;
+}
+
 std::string NodeIndex::list_free(const ActorDemand& demand) const {
   const bool gpus = demand.gpu_e4 > 0;
   std::vector<const NodeView*> nearest;  // to having room
@@ -219,7 +230,7 @@ std::string NodeIndex::list_free(const ActorDemand& demand) const {
   std::string list;
   for (std::size_t i = 0; i < named; ++i) list += (i == 0 ? "" : ", ") + describe(*nearest[i], demand);
   if (nearest.size() > named)
-    list += ", and " + std::to_string(nearest.size() - named) + " " + noun_ + "s with less";
+    list += ", and " + count_of(static_cast<std::int64_t>(nearest.size() - named), noun_) + " with less";
   return nearest.empty() ? "none has a GPU" : list;
 }
 

@@ -36,6 +36,8 @@ class NodeIndex {
   cluster::Placement place(const cluster::ActorDemand& demand) const;
   /// Why `demand` is not placed now, for a person who asks. O(n).
   std::string why_waits(const cluster::ActorDemand& demand) const;
+  /// The same in short, of a demand for CPUs. O(log n). REQUIRES: no affinity, no GPUs.
+  std::string why_waits_for_cpus(const cluster::ActorDemand& demand) const;
   /// What is free of what `demand` asks for, of those that have most of it: "a has 1 of 4, b has 0 of 4".
   std::string list_free(const cluster::ActorDemand& demand) const;
   /// "2 GPUs and 1 CPU".

@@ -463,6 +463,33 @@ TEST_CASE("dumps are this user's alone, whole, and no more than twenty groups'")
   CHECK(refused.error().code == ErrorCode::kRefused);
 }
 
+// Was: twenty runs that ended as they should pushed out the dumps of the failure before them.
+TEST_CASE("dumps of failures outlive those of normal ends") {
+  const TempFolder folder;
+  const std::string into = folder / "flight";
+  for (std::uint32_t counter = 1; counter <= 30; ++counter) {
+    Dump dump = dump_of(0, 2);
+    dump.generation.counter = counter;
+    dump.reason = counter == 1 ? "a collective timed out"
+                               : "this rank aborted the group: the trainer of rank 0 was told to end";
+    const std::string path = write_dump(into, dump).value();
+    if (counter == 2) {  // one rank failed: so did the group
+      dump.rank = 1;
+      dump.reason = "this rank aborted the group: rank 1 failed in step 3";
+      REQUIRE(write_dump(into, dump).ok());
+    }
+    std::filesystem::last_write_time(
+        std::filesystem::path(path).parent_path(),
+        std::filesystem::file_time_type::min() + std::chrono::hours(1'000'000 + counter));
+  }
+  CHECK(std::filesystem::exists(into + "/run-1f-g1.1/rank-0.flight"));
+  CHECK(std::filesystem::exists(into + "/run-1f-g1.2/rank-1.flight"));
+  CHECK_FALSE(std::filesystem::exists(into + "/run-1f-g1.3"));
+  CHECK_FALSE(std::filesystem::exists(into + "/run-1f-g1.25"));
+  CHECK(std::filesystem::exists(into + "/run-1f-g1.26/rank-0.flight"));
+  CHECK(std::filesystem::exists(into + "/run-1f-g1.30/rank-0.flight"));
+}
+
 TEST_CASE("TROUPE_FLIGHT_FOLDER says where dumps go, and empty that there are none") {
   const TempFolder folder;
   const Variable flight("TROUPE_FLIGHT_FOLDER"), state("XDG_STATE_HOME"), home("HOME");

@@ -188,6 +188,21 @@ TEST_CASE("logs without --follow end where the output ended when they were asked
   cluster.job("stop", id);
 }
 
+// Was: without --follow the last attempt alone was shown, without a word of those before it.
+TEST_CASE("logs show all attempts, or the one that is asked for", "[jobs]") {
+  const Cluster cluster;
+  const std::string id = cluster.detached("--retries 1 -- sh -c 'echo hello; exit 3'");
+  CHECK(cluster.job("wait", id).code == 3);
+  const std::string all = cluster.job("logs", id).output;
+  CHECK(count(all, "hello\n") == 2);
+  CHECK(all.find("attempt 2 of 2 begins") != std::string::npos);
+  CHECK(cluster.job("logs", "--attempt 1 " + id).output == "hello\n");
+  CHECK(cluster.job("logs", "--attempt 2 --tail 1 " + id).output == "hello\n");
+  const Ran none = cluster.job("logs", "--attempt 3 " + id);
+  CHECK(none.code == 1);
+  CHECK(none.output.find("it has had 2 attempts") != std::string::npos);
+}
+
 TEST_CASE("a program of troupe joins the cluster through its node, and its executable travels from there",
           "[jobs]") {
   const Cluster cluster;

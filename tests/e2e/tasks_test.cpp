@@ -160,6 +160,50 @@ TEST_CASE("What a task throws is its answer, and it is not tried again") {
   CHECK(code_of([&] { session.with({.num_cpus = -1}).submit<&twice>(1); }) == "bad config");
 }
 
+// Was: "a call gave no answer ... look at what the actor does", of a task that had not begun.
+TEST_CASE("A task that waits for room says so when its time is over") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 2});
+  TempFolder folder;
+  const std::string file = folder.path() + "/go";
+  const auto runs = session.submit<&wait_for>(file);
+  const auto waits = session.with({.num_cpus = 2}).submit<&twice>(4);
+  const auto told = [&] { return message_of<Timeout>([&] { waits.get(0s); }); };
+  const std::string why =
+      "it still waits: for a worker: no node has 2 CPU free: the largest has 2, and the most that are free "
+      "on one are ";
+  CHECK(eventually([&] { return told().find(why) != std::string::npos; }, 60s));
+  CHECK(eventually(
+      [&] { return message_of<Timeout>([&] { runs.get(0s); }).find("gave no answer") != std::string::npos; },
+      60s));
+  write_file(file, "");
+  CHECK(runs.get(60s) == 7);
+  CHECK(waits.get(60s) == 8);
+}
+
+// Was: "ObjectRef::get in a light actor" was refused once, and the same call answered a moment later.
+TEST_CASE("A light actor that gets an object before it is here is told so, and has it later") {
+  auto session = two_nodes();
+  const auto values = session.put(numbers(100'000));
+  NodeId other;
+  for (const auto& node : session.nodes()) {
+    if (node.id != session.process().address().node) other = node.id;
+  }
+  const auto keeper = session.spawn<Keeper>({.node = other}, values);
+  CHECK(message_of<BadConfig>([&] {
+          keeper.call<&Keeper::total>().get(60s);
+        }).find("an object is not here yet") != std::string::npos);
+  const double sum_of_all = sum(numbers(100'000));
+  CHECK(eventually(
+      [&] {
+        try {
+          return keeper.call<&Keeper::total>().get(60s) == sum_of_all;
+        } catch (const BadConfig&) {
+          return false;
+        }
+      },
+      60s));
+}
+
 TEST_CASE("A task whose worker is killed is tried again, so often") {
   auto session = two_nodes();
   TempFolder twice_killed, always_killed;

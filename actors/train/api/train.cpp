@@ -15,6 +15,7 @@
 #include "actors/train/api/begin_from.hpp"
 #include "actors/train/driver/take_up.hpp"
 #include "actors/train/engine/state_parts.hpp"
+#include "runtime/core/count.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/security/secret.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
@@ -126,18 +127,15 @@ void check_chaos(const std::vector<ChaosStep>& chaos, bool embedded) {
   }
 }
 
-std::string count(std::int64_t n, const std::string& what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
-}
-
 /// "Digits: 4 logical ranks x batch 25, 2 trainers, 1 loader, 1 node, seed 7"
 std::string title_of(const DriverSession& session, std::uint64_t job_type, const TrainOptions& o) {
   const auto nodes = session.nodes();  // the one that only carries this program is none to its user
   const std::string what = o.title.empty() ? JobRegistry::instance().find(job_type).name : o.title;
-  return what + ": " + count(o.logical_ranks, "logical rank") + " x batch " + std::to_string(o.micro_batch) +
-         ", " + count(o.trainers, "trainer") + ", " + count(o.loaders, "loader") + ", " +
-         count(std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return !node.gateway; }),
-               "node") +
+  return what + ": " + count_of(o.logical_ranks, "logical rank") + " x batch " +
+         std::to_string(o.micro_batch) + ", " + count_of(o.trainers, "trainer") + ", " +
+         count_of(o.loaders, "loader") + ", " +
+         count_of(std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return !node.gateway; }),
+                  "node") +
          ", seed " + std::to_string(o.seed);
 }
 

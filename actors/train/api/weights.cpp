@@ -86,7 +86,7 @@ std::vector<std::byte> from_torch_save(const std::string& path, const std::vecto
     const auto* begin = reinterpret_cast<const char*>(bytes.data());
     saved = torch::pickle_load({begin, begin + bytes.size()});
   } catch (const std::exception&) {
-    refuse("it holds more than LibTorch reads of torch.save, as the OrderedDict of a state_dict()");
+    refuse("it is no archive of LibTorch, or has more than it reads, as the OrderedDict of a state_dict()");
   }
   if (!saved.isGenericDict()) refuse("it is no plain dict of tensors, as the OrderedDict of a state_dict()");
   std::vector<torch::Tensor> owners;

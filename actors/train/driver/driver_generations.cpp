@@ -4,6 +4,7 @@
 
 #include "actors/train/driver/driver_machine.hpp"
 #include "runtime/core/assert.hpp"
+#include "runtime/core/count.hpp"
 
 namespace troupe::train {
 

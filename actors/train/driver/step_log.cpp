@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/count.hpp"
 
 namespace troupe::train {
 
@@ -70,8 +71,8 @@ std::optional<JobFailed> StepLog::check_samples(const LedgerEntry& entry) const 
 RewindLedger StepLog::rewind(std::int64_t step) {
   const std::int64_t from = committed();
   const std::int64_t voided = ledger_.rewind(step);
-  const std::string again = std::to_string(voided) + (voided == 1 ? " step runs" : " steps run") +
-                            " again from step " + std::to_string(step);
+  const std::string again =
+      count_of(voided, "step runs", "steps run") + " again from step " + std::to_string(step);
   const bool began = furthest_ > begun_at_;
   if (step < begun_at_) {
     begun_at_ = step;

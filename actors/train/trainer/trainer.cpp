@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <bit>
 #include <optional>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
@@ -19,6 +18,7 @@
 #include "actors/train/trainer/step_slots.hpp"
 #include "actors/train/trainer/task_failures.hpp"
 #include "actors/train/trainer/trainer_machine.hpp"
+#include "collectives/normal_end.hpp"
 #include "collectives/rendezvous/connect/address.hpp"
 #include "runtime/core/condition.hpp"
 #include "runtime/core/thread.hpp"
@@ -55,7 +55,7 @@ class Trainer::Work {
     {
       const Hold hold(mutex_);
       stopping_ = true;
-      interrupt("the trainer of rank " + std::to_string(rank_) + " was told to end");
+      interrupt("the trainer of rank " + std::to_string(rank_) + " " + collectives::kToldToEnd);
     }
     wake_.notify_all();
     if (thread_.joinable()) thread_.join();
@@ -193,7 +193,7 @@ class Trainer::Work {
       const Hold hold(mutex_);
       group_ = group;
       // An order that came while the group was being made could not abort it.
-      if (aborted_below_ > plan_.generation || stopping_) group_->abort("the generation is over");
+      if (aborted_below_ > plan_.generation || stopping_) group_->abort(collectives::kGenerationOver);
     }
     engine_->attach(group, groups_->form_gradients(plan_, group));
     {

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "runtime/core/count.hpp"
+
 namespace troupe::cli {
 namespace {
 
@@ -108,8 +110,7 @@ void cluster(const MachineFacts& facts, Findings& all) {
   if (!facts.head_error.empty())
     return all.add(Finding::kWarning, "cluster", facts.head_error, "troupe start, or give --address");
   all.add(Finding::kGood, "cluster",
-          "the head at " + facts.head + " answers; " + number(facts.head_nodes) +
-              (facts.head_nodes == 1 ? " node" : " nodes"));
+          "the head at " + facts.head + " answers; " + count_of(facts.head_nodes, "node"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "runtime/core/error.hpp"
 #include "runtime/core/fd.hpp"
+#include "runtime/core/whole_file.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -23,16 +24,11 @@ constexpr std::size_t kMostHosts = 4096, kMostBytes = 64;
 constexpr int kLooksAtEnd = 50;  // five seconds
 
 /// Whole or not at all.
-Result<void> write_whole(const std::string& path, std::string_view text) {
-  const std::string temporary = path + ".new";
-  ::unlink(temporary.c_str());
-  const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  const bool wrote = fd && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-                     ::rename(temporary.c_str(), path.c_str()) == 0;
-  if (wrote) return {};
-  const int why = errno;
-  ::unlink(temporary.c_str());
-  return io_error("cannot write " + path, why, "give --shared a folder that every host may write to");
+Result<void> write_short(const std::string& path, std::string_view text) {
+  return write_whole(path, text,
+                     {.temporary = path + ".new",
+                      .mode = 0600,
+                      .todo = "give --shared a folder that every host may write to"});
 }
 
 std::string read_short(const std::string& path) {
@@ -89,18 +85,18 @@ std::vector<std::string> MeetingHost::waiting() const {
 }
 
 Result<void> MeetingHost::answer(const std::string& id, const std::string& token) {
-  auto wrote = write_whole(folder_ + "/" + std::string(kToken) + id, token + "\n");
+  auto wrote = write_short(folder_ + "/" + std::string(kToken) + id, token + "\n");
   if (wrote) answered_.insert(id);
   return wrote;
 }
 
 Result<void> MeetingHost::beat() {
-  return write_whole(folder_ + "/beat", std::to_string(++beats_));
+  return write_short(folder_ + "/beat", std::to_string(++beats_));
 }
 
 void MeetingHost::end(int exit_code) {
   const auto path = [&](const std::string& id) { return folder_ + "/" + std::string(kEnd) + id; };
-  for (const std::string& id : answered_) static_cast<void>(write_whole(path(id), std::to_string(exit_code)));
+  for (const std::string& id : answered_) static_cast<void>(write_short(path(id), std::to_string(exit_code)));
   // Who has read it removes it.
   for (int looks = 0; looks < kLooksAtEnd; ++looks) {
     const bool is_read = std::none_of(answered_.begin(), answered_.end(), [&](const std::string& one) {
@@ -118,7 +114,7 @@ void MeetingHost::end(int exit_code) {
 bool MeetingGuest::ask() const {
   const std::string path = folder_ + "/" + std::string(kWant) + id_;
   if (::access(path.c_str(), F_OK) == 0) return true;
-  return write_whole(path, "").ok();
+  return write_short(path, "").ok();
 }
 
 std::optional<std::string> MeetingGuest::token() const {

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/core/count.hpp"
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
 #include "runtime/core/hex.hpp"
@@ -253,8 +254,8 @@ class FirstHost {
         nodes =
             static_cast<std::size_t>(std::count_if(status->nodes.begin(), status->nodes.end(),
                                                    [](const auto& node) { return node.state == "alive"; }));
-      const std::string count =
-          std::to_string(nodes) + " of " + std::to_string(options_.min_nodes) + " nodes are there";
+      const std::string count = std::to_string(nodes) + " of " + count_of(options_.min_nodes, "node") +
+                                (options_.min_nodes == 1 ? " is there" : " are there");
       if (nodes != said) say(count);
       said = nodes;
       if (nodes >= static_cast<std::size_t>(options_.min_nodes)) return true;

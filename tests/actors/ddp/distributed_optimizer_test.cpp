@@ -424,6 +424,7 @@ TEST_CASE("parameters whose data were replaced are named") {
     if (group->rank() == 1) net->to(torch::kFloat64);
     return thrown_by([&] {
       optimizer.step();
+      optimizer.zero_grad();
       optimizer.step();
     });
   });
@@ -442,6 +443,7 @@ TEST_CASE("one backward too many, one after synchronize(), or a sparse gradient 
     return thrown_by([&] {
       for (int pass = 0; pass < (group->rank() == 1 ? 3 : 2); ++pass) net->forward(input(0)).sum().backward();
       optimizer.step();
+      optimizer.zero_grad();
       if (group->rank() == 0) optimizer.synchronize();  // rank 1 never comes to it
     });
   });
@@ -457,6 +459,7 @@ TEST_CASE("one backward too many, one after synchronize(), or a sparse gradient 
       optimizer.synchronize();
       if (group->rank() == 1) net->forward(input(0)).sum().backward();
       optimizer.step();
+      optimizer.zero_grad();
       optimizer.synchronize();  // rank 1 never comes to it
     });
   });
@@ -469,6 +472,27 @@ TEST_CASE("one backward too many, one after synchronize(), or a sparse gradient 
     return thrown_by([&] { table->forward(torch::tensor({1})).sum().backward(); });
   });
   CHECK_THAT(sparse[0], Contains("set sparse_as_dense"));
+}
+
+// Was: its second step met the others' next one, and from there on gradients of different steps were added.
+TEST_CASE("a step too many on one rank is an error on all ranks") {
+  using Catch::Contains;
+  const auto op = GENERATE(GradientOp::kAverage, GradientOp::kSum, GradientOp::kAdasum);
+  const auto said = fork_ddp(2, [&](const Group& group) {
+    Pair net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    DistributedOptimizer optimizer(sgd, net->named_parameters(), group, {.op = op});
+    return thrown_by([&] {
+      for (int step = 0; step < 4; ++step) {
+        optimizer.zero_grad();
+        net->forward(input(0)).sum().backward();
+        optimizer.step();
+        if (step == 1 && group->rank() == 1) optimizer.step();
+      }
+    });
+  });
+  CHECK_THAT(said[0], Contains("the process group was aborted: ") && Contains("cannot step a second time"));
+  CHECK_THAT(said[1], Contains("BadConfig: cannot step a second time") && Contains("since reduction 2"));
 }
 
 TEST_CASE("a rank that waits names those that are missing") {

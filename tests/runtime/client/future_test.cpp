@@ -98,7 +98,16 @@ TEST_CASE("wait gives as many as are wanted, in order, or those that are ready i
   REQUIRE(gate.delayed.size() == 1);
   gate.delayed[0]();  // a second has passed
   CHECK(three.get().ready == std::vector<std::size_t>{1, 3});
+  // Was: each wait for an hour left its timer for that hour, though it was answered at once.
+  const auto hour = wait(futures, 3, 1h);
+  REQUIRE(gate.delayed.size() == 2);
+  const auto a_second_later = [&](std::size_t timer) { std::function<void()>(gate.delayed[timer])(); };
+  a_second_later(1);  // it still waits
+  REQUIRE(gate.delayed.size() == 3);
   promises[0].set(0), promises[2].set(2);
+  CHECK(hour.get().ready == std::vector<std::size_t>{0, 1, 3});
+  a_second_later(2);
+  CHECK(gate.delayed.size() == 3);
   CHECK(all.get().ready == std::vector<std::size_t>{0, 1, 2, 3});
   CHECK(all.get().pending.empty());
   for (const std::size_t count : {0, 5}) CHECK_THROWS_AS(wait(futures, count), BadConfig);

@@ -1,6 +1,8 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
 
 #include "runtime/core/clock.hpp"
 #include "runtime/core/ending.hpp"
@@ -8,6 +10,8 @@
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/core/result.hpp"
+#include "runtime/core/whole_file.hpp"
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 
@@ -64,4 +68,33 @@ TEST_CASE("a process that ended by itself is told from one that was ended") {
     INFO(outside);
     CHECK_FALSE(ended_by_itself(outside));
   }
+}
+
+TEST_CASE("a file is written whole or not at all, and a half of one is nowhere") {
+  const test::TempFolder folder;
+  const std::string file = folder.path() + "/file";
+  const auto text = [&] { return test::read_file(file); };
+  REQUIRE(write_whole(file, "first").ok());
+  CHECK(text() == "first");
+  std::ofstream(file + ".new") << "of a writer that died";
+  const std::string two = "second";
+  const auto bytes = std::as_bytes(std::span(two));
+  REQUIRE(write_whole(file, {bytes.first(3), bytes.subspan(3)},
+                      {.temporary = file + ".new", .mode = 0600, .durable = true})
+              .ok());
+  CHECK(text() == "second");
+  CHECK((std::filesystem::status(file).permissions() & std::filesystem::perms(0077)) ==
+        std::filesystem::perms::none);
+  CHECK_FALSE(std::filesystem::exists(file + ".new"));
+
+  const auto no_folder = write_whole(folder.path() + "/none/file", "x", {.todo = "make the folder"});
+  REQUIRE_FALSE(no_folder.ok());
+  CHECK(no_folder.error().code == ErrorCode::kIo);
+  CHECK(no_folder.error().message() ==
+        "cannot write " + folder.path() + "/none/file: open: No such file or directory (make the folder)");
+  std::filesystem::create_directory(folder.path() + "/taken");
+  const auto taken = write_whole(folder.path() + "/taken", "x", {.what = "cannot keep it"});
+  REQUIRE_FALSE(taken.ok());
+  CHECK(taken.error().what == "cannot keep it: rename");
+  CHECK_FALSE(std::filesystem::exists(folder.path() + "/taken.part"));
 }

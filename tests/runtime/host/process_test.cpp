@@ -2,6 +2,9 @@
 // does.
 #include "runtime/host/process.hpp"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <csignal>
 
@@ -34,6 +37,34 @@ struct Worker {
     ::pthread_sigmask(SIG_BLOCK, nullptr, &now);
     return ::sigismember(&now, SIGTERM) == 1;
   }
+};
+
+struct Slow {
+  Slow() {
+    while (!gate_open) std::this_thread::sleep_for(1ms);
+  }
+};
+
+/// What this process writes to standard error while this lives.
+class StandardError {
+ public:
+  StandardError() : before_(::dup(STDERR_FILENO)), file_(::memfd_create("stderr", MFD_CLOEXEC)) {
+    ::dup2(file_, STDERR_FILENO);
+  }
+  ~StandardError() {
+    ::dup2(before_, STDERR_FILENO);
+    ::close(before_);
+    ::close(file_);
+  }
+  std::string text() const {
+    std::string all(1 << 16, '\0');
+    const auto bytes = ::pread(file_, all.data(), all.size(), 0);
+    all.resize(bytes < 0 ? 0 : static_cast<std::size_t>(bytes));
+    return all;
+  }
+
+ private:
+  const int before_, file_;
 };
 
 /// A light actor that calls a peer from its turn.
@@ -336,4 +367,19 @@ TEST_CASE("a node that is gone ends every call and monitor, and every later one"
   CHECK(error_of([&] { worker.call<&Worker::add>(1, 1).get(10s); }) == ErrorCode::kUnavailable);
   CHECK(error_of([&] { Session(*near).nodes(); }) == ErrorCode::kUnavailable);
   CHECK(eventually([&] { return told == 1; }));
+}
+
+// Was: nothing was said until its spawn was given up, two minutes later.
+TEST_CASE("a constructor that does not return is told by its process, once") {
+  FakeNode node;
+  const auto process = node.make(1, 10);
+  const StandardError error;
+  gate_open = false;
+  const auto slow = Session(*process).spawn_async<Slow>({.isolated = true, .here = true});
+  const std::string said = "Slow (actor ";
+  CHECK(eventually([&] { return error.text().find(said) != std::string::npos; }, 60s));
+  CAPTURE(error.text());
+  CHECK(error.text().find("look at process " + std::to_string(::getpid())) != std::string::npos);
+  gate_open = true;
+  slow.get(10s);
 }

@@ -99,11 +99,16 @@ TEST_CASE("calls wait until it is known where the actor lives, and keep their or
   of.is(cluster::ActorLife::kRestarts, 2);
   const ErrorInfo error = error_of(lost);
   CHECK(error.code == ErrorCode::kUnavailable);  // it may have run, and the actor is not dead
+  // Was: "look at what the actor does", of an actor that was not there.
+  const auto waits = of.actor.call<&Living::which>();
+  CHECK_THROWS_WITH(waits.get(0s), Catch::Contains("it still waits: its actor is started again: signal 9"));
   CHECK(error.why.find("signal 9") != std::string::npos);
   for (int i = 4; i <= 6; ++i) of.actor.tell<&Living::note>(i);
   const auto after = of.actor.call<&Living::notes>();
   of.lives(kSecond, 2);
   CHECK(after.get(10s) == 456);
+  CHECK(waits.get(10s) == 2);
+  CHECK(waits.waits_for().empty());
   CHECK(of.actor.call<&Living::which>().get(10s) == 2);
 
   const auto last = of.actor.call<&Living::which>();

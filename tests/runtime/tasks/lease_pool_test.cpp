@@ -82,6 +82,28 @@ TEST_CASE("A task asks for a worker once, and the next one takes the same worker
   CHECK(f.pool.leases() == 0);
 }
 
+TEST_CASE("What a task waits for: a worker that was asked for, or those before it") {
+  Fixture f;
+  const auto first = f.submit(), second = f.submit();
+  CHECK(f.pool.waiting(second).asked == f.asked);
+  CHECK(f.pool.waiting(second).before == 1);
+  CHECK(f.pool.waiting(second).runs_on == 0);
+  f.grant(f.asked[0]);
+  CHECK(f.pool.waiting(first).runs_on == f.asked[0]);
+  CHECK(f.pool.waiting(first).before == 0);
+  CHECK(f.pool.waiting(second).before == 0);
+  CHECK(f.pool.waiting(second).workers == 1);
+}
+
+TEST_CASE("A worker that hangs while it starts is not asked for again") {
+  Fixture f;
+  const auto task = f.submit();
+  f.pool.refused(f.asked[0], {ErrorCode::kTimeout, "cannot start it", "it hangs", ""}, f.now, f.out);
+  f.take();
+  CHECK(f.failed[task] == "it hangs");
+  CHECK(f.asked.size() == 1);
+}
+
 // Was: after a thousand short tasks four long ones went to two workers, two each, and the others stayed idle.
 TEST_CASE("A worker's second place is for short tasks alone, and only where many wait") {
   Fixture f;

@@ -163,7 +163,21 @@ TEST_CASE("troupe tune: with repeats the best is of the config with the best mea
     text += line.dump() + "\n";
   }
   sweeps.write("twice", text);
-  CHECK(json::parse(tune("best twice -o json" + sweeps.at()).output)["trial"] == 1);
+  const json best = json::parse(tune("best twice -o json" + sweeps.at()).output);
+  CHECK(best["trial"] == 1);
+  // Was: a single trial's figure stood for its config, without what the sweep decided by.
+  CHECK(best["repeats"]["mean"] == 0.625);
+  CHECK(best["repeats"]["trials"] == 2);
+  const std::string mean = "0.625 with a deviation of 0.1768 over 2 trials";
+  CHECK(contains(tune("best twice" + sweeps.at()).output, "its config: a " + mean + "\n"));
+  CHECK(contains(tune("list" + sweeps.at()).output, "a " + mean + "\n"));
+  CHECK(contains(tune("show twice" + sweeps.at()).output,
+                 "Each config 2 times, the best first:\n  lr=0: " + mean +
+                     "\n  lr=1: 0.5625 with a deviation of 0.6187 over 2 trials\n"));
+  const json shown = json::parse(tune("show twice -o json" + sweeps.at()).output);
+  CHECK(shown["configs"][1]["mean"] == 0.5625);
+  CHECK(shown["best_config"]["first_trial"] == 0);
+  CHECK_FALSE(json::parse(tune("show digits -o json" + sweeps.at()).output).contains("best_config"));
 }
 
 TEST_CASE("troupe tune page: the records are inside, and no text of theirs ends the script") {

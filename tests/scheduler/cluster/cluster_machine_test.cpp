@@ -33,6 +33,8 @@ TEST_CASE("an actor is persisted, started, and acknowledged once it is up") {
     // Was: only who asked for GPUs was told, and whoever waited for a CPU held up the spawns behind it.
     REQUIRE(s.last.size() == 1);
     CHECK(s.get<SpawnWaits>()->to == Requester{kDriver, 2});
+    CHECK(s.get<SpawnWaits>()->reason ==
+          "no node has 1 CPU free: the largest has 1, and the most that are free on one are 0");
     REQUIRE(s.head->waiting().size() == 1);
     CHECK(s.head->why_waits(s.head->waiting().all().begin()->second) ==
           "no node has 1 CPU free: n1 has 0 of 1");
@@ -43,7 +45,7 @@ TEST_CASE("an actor is persisted, started, and acknowledged once it is up") {
     s.on(ActorDown{NodeId{1}, actor, "signal 9"});
     CHECK(s.get<SpawnAnswered>() == nullptr);
     s.spawn(job, 1);
-    CHECK(s.get<SpawnAnswered>()->error.why == "actor " + to_string(actor) + " died: signal 9");
+    CHECK(s.get<SpawnAnswered>()->error.why == "T (actor " + to_string(actor) + ") died: signal 9");
   }
   SECTION("its CPUs are free only when its node says that it is gone") {
     s.on(KillRequested{kGateway, job, actor, "fenced"});
@@ -297,15 +299,44 @@ TEST_CASE("an actor that does not come up in time is killed, and killed again un
   const ActorId actor = s.get<StartActor>()->actor;
   s.pass(120, {NodeId{1}, kGateway});
   REQUIRE(s.get<KillActor>() != nullptr);
-  CHECK_THAT(s.get<KillActor>()->reason, Catch::StartsWith("it did not start within 120 s"));
+  CHECK_THAT(s.get<KillActor>()->reason, Catch::StartsWith("it did not start on n1 within 120 s"));
   s.pass(59, {NodeId{1}, kGateway});
   CHECK(s.get<KillActor>() == nullptr);
   s.pass(1, {NodeId{1}, kGateway});
   CHECK(s.get<KillActor>() != nullptr);
   s.on(ActorDown{NodeId{1}, actor, "killed"});
-  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kActorDied);
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kTimeout);
   s.pass(120, {NodeId{1}, kGateway});
   CHECK(s.get<KillActor>() == nullptr);
+}
+
+// Was: a constructor that did not return was silent for 120 s, and then looked like a death, which is tried
+// again.
+TEST_CASE("who spawned an actor hears after 10 s that it has not started, and then that it hangs") {
+  Script s;
+  s.node(1, 1);
+  s.gateway();
+  const JobId job = s.job().job;
+  s.spawn(job, 1);
+  const ActorId actor = s.get<StartActor>()->actor;
+  CHECK(s.head->why(s.head->actors().at(actor)) == s.get<StartActor>()->reason);
+  s.pass(9, {NodeId{1}, kGateway});
+  CHECK(s.get<SpawnWaits>() == nullptr);
+  s.pass(1, {NodeId{1}, kGateway});
+  REQUIRE(s.get<SpawnWaits>() != nullptr);
+  CHECK(s.get<SpawnWaits>()->to == Requester{kDriver, 1});
+  CHECK_THAT(s.get<SpawnWaits>()->reason,
+             Catch::Contains("(" + name_of(actor) +
+                             "): it did not start on n1 within 10 s: its constructor did not return"));
+  s.pass(20, {NodeId{1}, kGateway});
+  CHECK(s.get<SpawnWaits>() == nullptr);
+  CHECK_THAT(s.head->why(s.head->actors().at(actor)), Catch::Contains("it did not start on n1 within 30 s"));
+  s.pass(90, {NodeId{1}, kGateway});
+  CHECK(s.get<KillActor>() != nullptr);
+  s.on(ActorDown{NodeId{1}, actor, "killed"});
+  REQUIRE(s.get<SpawnAnswered>() != nullptr);
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kTimeout);
+  CHECK_THAT(s.get<SpawnAnswered>()->error.why, Catch::StartsWith("it did not start on n1 within 120 s"));
 }
 
 TEST_CASE("records of what has ended are kept to a bound, in the store as well") {

@@ -394,3 +394,36 @@ TEST_CASE("a group whose search was cut off is tried again at ticks alone") {
   s.on(Tick{});
   CHECK(s.record(group).state == GroupState::kReady);
 }
+
+// Was: the end of one actor had all groups that wait looked for in all nodes, however many they were.
+TEST_CASE("an event looks for room for some groups, and those behind them have their turn at ticks") {
+  ClusterConfig config;
+  config.group_looks = 3;
+  GroupScript s(config);
+  s.node(1, 4);
+  const JobId job = s.job().job;
+  s.spawn(job, 2, "", 4);
+  const ActorId actor = s.get<StartActor>()->actor;
+  for (std::uint64_t request = 3; request <= 5; ++request)
+    s.make(job, request, PlacementStrategy::kPack, {8});  // no node is so large
+  const GroupId small = s.make(job, 6, PlacementStrategy::kPack, {2}).status.record.group;
+  s.down(actor);
+  CHECK(s.record(small).state == GroupState::kWaiting);
+  for (int tick = 0; tick < 4; ++tick) s.on(Tick{});
+  CHECK(s.record(small).state == GroupState::kReady);
+}
+
+TEST_CASE("what waits is told which groups hold the room") {
+  GroupScript s;
+  s.node(1, 4);
+  const JobId job = s.job().job;
+  s.make(job, 2, PlacementStrategy::kPack, {2, 1}, "train");
+  s.spawn(job, 3, "", 2);
+  REQUIRE(s.get<SpawnWaits>() != nullptr);
+  CHECK(s.get<SpawnWaits>()->reason ==
+        "no node has 2 CPU free: the largest has 4, and the most that are free on one are 1; room is held by "
+        "placement group train (3 CPU)");
+  const auto other = s.make(job, 4, PlacementStrategy::kPack, {2}, "second");
+  CHECK(other.status.reason ==
+        "bundle 0: no node has 2 CPU free: n1 has 1 of 4; room is held by placement group train (3 CPU)");
+}

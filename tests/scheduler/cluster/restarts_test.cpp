@@ -163,6 +163,8 @@ TEST_CASE("a node dies: its actor lives on, on another") {
   CHECK(s.get<StartActor>() == nullptr);  // it waits for room, as any spawn
   CHECK(s.head->waiting().size() == 1);
   CHECK(s.get<SpawnWaits>() == nullptr);  // its spawn was answered long ago
+  s.on(ResolveActor{kGateway, s.job_id, s.id});
+  CHECK_THAT(s.told().reason, Catch::Contains("its next life waits: no node has joined yet"));
   s.node(3, 1);
   REQUIRE(s.get<StartActor>() != nullptr);
   CHECK(s.get<StartActor>()->incarnation == 3);

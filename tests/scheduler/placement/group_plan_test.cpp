@@ -219,7 +219,7 @@ TEST_CASE("what waits says what it waits for") {
         "waits for a node that has it");
   CHECK(
       reason(PlacementStrategy::kStrictSpread, {cpus(1), cpus(1), cpus(1)}, two) ==
-      "STRICT_SPREAD wants a node for each of all 3 bundles: there are 2 nodes, with room for 2: n1 has 4 of "
+      "STRICT_SPREAD wants a node for each of all 3 bundles, and there is room for 2 (2 nodes): n1 has 4 of "
       "4, n2 has 4 of 4");
   CHECK(reason(PlacementStrategy::kPack, {cpus(3), cpus(3), cpus(3)}, two) ==
         "all 3 bundles do not fit at a time: they ask for 9 CPU: n1 has 4 of 4, n2 has 4 of 4");
@@ -297,4 +297,41 @@ TEST_CASE("a search on one node that is cut off leaves the next node its own, an
     CHECK_FALSE(plan.cut_off);
     CHECK(plan.reason == std::string(name_of(strategy)) + " on 1 node: n3");
   }
+}
+
+// Was: a node for each of 1,000 bundles was looked for in 10,000 nodes as long as it took, at every event.
+TEST_CASE("a long search for STRICT_SPREAD is cut off, and says so") {
+  NodeIndex nodes;
+  const auto add = [&](std::uint64_t id, int cpus_of, const GpuUse& gpus) {
+    nodes.set(view(id, {cpus_of, gpus}));
+  };
+  for (std::uint64_t id = 1; id <= 10'000; ++id) add(id, 1 + static_cast<int>(id % 4), {0});
+  std::vector<BundleDemand> alike(1000, BundleDemand{4 * kCpu, kGpu});
+  const auto plan = [&](const std::vector<BundleDemand>& bundles) {
+    return plan_group(spec_of(PlacementStrategy::kStrictSpread, bundles),
+                      std::vector<PlacedBundle>(bundles.size()), nodes);
+  };
+  CHECK(plan(alike).is_placed);
+  CHECK(plan(alike).looks < 100'000);
+  for (std::uint64_t id = 3; id <= 10'000; id += 4) nodes.remove(NodeId{id});  // those of 4 CPUs
+  for (std::uint64_t id = 3; id <= 999 * 4; id += 4) add(id, 4, {0});
+  const auto too_many = plan(alike);
+  CHECK_FALSE(too_many.is_placed);
+  CHECK_FALSE(too_many.cut_off);
+  CHECK(too_many.looks < 100'000);
+
+  // More CPUs or more of a GPU, never both: each bundle has one node that it fits.
+  nodes = NodeIndex();
+  for (int id = 1; id <= 3000; ++id)
+    nodes.set({NodeId{std::uint64_t(id)}, "n", 10'000 + id, 0, 0, false, {id}});
+  std::vector<BundleDemand> different;
+  for (int i = 1; i <= 2000; ++i) different.push_back({13'000 - i, kGpu - 3000 + i});
+  const auto cut = plan(different);
+  CHECK_FALSE(cut.is_placed);
+  CHECK(cut.cut_off);
+  CHECK(cut.looks < 10'000'000);
+  CHECK(cut.reason.find("before the search was cut off (STRICT_SPREAD; it is tried again)") !=
+        std::string::npos);
+  different.resize(200);
+  CHECK(plan(different).is_placed);
 }
