@@ -340,6 +340,8 @@ TEST_CASE("half-open connections are let go, and others get their place") {
     REQUIRE(gone.back()->send(said));
   }
   const auto end = std::chrono::steady_clock::now() + 20s;
+  while (server.counts().accepted < gone.size() && std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
   int status = 0;
   while ((status = RawClient(server.address().port).ask(get("/")).status) != 200 &&
          std::chrono::steady_clock::now() < end)
