@@ -9,8 +9,10 @@
 #include <map>
 #include <sstream>
 
+#include "actors/ddp/autocast.hpp"
 #include "actors/ddp/distributed_data_parallel.hpp"
 #include "actors/ddp/fully_sharded_data_parallel.hpp"
+#include "actors/ddp/grad_scaler.hpp"
 #include "actors/ddp/unit_plan.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/ddp/support.hpp"
@@ -328,6 +330,34 @@ TEST_CASE("clip_grad_norm_ takes the norm over all ranks and units", "[fsdp]") {
     if (std::abs(found - expected) > 1e-5 * expected) return std::to_string(found - expected);
     if (wrapped.clip_grad_norm_(1000, type) > 0.0101) return "not clipped";
     return compare(whole, wrapped, 1e-6);
+  }));
+}
+
+TEST_CASE("a GradScaler of the group leaves a step out on every rank, under autocast", "[fsdp]") {
+  check_silent(fork_ddp(2, [](const Group& group) -> std::string {
+    Pair net;  // the CPU has no LayerNorm of bfloat16 with float weights
+    FullyShardedDataParallel wrapped(net, group, {.units = {"first", "second"}});
+    torch::optim::SGD optimizer(wrapped.parameters(), 0.1);
+    GradScaler scaler({.init_scale = 8}, group);
+    for (int i = 0; i < 3; ++i) {
+      std::vector<torch::Tensor> before;
+      for (const torch::Tensor& shard : wrapped.parameters()) before.push_back(shard.detach().clone());
+      optimizer.zero_grad();
+      torch::Tensor loss;
+      {
+        const Autocast autocast(torch::kCPU, torch::kBFloat16);
+        loss = wrapped(batch_of(i, group->rank(), 2).x).to(torch::kFloat).square().mean();
+      }
+      if (i == 1 && group->rank() == 1) loss = loss * INFINITY;
+      scaler.scale(loss).backward();
+      scaler.step(optimizer);
+      scaler.update();
+      for (std::size_t u = 0; u < before.size(); ++u) {
+        if (torch::equal(before[u], wrapped.parameters()[u]) != (i == 1))
+          return "step " + std::to_string(i) + ", unit " + wrapped.units()[u];
+      }
+    }
+    return scaler.get_scale() == 4 ? "" : "scale " + std::to_string(scaler.get_scale());
   }));
 }
 
