@@ -47,11 +47,15 @@ ActorDirectory::Entry& ActorDirectory::entry_of(ActorId actor, After& after) {
 /// What a call waits for that is not sent: told by a Timeout.
 void ActorDirectory::say_why(const Entry& entry, const Call& call) {
   if (call->state == nullptr || !entry.known) return;
-  call->state->set_waits_for(entry.is_reachable() ? std::string()
-                             : entry.gone
-                                 ? "its actor's process is gone, and the head has not said what follows"
-                             : entry.paused ? "the link to its actor's node is full or broke"
-                                            : "its actor is started again: " + entry.at.reason);
+  std::string why;
+  if (entry.at.life == ActorLife::kRestarts) {
+    why = "its actor is started again: " + entry.at.reason;
+  } else if (entry.gone) {
+    why = "its actor's process is gone, and the head has not said what follows";
+  } else if (entry.paused) {
+    why = "the link to its actor's node is full or broke";
+  }
+  call->state->set_waits_for(std::move(why));
 }
 
 void ActorDirectory::wait(Entry& entry, Call call) {
