@@ -21,6 +21,7 @@ struct Group {
     bool operator==(const Use&) const = default;
   };
   GroupRecord record;
+  std::string queue{};                  ///< of its job; empty: none
   std::string reason{};                 ///< why its bundles are where they are, or what it waits for
   std::vector<Use> used{};              ///< by bundle
   std::set<ActorId> actors{};           ///< those that are on a node
