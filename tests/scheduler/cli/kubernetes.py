@@ -75,7 +75,7 @@ def run_pods(troupe, pods, container, count):
             os.mkdir(state, 0o700)
             command = [word.replace("/shared", where + "/shared").replace("/state", state) for word in container["command"]]
             own = command[1:command.index("--")] + ["--bind", "127.0.0.1", "--cpus", "1", "--wait", "120"]
-            program = ["sh", "-c", f"{troupe} status --folder {where}/0/troupe | grep -c alive; exit 3"] if is_job else \
+            program = ["sh", "-c", f"{troupe} status | grep -c alive; exit 3"] if is_job else \
                 ["sleep", "600"]
             environment = {"PATH": os.environ["PATH"], "HOME": where, "TMPDIR": where, "KUBERNETES_SERVICE_HOST": "10.0.0.1",
                            "HOSTNAME": f"{pods['metadata']['name']}-{rank}"}
@@ -98,7 +98,7 @@ def run_pods(troupe, pods, container, count):
             while ask("status").stdout.count("alive") < count:
                 assert time.time() < deadline, "the nodes do not come: " + ask("status").stdout
                 time.sleep(0.2)
-            job = ask("job", "submit", "--", "echo", "ran")
+            job = ask("job", "submit", "--", troupe, "job", "submit", "--", "echo", "ran")  # a job that submits one
             assert "ran" in job.stdout, job.stdout + job.stderr
             processes[-1].send_signal(signal.SIGTERM)  # scaled down
             assert processes[-1].wait(timeout=120) is not None
