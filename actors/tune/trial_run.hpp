@@ -36,7 +36,13 @@ class TrialRun {
 class TrainingTrial final : public TrialRun {
  public:
   explicit TrainingTrial(train::Run run) : run_(std::move(run)) {}
-  std::optional<report::Event> next_event() override { return run_.next_event(Duration(0)); }
+  std::optional<report::Event> next_event() override {
+    auto event = run_.next_event(Duration(0));
+    has_begun_ = has_begun_ || (event && !std::holds_alternative<report::JobStarted>(*event) &&
+                                !std::holds_alternative<report::Warning>(*event));
+    return event;
+  }
+  bool has_begun() const override { return has_begun_; }
   bool is_over() const override { return run_.is_over(); }
   train::RunResult wait() override { return run_.wait(); }
   train::Snapshot snapshot() override { return run_.snapshot(); }
@@ -45,6 +51,7 @@ class TrainingTrial final : public TrialRun {
 
  private:
   train::Run run_;
+  bool has_begun_ = false;
 };
 
 }  // namespace troupe::tune

@@ -4,6 +4,7 @@
 
 #include "runtime/client/find_or_spawn.hpp"
 #include "runtime/client/group_options.hpp"
+#include "runtime/client/start_group.hpp"
 #include "runtime/core/escape.hpp"
 #include "runtime/wire/frame.hpp"
 #include "runtime/wire/messages.hpp"
@@ -167,7 +168,17 @@ ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn, Durat
   return Future<ActorAddress>(spawn).get();
 }
 
-ActorOptions Session::member_options(ActorOptions options, std::size_t place) {
+GroupId Session::start_together(std::size_t members, const ActorOptions& options) const {
+  detail::check_may_block("Session::spawn_group", "use spawn_async for each, and make an ActorGroup of them");
+  const auto group = detail::start_group(process(), members, options);
+  return group.valid() ? group.get(kHeadAnswers).status.record.group : GroupId{};
+}
+
+ActorOptions Session::member_options(ActorOptions options, std::size_t place, GroupId together) {
+  if (together) {
+    options.placement_group = together;
+    options.bundle = static_cast<int>(place);
+  }
   if (options.get_if_exists)
     throw BadConfig("cannot spawn a group with get_if_exists",
                     "a member that was found is somebody else's, and a group ends its own",

@@ -53,6 +53,8 @@ struct ActorOptions {
   std::string label{};  ///< prefix of its process's output; default: its class
   /// Calls of the handle without an answer, above which a call throws LimitExceeded; 0: no limit.
   std::size_t max_pending_calls = 0;
+  /// Of spawn_group: how its members lie.
+  PlacementStrategy group_strategy = PlacementStrategy::kPack;
 };
 
 namespace detail {
@@ -89,15 +91,17 @@ class Session : public tasks::Submits<Session> {
 
   /// Starts a group of such actors, 4 or {{"host", 2}, {"gpu", 4}}, all with these options and arguments, and
   /// waits for them; kPlace stands for each one's place. With a name "x" they are "x/0", "x/1" and so on.
-  /// They are placed one by one: a group that finds no room for all waits, for 2 minutes. If one cannot be
-  /// started none is left, and it throws as spawn, with that one's name.
+  /// Those that hold CPUs or GPUs start together: a group that finds no room for all holds none and waits,
+  /// for 2 minutes (1,000 members at most; with .node or .placement_group they are placed one by one). If one
+  /// cannot be started none is left, and it throws as spawn, with that one's name.
   template <class T, class... Args>
   ActorGroup<T> spawn_group(const GroupShape& shape, const ActorOptions& options = {},
                             const Args&... args) const {
     std::vector<std::shared_ptr<CallState>> starting;
+    const GroupId together = start_together(shape.size(), options);
     try {
       for (std::size_t i = 0; i < shape.size(); ++i)
-        starting.push_back(start<T>(member_options(options, i), detail::for_member(args, i)...));
+        starting.push_back(start<T>(member_options(options, i, together), detail::for_member(args, i)...));
     } catch (...) {
       give_up(starting, {ErrorCode::kUnavailable, "an actor was not started", "its group was not", ""});
       throw;
@@ -210,7 +214,9 @@ class Session : public tasks::Submits<Session> {
                                    std::string_view class_name, CallBody args) const;
   ActorAddress await_spawn(const std::shared_ptr<CallState>& spawn) const;
   ActorAddress await_spawn(const std::shared_ptr<CallState>& spawn, Duration timeout) const;
-  static ActorOptions member_options(ActorOptions options, std::size_t place);
+  /// The group in which so many actors start together; none: they need none.
+  GroupId start_together(std::size_t members, const ActorOptions& options) const;
+  static ActorOptions member_options(ActorOptions options, std::size_t place, GroupId together);
   std::vector<ActorAddress> await_group(const std::vector<std::shared_ptr<CallState>>& starting,
                                         const GroupShape& shape) const;
   /// Ends those that have started, too.

@@ -261,13 +261,12 @@ void NodeMachine::asked(LocalProcess& from, const wire::LeaseAsk& ask) {
   leases_.ask(from, ask, now_, out_);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::JobAsk& ask) {
-  if (!from.is_driver) {
-    out_.push_back(
+  if (!from.is_driver)
+    return out_.push_back(
         answer_to(from.id, ask.request,
                   ErrorInfo{ErrorCode::kRefused, "no new job", "a worker belongs to its job", ""}));
-    return;
-  }
-  ask_head(from, ask.request, cluster::JobRegistered{ask.name, {self_.info.id, from.id}, ask.request}, 0);
+  ask_head(from, ask.request,
+           cluster::JobRegistered{ask.name, {self_.info.id, from.id}, ask.request, from.submission}, 0);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::JobEnd& ask) {
   if (from.is_driver && from.job) return head_.end_job({self_.info.id, from.job, ask.reason}, out_);

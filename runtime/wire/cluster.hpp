@@ -91,6 +91,7 @@ struct JobRecord {
   ProcessAddress driver;
   std::uint64_t request = 0;  ///< the number under which the driver asked
   bool ended = false;
+  std::string submission{};  ///< the submitted job whose program it is, or a part of that; empty: none
   bool operator==(const JobRecord&) const = default;
 };
 struct ActorRecord {
@@ -117,7 +118,7 @@ struct GroupRecord {
 };
 /// Their bytes, with a version: scheduler/store/records.hpp. Append kinds; change no layout without a new
 /// version.
-using Record = std::variant<NodeRecord, JobRecord, ActorRecord, SubmissionRecord, GroupRecord>;
+using Record = std::variant<NodeRecord, JobRecord, ActorRecord, SubmissionRecord, GroupRecord, QueueRecord>;
 
 // Events.
 
@@ -168,6 +169,7 @@ struct JobRegistered {
   std::string name;
   ProcessAddress driver;
   std::uint64_t request = 0;
+  std::string submission{};  ///< whose program it is, as its node knows; empty: nobody submitted it
 };
 /// Said by the node of the job's driver.
 struct JobEnded {
@@ -266,11 +268,12 @@ struct Restored {
   std::vector<Record> records;
 };
 
-struct ClusterEvent : OneOf<NodeJoined, Heartbeat, NodeLeft, JobRegistered, JobEnded, SpawnRequested,
-                            SpawnCancelled, ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested,
-                            PeerWanted, NodesWanted, LookupActor, KillRequested, Tick, Restored, NodeLeaving,
-                            SubmissionRequested, SubmissionStopRequested, DriverStarted, DriverEnded,
-                            ResolveActor, ActorArguments, NodeDrains, DrainRequested, GroupRequested> {
+struct ClusterEvent
+    : OneOf<NodeJoined, Heartbeat, NodeLeft, JobRegistered, JobEnded, SpawnRequested, SpawnCancelled,
+            ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested, PeerWanted, NodesWanted,
+            LookupActor, KillRequested, Tick, Restored, NodeLeaving, SubmissionRequested,
+            SubmissionStopRequested, DriverStarted, DriverEnded, ResolveActor, ActorArguments, NodeDrains,
+            DrainRequested, GroupRequested, QueueChanged> {
   using OneOf::OneOf;
   ClusterEvent();
   ClusterEvent(const ClusterEvent&);

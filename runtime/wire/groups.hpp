@@ -33,6 +33,10 @@ struct GroupSpec {
   std::string name;  ///< of one group of the job at a time; empty for none
   PlacementStrategy strategy = PlacementStrategy::kPack;
   std::vector<BundleDemand> bundles;
+  /// For actors that start together: it holds nothing until there is an actor for each bundle, which asks for
+  /// what that has, and room for all. Then they start there, hold their room themselves, and the group is
+  /// gone.
+  bool start_only = false;
   bool operator==(const GroupSpec&) const = default;
 };
 /// Where a bundle is.

@@ -374,6 +374,18 @@ struct PeerLeaseAsk {
 
 // Submitted jobs.
 
+/// Sets a queue, removes it, or (neither) asks for all of them. To change one is the head's owner's alone.
+/// Answer: QueuesAnswer.
+struct QueuesAsk {
+  std::uint64_t request = 0;
+  bool set = false;
+  bool remove = false;
+  cluster::QueueRecord queue{};
+};
+struct QueuesAnswer {
+  std::vector<cluster::QueueStatus> queues;
+};
+
 /// A program that a node started for a submission, over the socket that its environment names, with the
 /// descriptor of its own executable. Answered by Configure: it is a driver of that node then.
 struct DriverHello {
@@ -470,7 +482,7 @@ struct Control
             NodeConfig, Ready, NotReady, ToHead, FromHead, PackageAsk, PackagePart, PeerLeaseAsk, EnrollAsk,
             AdmitAsk, TokenAsk, StatusAsk, SpawnWaits, OutputTaken, DriverHello, ClientAsk, SubmitAsk,
             SubmissionAsk, StopSubmissionAsk, SubmissionsAsk, LogAsk, ReadLog, LogRead, ResolveAsk, ActorAt,
-            KeysAsk, KeyRemoveAsk, PackagePut, WhyAsk, ActorLeaves, Drain, DrainAsk, GroupAsk> {
+            KeysAsk, KeyRemoveAsk, PackagePut, WhyAsk, ActorLeaves, Drain, DrainAsk, GroupAsk, QueuesAsk> {
   using OneOf::OneOf;
   Control();
   Control(const Control&);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/core/ids.hpp"
+#include "runtime/wire/queues.hpp"
 
 namespace troupe::cluster {
 
@@ -26,7 +27,8 @@ struct SubmissionSpec {
   /// The package is that program alone, of this SHA-256: a node that has such a file at program[0] needs no
   /// copy. Empty: the package is the folder in which it runs.
   std::string executable{};
-  std::int32_t priority = 0;  ///< the higher starts first
+  std::int32_t priority = 0;  ///< of its queue the higher starts first
+  std::string queue{};        ///< empty: kDefaultQueue
   bool operator==(const SubmissionSpec&) const = default;
 };
 
@@ -96,8 +98,9 @@ struct WaitReport {
     kWaits,  ///< no node that could hold it has the room now
     kHeld,   ///< a node has the room, which is kept for the first that waits
     kNever,  ///< no node of the cluster could hold it
+    kQuota,  ///< its queue may hold no more
   } verdict = Verdict::kDoesNotWait;
-  friend constexpr Verdict troupe_last(Verdict) { return Verdict::kNever; }
+  friend constexpr Verdict troupe_last(Verdict) { return Verdict::kQuota; }
 
   /// One resource that it asks for, in 1/10000.
   struct Resource {
@@ -123,9 +126,10 @@ struct WaitReport {
   std::uint32_t position = 0;  ///< 1: the next to start; 0: it is not in the queue
   std::vector<std::string> ahead;
   std::vector<Resource> resources;
-  std::vector<OnNode> nodes;     ///< those that lack least first
-  std::uint32_t more_nodes = 0;  ///< that are not listed
-  std::vector<Holder> holders;   ///< submissions alone: actors hold, too
+  std::vector<OnNode> nodes;          ///< those that lack least first
+  std::uint32_t more_nodes = 0;       ///< that are not listed
+  std::vector<Holder> holders;        ///< submissions alone: actors hold, too
+  std::vector<QueueStatus> queues{};  ///< its own first, then those that go before it
 };
 
 // Events.

@@ -115,7 +115,15 @@ json as_json(const JobInfo& job) {
           {"attempt", job.attempt},
           {"retries", job.retries},
           {"priority", job.priority},
+          {"queue", job.queue},
           {"driver_node_name", job.node.empty() ? json() : json(job.node)}};
+}
+
+json as_json(const JobQueue& queue) {
+  const auto quota = [](const std::optional<double>& limit) { return limit ? json(*limit) : json(); };
+  return {{"queue", queue.name},    {"cpus", quota(queue.cpus)},    {"gpus", quota(queue.gpus)},
+          {"weight", queue.weight}, {"cpus_used", queue.cpus_used}, {"gpus_used", queue.gpus_used},
+          {"share", queue.share},   {"waits", queue.waits},         {"runs", queue.runs}};
 }
 
 json as_json(const JobReport& report) {
@@ -139,6 +147,8 @@ json as_json(const JobReport& report) {
   for (const auto& h : report.holders)
     all["blockers"].push_back(
         {{"job", h.job}, {"node", h.node}, {"num_cpus", h.num_cpus}, {"num_gpus", h.num_gpus}});
+  all["queues"] = json::array();
+  for (const JobQueue& queue : report.queues) all["queues"].push_back(as_json(queue));
   return all;
 }
 
@@ -239,6 +249,7 @@ void print(const JobInfo& job) {
   line("job", escape_name(job.id));
   if (!job.name.empty()) line("name", escape_name(job.name));
   line("program", escape_name(entrypoint(job)));
+  line("queue", job.queue);
   line("state", to_string(job.status));
   line("why", escape_name(job.why));
   if (job.driver_exit_code) line("exit code", std::to_string(*job.driver_exit_code));
@@ -332,9 +343,13 @@ Commands add_commands(CLI::App& app, JobWords& words) {
   all.submit->add_option("--retries", words.spec.retries, "How often it is started again when it fails")
       ->capture_default_str()
       ->check(whole_number(0, cluster::kMaxRetries));
-  all.submit->add_option("--priority", words.spec.priority, "Of jobs that wait the highest starts first")
+  all.submit
+      ->add_option("--priority", words.spec.priority,
+                   "Of its queue's jobs that wait the highest starts first")
       ->capture_default_str()
       ->check(whole_number(-cluster::kMaxPriority, cluster::kMaxPriority));
+  all.submit->add_option("--queue", words.spec.queue,
+                         "The queue that it is in (troupe queue list) [default]");
   all.submit->add_flag("--detach", words.detach, "Print the job's id alone, and follow nothing");
   all.list = add("list", "Show the jobs, the newest first");
   with_output(all.list);

@@ -10,9 +10,13 @@ namespace troupe::cli {
 /// `argv` begins with "job". Returns the exit code, or throws troupe::Error with the one line a person reads.
 int job(int argc, char** argv);
 
+/// troupe queue: set, list, remove.
+int queue(int argc, char** argv);
+
 /// With the field names of Ray's `ray job status` and REST API, and our own behind them.
 nlohmann::json as_json(const JobInfo& job);
 /// The same, and why it waits.
 nlohmann::json as_json(const JobReport& report);
+nlohmann::json as_json(const JobQueue& queue);
 
 }  // namespace troupe::cli

@@ -221,6 +221,7 @@ std::optional<std::string> unknown_command(const CLI::App& app, int argc, char**
 
 int run(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "job") == 0) return job(argc - 1, argv + 1);
+  if (argc > 1 && std::strcmp(argv[1], "queue") == 0) return queue(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "tune") == 0) return tune(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "serve") == 0) return serve(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "up") == 0) return up(argc - 1, argv + 1);
@@ -269,6 +270,7 @@ int run(int argc, char** argv) {
   auto* stop_command = app.add_subcommand("stop", "End the head and nodes that were started from the folder");
   stop_command->add_option("--folder", stop_folder, kFolderHelp);
   app.add_subcommand("job", "Submit jobs to a cluster, follow and end them (troupe job --help)");
+  app.add_subcommand("queue", "Show and set queues of jobs: quotas and weights (troupe queue --help)");
   app.add_subcommand("serve", "Show what programs serve, and change it (troupe serve --help)");
   app.add_subcommand(
       "up", "Run a program on the hosts that srun, mpirun or Kubernetes starts it on (troupe up --help)");

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <deque>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -246,6 +247,8 @@ int run(const StartOptions& options, Starter& starter) {
     }
   }
   set_log_role(options.head ? "start" : "start " + options.name);
+  // Submitted programs submit from there, too.
+  ::setenv("TROUPE_FOLDER", std::filesystem::absolute(folder.path()).c_str(), 1);
   Machines machines(options, folder);
   if (options.head) {
     machines.add_head();

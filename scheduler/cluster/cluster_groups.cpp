@@ -80,24 +80,51 @@ void ClusterMachine::make_group(const GroupRequested& e) {
   GroupRecord record{GroupId{ids_.next()}, e.spec, e.requester};
   record.spec.job = e.job;
   Group& group = groups_.add(std::move(record));
+  group.queue = queue_of(e.job);
   if (!place_group(group)) persist(group.record);
-  answer_group(e.requester, group);
+  answer_group(e.requester, group);  // one that actors start with has none yet
 }
 
-/// Places what has no room yet: all of it, or nothing.
+/// Of what has no room yet.
+std::string ClusterMachine::over_quota(const Group& group) const {
+  if (group.queue.empty()) return "";
+  std::int64_t cpu_e4 = 0, gpu_e4 = 0;
+  for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
+    if (group.record.placed[i].node) continue;
+    cpu_e4 += group.record.spec.bundles[i].cpu_e4;
+    gpu_e4 += group.record.spec.bundles[i].gpu_e4;
+  }
+  return over_quota(group.queue, cpu_e4, gpu_e4);
+}
+
+/// Places what has no room yet: all of it, or nothing. True: `group` may be gone.
 bool ClusterMachine::place_group(Group& group) {
+  const bool starts = group.record.spec.start_only;
+  if (starts && !are_all_there(group)) {
+    group.reason = "waits for the actors that start with it";
+    group.not_placed.clear();
+    return false;
+  }
+  const auto waits = [&](const std::string& why, bool for_room) {
+    if (std::exchange(group.not_placed, why) == why) return false;
+    const BundleDemand& one = group.record.spec.bundles.front();
+    group.reason = clipped(for_room ? why + held_by_groups({one.cpu_e4, true, {}, one.gpu_e4}, &group) : why);
+    for (const Requester& to : group.awaiting) {
+      if (is_live(to.from.node)) out_.push_back(SpawnWaits{to, group.reason});
+    }
+    return false;
+  };
+  if (const std::string why = over_quota(group); !why.empty()) return waits(why, false);
   const auto plan = scheduler::plan_group(group.record.spec, group.record.placed, index_);
   group_looks_ += plan.looks;
   if (!plan.is_placed) {
     group.cut_off = plan.cut_off || plan.looks > config_.group_looks;
     if (group.cut_off) group.tried = ++group_searches_;
-    if (std::exchange(group.not_placed, plan.reason) == plan.reason) return false;
-    const BundleDemand& one = group.record.spec.bundles.front();
-    group.reason = clipped(plan.reason + held_by_groups({one.cpu_e4, true, {}, one.gpu_e4}, &group));
-    for (const Requester& to : group.awaiting) {
-      if (is_live(to.from.node)) out_.push_back(SpawnWaits{to, group.reason});
-    }
-    return false;
+    return waits(plan.reason, true);
+  }
+  if (starts) {
+    start_together(group, plan.placed, clipped(plan.reason));
+    return true;
   }
   group.reason = clipped(plan.reason);
   group.not_placed.clear();
@@ -118,6 +145,7 @@ void ClusterMachine::hold_bundle(Group& group, std::size_t bundle) {
   const BundleDemand& has = group.record.spec.bundles[bundle];
   Node& node = nodes_.at(on.node);
   hold_room(node, has.cpu_e4, has.gpu_e4, on.gpus);
+  charge(group.queue, has.cpu_e4, has.gpu_e4);
   node.groups.insert(group.record.group);
   refresh(on.node);
   show(group, bundle);
@@ -194,12 +222,14 @@ void ClusterMachine::forget_if_empty(Group& group) {
   const GroupId id = group.record.group;
   out_.push_back(Erase{key_of(group)});
   const GroupRecord record = group.record;
+  const std::string queue = group.queue;
   groups_.erase(id);
   for (std::size_t i = 0; i < record.placed.size(); ++i) {
     const PlacedBundle& on = record.placed[i];
     const auto at = nodes_.find(on.node);
     if (at == nodes_.end()) continue;
     free_room(at->second, record.spec.bundles[i].cpu_e4, record.spec.bundles[i].gpu_e4, on.gpus);
+    charge(queue, -record.spec.bundles[i].cpu_e4, -record.spec.bundles[i].gpu_e4);
     at->second.groups.erase(id);
     if (membership_.liveness(on.node) == Liveness::kDead) continue;
     refresh(on.node);
@@ -231,6 +261,7 @@ void ClusterMachine::lose_bundles(NodeId id, const std::string& why) {
     for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
       if (group.record.placed[i].node != id) continue;
       TROUPE_ASSERT(group.used[i].actors == 0, "what was on a dead node holds nothing");
+      charge(group.queue, -group.record.spec.bundles[i].cpu_e4, -group.record.spec.bundles[i].gpu_e4);
       group.record.placed[i] = {};
       group.used[i].gpus.clear();
     }
@@ -258,6 +289,7 @@ void ClusterMachine::release_idle_bundles() {
       const BundleDemand& had = group.record.spec.bundles[i];
       Node& node = nodes_.at(was.node);
       free_room(node, had.cpu_e4, had.gpu_e4, was.gpus);
+      charge(group.queue, -had.cpu_e4, -had.gpu_e4);
       group.room.remove(id_of_bundle(static_cast<std::int32_t>(i)));
       if (std::none_of(placed.begin(), placed.end(), [&](const auto& on) { return on.node == was.node; }))
         node.groups.erase(id);
@@ -324,6 +356,13 @@ std::string ClusterMachine::held_by_groups(const ActorDemand& demand, const Grou
   return holders.size() > kNamed ? text + " and others" : text;
 }
 
+std::string ClusterMachine::why_waits(const PendingSpawn& spawn) const {
+  const ActorDemand& demand = spawn.spec.demand;
+  const Job* job = jobs_.find(spawn.spec.job);
+  if (spawn.stopped_by != 0 && job != nullptr) return over_quota(job->queue, demand.cpu_e4, demand.gpu_e4);
+  return why_waits(demand);
+}
+
 std::string ClusterMachine::why_waits(const ActorDemand& demand) const {
   const Group* group = groups_.find(demand.group);
   if (group == nullptr) return index_.why_waits(demand) + held_by_groups(demand, nullptr);
@@ -347,6 +386,7 @@ std::optional<ErrorInfo> ClusterMachine::group_of_wrong(const ActorSpec& spec) c
                      "there is no placement group " + to_string(spec.demand.group) +
                          " in this job: it was removed, or is another job's",
                      "make one: Session::placement_group"};
+  if (group->record.spec.start_only) return start_group_wrong(*group, spec);
   const Placement placement = place_in(*group, spec.demand);
   if (placement.verdict != PlacementVerdict::kNever) return std::nullopt;
   return ErrorInfo{ErrorCode::kRefused, what, placement.reason, "ask for what a bundle of it has"};
@@ -366,6 +406,7 @@ void ClusterMachine::restore_group(GroupRecord record) {
   }
   if (changed && record.state == GroupState::kReady) record.state = GroupState::kWaiting;
   Group& group = groups_.add(std::move(record));
+  group.queue = queue_of(group.record.spec.job);
   group.reason = "known from before the head restarted";
   group.lost_at = now_;
   if (changed) persist(group.record);

@@ -45,11 +45,45 @@ std::size_t ClusterMachine::check_groups() const {
     const std::uint64_t none = group.number + 1;
     const bool has_its_turn =
         std::min(next_group_to_try_.value_or(none), try_again_from_.value_or(none)) <= group.number;
+    const bool starts = group.record.spec.start_only;
+    TROUPE_ASSERT(!starts || group.record.state == GroupState::kWaiting, "it is gone when its actors start");
     TROUPE_ASSERT(group.record.state != GroupState::kWaiting || group.cut_off || has_its_turn ||
+                      (starts && !are_all_there(group)) || !over_quota(group).empty() ||
                       !scheduler::plan_group(group.record.spec, group.record.placed, index_).is_placed,
                   "a group that waits fits nowhere");
   }
   return actors;
+}
+
+/// What jobs of a queue hold is counted, each thing once.
+void ClusterMachine::check_queues() const {
+  std::map<std::string, scheduler::Room> used;
+  const auto add = [&](const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) {
+    used[queue].cpu_e4 += cpu_e4;
+    used[queue].gpu_e4 += gpu_e4;
+  };
+  for (const auto& [id, node] : nodes_) {
+    for (const ActorId actor : node.actors) {
+      const ActorSpec& spec = actors_.at(actor).record.spec;
+      const Job* job = jobs_.find(spec.job);
+      if (job != nullptr && !spec.demand.group) add(job->queue, spec.demand.cpu_e4, spec.demand.gpu_e4);
+    }
+    for (const std::string& driver : node.drivers) {
+      const SubmissionSpec& spec = submissions_.find(driver)->spec;
+      add(cluster::queue_of(spec), spec.cpu_e4, spec.gpu_e4);
+    }
+  }
+  for (const auto& [id, group] : groups_.all()) {
+    for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
+      const BundleDemand& has = group.record.spec.bundles[i];
+      if (group.record.placed[i].node) add(group.queue, has.cpu_e4, has.gpu_e4);
+    }
+  }
+  used.erase("");
+  for (const auto& [name, queue] : queues_.all())
+    TROUPE_ASSERT(queue.load.used == used[name], "a queue's load is what its jobs hold");
+  for (const auto& [name, room] : used)
+    TROUPE_ASSERT(room == scheduler::Room{} || queues_.find(name) != nullptr, "what holds is in a queue");
 }
 
 void ClusterMachine::check_invariants() const {
@@ -143,10 +177,13 @@ void ClusterMachine::check_invariants() const {
     TROUPE_ASSERT(hidden || seen->second.gpus.size() == node.info.gpus.size(), "with their GPUs");
   }
   TROUPE_ASSERT(held == 0, "every actor is on a node");
+  check_queues();
   const SubmissionRecord* first = first_that_waits();
   for (const auto& [place, id] : submissions_.queue()) {
-    const ActorDemand demand = demand_of(submissions_.find(id)->spec);
+    const SubmissionSpec& spec = submissions_.find(id)->spec;
+    const ActorDemand demand = demand_of(spec);
     if (index_.place(demand).verdict != PlacementVerdict::kPlaced) continue;
+    if (!over_quota(cluster::queue_of(spec), spec.cpu_e4, spec.gpu_e4).empty()) continue;
     TROUPE_ASSERT(first != nullptr && first->spec.id != id, "the first that waits fits nowhere");
     TROUPE_ASSERT(competes(demand_of(first->spec), demand), "and holds up those alone that ask for the same");
     const NodeId kept = kept_for(demand_of(first->spec));
@@ -162,7 +199,12 @@ void ClusterMachine::check_invariants() const {
     TROUPE_ASSERT(actor == nullptr || (actor->record.state == ActorState::kRestarting &&
                                        actor->record.actor == spawn.restarts),
                   "a spawn waits or is answered");
-    TROUPE_ASSERT(place(spawn.spec.demand).verdict != PlacementVerdict::kPlaced, "what waits fits nowhere");
+    if (spawn.stopped_by != 0) {
+      TROUPE_ASSERT(queue_that_stops(spawn.spec) == spawn.stopped_by,
+                    "what a queue stops is too much for it");
+    } else {
+      TROUPE_ASSERT(place(spawn.spec.demand).verdict != PlacementVerdict::kPlaced, "what waits fits nowhere");
+    }
   }
   TROUPE_ASSERT(payload_bytes == waiting_.payload_bytes(), "payloads are counted");
   for (const auto& [id, job] : jobs_.all()) {

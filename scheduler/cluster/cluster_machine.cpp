@@ -20,6 +20,9 @@ std::string key_of(const ActorRecord& r) {
 std::string key_of(const GroupRecord& r) {
   return "group/" + to_string(r.group);
 }
+std::string key_of(const QueueRecord& r) {
+  return "queue/" + r.name;
+}
 std::string key_of(const SubmissionRecord& r) {
   return "submission/" + r.spec.id;
 }
@@ -56,6 +59,7 @@ std::vector<ClusterAction> ClusterMachine::follow_up() {
     fill_bundles(node);
     fill(node);
   }
+  start_parked();
   start_submissions();  // after actors: jobs that run go before jobs that wait
   trim();
   return std::exchange(out_, {});
@@ -171,7 +175,8 @@ void ClusterMachine::handle(const JobRegistered& e) {
     end_job(*known, "a newer driver registered job " + e.name);
   }
   const std::uint32_t incarnation = jobs_.next_incarnation(e.name);
-  const Job& job = jobs_.add({e.name, incarnation, JobId{ids_.next()}, e.driver, e.request, false});
+  Job& job = jobs_.add({e.name, incarnation, JobId{ids_.next()}, e.driver, e.request, false, e.submission});
+  find_queue(job);
   persist(job.record);
   reply(job.record.job, incarnation, "incarnation " + std::to_string(incarnation));
 }
@@ -254,7 +259,12 @@ void ClusterMachine::refuse(const PendingSpawn& spawn, ErrorInfo error) {
 /// Ends a wait of which nobody needs to hear.
 void ClusterMachine::drop(const Requester& waiting) {
   const auto spawn = waiting_.take(waiting);
-  if (!spawn->restarts) return free_name(spawn->spec);
+  if (!spawn) return;  // it was to start with one that was dropped before
+  if (!spawn->restarts) {
+    free_name(spawn->spec);
+    end_start(spawn->spec, "an actor that was to start with it is not wanted any more");
+    return;
+  }
   end_restart(actors_.at(spawn->restarts), {ErrorCode::kActorDied,
                                             name_of(actors_.at(spawn->restarts).record) + " died",
                                             "nobody waits for it any more",
@@ -287,6 +297,7 @@ void ClusterMachine::handle(const SpawnRequested& e) {
       actors_.payload_bytes() + waiting_.payload_bytes() + claims_.payload_bytes();
   if (waiting_.size() >= config_.max_waiting ||
       payload_bytes + e.spec.payload.size() > config_.max_payload_bytes) {
+    end_start(e.spec, "an actor that was to start with it was refused");
     return no({ErrorCode::kLimit, what,
                "too many spawns wait: " + std::to_string(waiting_.size()) +
                    ", and those that wait or start hold " + std::to_string(payload_bytes >> 20) +
@@ -327,6 +338,8 @@ void ClusterMachine::answer_again(const Requester& requester, Actor& actor, cons
 /// Starts the spawn, has it wait, or refuses it.
 void ClusterMachine::settle(PendingSpawn spawn) {
   const Placement placement = place(spawn.spec.demand);
+  spawn.stopped_by = placement.verdict == PlacementVerdict::kNever ? 0 : queue_that_stops(spawn.spec);
+  if (spawn.stopped_by != 0) return wait(std::move(spawn));
   if (placement.verdict == PlacementVerdict::kPlaced && spawn.restarts)
     return start_again(std::move(spawn), placement);
   if (placement.verdict == PlacementVerdict::kPlaced) return start(std::move(spawn), placement);
@@ -363,8 +376,12 @@ StartActor ClusterMachine::start_of(const Actor& actor, std::string reason) cons
 void ClusterMachine::wait(PendingSpawn spawn) {
   const Requester to = spawn.requester;
   const ActorId restarts = spawn.restarts;
-  if (is_live(to.from.node) && !restarts)
-    out_.push_back(SpawnWaits{to, why_waits_briefly(spawn.spec.demand)});
+  Group* group = groups_.find(spawn.spec.demand.group);
+  if (group != nullptr && group->record.spec.start_only) return wait_together(std::move(spawn), *group);
+  if (is_live(to.from.node) && !restarts) {
+    out_.push_back(
+        SpawnWaits{to, spawn.stopped_by != 0 ? why_waits(spawn) : why_waits_briefly(spawn.spec.demand)});
+  }
   waiting_.add(std::move(spawn));
   if (restarts) tell_watchers(actors_.at(restarts));  // its calls wait, too
 }
@@ -379,7 +396,8 @@ void ClusterMachine::fill(NodeId node) {
     if (first == nullptr) return;
     const Requester requester = first->requester;
     settle(*waiting_.take(requester));
-    TROUPE_ASSERT(actors_.of_request(requester) != nullptr, "what fits a node is placed");
+    const bool is_placed = actors_.of_request(requester) != nullptr;
+    TROUPE_ASSERT(is_placed || waiting_.at(requester).stopped_by != 0, "what fits a node is placed");
   }
 }
 
@@ -417,6 +435,8 @@ void ClusterMachine::hold(const Actor& actor) {
     show(*group, static_cast<std::size_t>(record.bundle));
   } else {
     hold_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
+    if (const Job* job = jobs_.find(record.spec.job))
+      charge(job->queue, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4);
   }
   node.actors.insert(record.actor);
   if (Job* job = jobs_.find(record.spec.job)) {
@@ -435,6 +455,8 @@ void ClusterMachine::let_go(const Actor& actor) {
     show(*group, static_cast<std::size_t>(record.bundle));
   } else {
     free_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
+    if (const Job* job = jobs_.find(record.spec.job))
+      charge(job->queue, -record.spec.demand.cpu_e4, -record.spec.demand.gpu_e4);
   }
   const bool was_there = node.actors.erase(record.actor) == 1;
   TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "an actor is let go once");

@@ -17,6 +17,7 @@
 #include "scheduler/cluster/limits.hpp"
 #include "scheduler/cluster/membership.hpp"
 #include "scheduler/cluster/name_claims.hpp"
+#include "scheduler/cluster/queue_table.hpp"
 #include "scheduler/cluster/submission_table.hpp"
 #include "scheduler/cluster/time_queue.hpp"
 #include "scheduler/cluster/waiting_spawns.hpp"
@@ -111,6 +112,9 @@ class ClusterMachine {
   /// Why that submission is not taken now (kBadInput, kLimit, kRefused); nothing: it is new, or known with
   /// that spec.
   std::optional<ErrorInfo> submission_refused(const SubmissionSpec& spec) const;
+  /// Why that change of a queue is not made now; nothing: it is.
+  std::optional<ErrorInfo> queue_refused(const QueueChanged& e) const;
+  std::vector<QueueStatus> queue_statuses() const;
   /// One sentence: what it waits for, or why it is in its state. O(nodes + submissions that wait).
   std::string why(const SubmissionRecord& submission) const;
   /// The same in full, for people and programs.
@@ -136,7 +140,7 @@ class ClusterMachine {
   const SubmissionTable& submissions() const { return submissions_; }
   const GroupTable& groups() const { return groups_; }
   /// Why that spawn waits, in words. O(nodes).
-  std::string why_waits(const PendingSpawn& spawn) const { return why_waits(spawn.spec.demand); }
+  std::string why_waits(const PendingSpawn& spawn) const;
   /// Why an actor is where it is, or what it waits for. O(log n).
   std::string why(const Actor& actor) const;
   Liveness liveness(NodeId node) const { return membership_.liveness(node); }
@@ -173,8 +177,10 @@ class ClusterMachine {
   void handle(const NodeDrains& e);
   void handle(const DrainRequested& e);
   void handle(const GroupRequested& e);
+  void handle(const QueueChanged& e);
 
   // cluster_groups.cpp
+  std::string over_quota(const Group& group) const;
   void answer_group(const Requester& to, const Group& group);
   std::optional<ErrorInfo> group_refused(const GroupRequested& e);
   void make_group(const GroupRequested& e);
@@ -198,6 +204,13 @@ class ClusterMachine {
   bool is_where_its_bundle_is(const ActorRecord& actor) const;
   std::size_t check_groups() const;
 
+  // cluster_start_groups.cpp
+  std::optional<ErrorInfo> start_group_wrong(const Group& group, const ActorSpec& spec) const;
+  bool are_all_there(const Group& group) const;
+  void wait_together(PendingSpawn spawn, Group& group);
+  void end_start(const ActorSpec& spec, const std::string& why);
+  void start_together(Group& group, const std::vector<PlacedBundle>& placed, const std::string& reason);
+
   // cluster_drains.cpp
   void drain(NodeId node, Duration left, const std::string& reason);
   void end_drain(NodeId node);
@@ -215,6 +228,26 @@ class ClusterMachine {
   void restore_restart(ActorRecord record);
   ActorPlace place_of(const Actor& actor) const;
   void tell_watchers(Actor& actor);
+
+  // cluster_queues.cpp
+  using QueueSizes = std::map<std::string, std::set<SubmissionTable::Size>>;
+  void eased(const std::string& queue);
+  void find_queue(Job& job) const;
+  std::string queue_of(JobId id) const;
+  void charge(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4);
+  std::string over_quota(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) const;
+  std::uint64_t queue_that_stops(const ActorSpec& spec) const;
+  void start_parked();
+  scheduler::Room all_room() const;
+  SubmissionRecord* next_submission(const SubmissionRecord* first,
+                                    const std::set<SubmissionTable::Size>& fits_nowhere,
+                                    const QueueSizes& over);
+  std::vector<std::string> order_of_submissions() const;
+  void check_queues() const;
+
+  // cluster_why.cpp
+  std::string why_program_waits(const SubmissionRecord& submission) const;
+  std::string turn_of(const SubmissionRecord& first, const std::string& queue) const;
 
   // cluster_submissions.cpp
   void start_submissions();
@@ -313,16 +346,20 @@ class ClusterMachine {
   TimeQueue<NodeId> forget_nodes_;
   std::vector<Loss> losses_;
   SubmissionTable submissions_;
-  NodeId kept_{};  ///< for the first submission that waits, if another would have started there
+  QueueTable queues_;
+  std::string turn_;   ///< the queue whose first submission waits; empty: none
+  std::string first_;  ///< that submission: the first that waits for a node
+  NodeId kept_{};      ///< for the first submission that waits, if another would have started there
   std::map<std::string, std::set<NodeId>> files_at_;  ///< nodes that may have output or files of a submission
   std::int64_t wall_ms_ = 0;
 
   // While an event is handled.
   Instant now_{};
   std::vector<ClusterAction> out_;
-  std::vector<NodeId> freed_;    ///< nodes that have more room than before
-  bool look_at_queue_ = false;   ///< a submission may start
-  bool look_at_groups_ = false;  ///< a placement group may find room
+  std::vector<NodeId> freed_;           ///< nodes that have more room than before
+  std::set<std::string> eased_queues_;  ///< they may hold more than before
+  bool look_at_queue_ = false;          ///< a submission may start
+  bool look_at_groups_ = false;         ///< a placement group may find room
 };
 
 }  // namespace troupe::cluster

@@ -26,6 +26,7 @@ void ClusterMachine::want_taken_name(const SpawnRequested& e, const Job& job) {
 }
 
 void ClusterMachine::refuse_taken_name(const SpawnRequested& e) {
+  end_start(e.spec, "an actor that was to start with it has a name that is taken");
   const std::string why = "the name " + e.spec.name + std::string(kNameIsTaken);
   answer(SpawnAnswered{
       e.requester,

@@ -31,8 +31,13 @@ void ClusterMachine::handle(const Restored& e) {
     }
   }
   for (const Record& record : e.records) {
+    const auto* queue = std::get_if<QueueRecord>(&record);
+    if (queue != nullptr && !check_queue(*queue)) queues_.set(*queue);
+  }
+  for (const Record& record : e.records) {
     if (const auto* submission = std::get_if<SubmissionRecord>(&record)) restore_submission(*submission);
   }
+  for (const auto& [id, job] : jobs_.all()) find_queue(*jobs_.find(id));
   for (const Record& record : e.records) {
     if (const auto* group = std::get_if<GroupRecord>(&record)) restore_group(*group);
   }

@@ -47,6 +47,13 @@ std::optional<ErrorInfo> ClusterMachine::submission_refused(const SubmissionSpec
         "job " + named->spec.id + " has the name " + spec.name + " and is " + state_name(named->state),
         "choose another name, or stop that job: troupe job stop " + named->spec.id};
   }
+  if (queues_.find(cluster::queue_of(spec)) == nullptr) {
+    std::string names;
+    for (const auto& [name, queue] : queues_.all()) names += (names.empty() ? "" : ", ") + name;
+    return ErrorInfo{ErrorCode::kRefused, what,
+                     "there is no queue " + spec.queue + ", there is " + clipped(names),
+                     "name another one, or make it: troupe queue set " + spec.queue};
+  }
   if (submissions_.unfinished() >= config_.max_submissions) {
     return ErrorInfo{ErrorCode::kLimit, what,
                      std::to_string(submissions_.unfinished()) + " jobs wait or run, which are the most",
@@ -68,21 +75,36 @@ void ClusterMachine::handle(const SubmissionRequested& e) {
   look_at_queue_ = true;
 }
 
-/// In the queue's order. The first that must wait is not overtaken where it will start: one node is kept for
-/// it, and others start elsewhere. What no node could ever hold holds up nobody.
+/// In the queues' turns, and each queue's order. The first that must wait for a node is not overtaken where
+/// it will start: one node is kept for it, and others start elsewhere. What no node could ever hold, or its
+/// queue may not hold now, holds up nobody.
 void ClusterMachine::start_submissions() {
   if (!std::exchange(look_at_queue_, false)) return;
   kept_ = {};
+  first_.clear();
   const SubmissionRecord* first = nullptr;
   std::set<SubmissionTable::Size> fits_nowhere;
-  while (SubmissionRecord* submission = submissions_.next_but(fits_nowhere)) {
-    const Placement placement = place_behind(first, demand_of(submission->spec));
+  QueueSizes over;
+  while (SubmissionRecord* submission = next_submission(first, fits_nowhere, over)) {
+    const SubmissionSpec& spec = submission->spec;
+    const std::string& queue = cluster::queue_of(spec);
+    const SubmissionTable::Size size{spec.cpu_e4, spec.gpu_e4};
+    if (!over_quota(queue, spec.cpu_e4, spec.gpu_e4).empty()) {
+      over[queue].insert(size);
+      continue;
+    }
+    const Placement placement = place_behind(first, demand_of(spec));
     if (placement.verdict == PlacementVerdict::kPlaced) {
+      if (first == nullptr && turn_ == queue) turn_.clear();
       start_driver(*submission, placement);
       continue;
     }
-    if (placement.verdict == PlacementVerdict::kWait && first == nullptr) first = submission;
-    fits_nowhere.insert({submission->spec.cpu_e4, submission->spec.gpu_e4});
+    if (placement.verdict == PlacementVerdict::kWait && first == nullptr) {
+      first = submission;
+      first_ = spec.id;
+      turn_ = queue;
+    }
+    fits_nowhere.insert(size);
   }
   look_at_queue_ = false;  // what was started here makes no room
 }
@@ -326,6 +348,7 @@ void ClusterMachine::trim_submissions() {
 void ClusterMachine::hold(const SubmissionRecord& submission) {
   Node& node = nodes_.at(submission.node);
   hold_room(node, submission.spec.cpu_e4, submission.spec.gpu_e4, submission.gpus);
+  charge(cluster::queue_of(submission.spec), submission.spec.cpu_e4, submission.spec.gpu_e4);
   node.drivers.insert(submission.spec.id);
   refresh(submission.node);
 }
@@ -333,6 +356,7 @@ void ClusterMachine::hold(const SubmissionRecord& submission) {
 void ClusterMachine::let_go(const SubmissionRecord& submission) {
   Node& node = nodes_.at(submission.node);
   free_room(node, submission.spec.cpu_e4, submission.spec.gpu_e4, submission.gpus);
+  charge(cluster::queue_of(submission.spec), -submission.spec.cpu_e4, -submission.spec.gpu_e4);
   const bool was_there = node.drivers.erase(submission.spec.id) == 1;
   TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "a driver is let go once");
   if (membership_.liveness(submission.node) == Liveness::kDead) return;

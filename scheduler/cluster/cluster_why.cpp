@@ -64,11 +64,7 @@ std::string ClusterMachine::why(const Actor& actor) const {
 }
 
 const SubmissionRecord* ClusterMachine::first_that_waits() const {
-  for (const auto& [place, id] : submissions_.queue()) {
-    const SubmissionRecord& submission = *submissions_.find(id);
-    if (index_.place(demand_of(submission.spec)).verdict != PlacementVerdict::kNever) return &submission;
-  }
-  return nullptr;
+  return submissions_.find(first_);
 }
 
 /// There is room for it, which is kept for the first.
@@ -77,19 +73,59 @@ bool ClusterMachine::is_held(const SubmissionRecord& first, const SubmissionReco
          index_.place(demand_of(submission.spec)).verdict == PlacementVerdict::kPlaced;
 }
 
+/// What the actors of its program wait for; empty: for nothing. O(jobs + what waits of its own).
+std::string ClusterMachine::why_program_waits(const SubmissionRecord& submission) const {
+  const PendingSpawn* first = nullptr;
+  std::size_t actors = 0;
+  for (const auto& [id, job] : jobs_.all()) {
+    if (!job.runs() || job.record.submission != submission.spec.id) continue;
+    for (const GroupId group : groups_.of_job(id)) {
+      const Group& one = *groups_.find(group);
+      if (one.record.state == GroupState::kWaiting) return name_of(one.record) + " waits: " + one.reason;
+    }
+    const auto waiting = waiting_.of_job(id);
+    actors += waiting.size();
+    if (first == nullptr && !waiting.empty()) first = &waiting_.at(waiting.front());
+  }
+  if (first == nullptr) return "";
+  return (actors == 1 ? "an actor of it waits: " : std::to_string(actors) + " actors of it wait: ") +
+         first->spec.type + ": " + why_waits(*first);
+}
+
 std::string ClusterMachine::why(const SubmissionRecord& submission) const {
+  if (submission.state == SubmissionState::kRunning) {
+    const std::string waits = why_program_waits(submission);
+    return submission.message + (waits.empty() ? "" : "; " + waits);
+  }
   if (submission.state != SubmissionState::kQueued || submissions_.is_delayed(submission.spec.id))
     return submission.message;
   const ActorDemand demand = demand_of(submission.spec);
   const Placement placement = index_.place(demand);
   if (placement.verdict == PlacementVerdict::kNever)
     return placement.reason + "; it waits for a node that has it";
+  const std::string& queue = cluster::queue_of(submission.spec);
+  if (const std::string over = over_quota(queue, demand.cpu_e4, demand.gpu_e4); !over.empty()) return over;
   const SubmissionRecord* first = first_that_waits();
   if (first == nullptr || first->number == submission.number) return why_waits(demand);
   if (!is_held(*first, submission))
-    return why_waits(demand) + "; job " + first->spec.id + " starts before it";
+    return why_waits(demand) + "; job " + first->spec.id + " starts before it" + turn_of(*first, queue);
   return "the room that there is on " + index_.nodes().at(placement.node).name + " is kept for job " +
-         first->spec.id + ", which starts before it: " + why_waits(demand_of(first->spec));
+         first->spec.id + ", which starts before it" + turn_of(*first, queue) + ": " +
+         why_waits(demand_of(first->spec));
+}
+
+/// Why a job of another queue is before it; empty: it is of the same.
+std::string ClusterMachine::turn_of(const SubmissionRecord& first, const std::string& queue) const {
+  const std::string& other = cluster::queue_of(first.spec);
+  if (other == queue) return "";
+  const scheduler::Room all = all_room();
+  const auto share = [&](const std::string& name) {
+    const QueueTable::Queue* found = queues_.find(name);
+    const std::int64_t part = found == nullptr ? 0 : scheduler::dominant_share_e4(found->load, all);
+    return name + " has " + format_cpus(part / 100 * kCpu) + " %";
+  };
+  return " (it is the turn of its queue: of the cluster, by weight, " + share(other) + ", " + share(queue) +
+         ")";
 }
 
 WaitReport ClusterMachine::explain(const SubmissionRecord& submission) const {
@@ -103,11 +139,20 @@ WaitReport ClusterMachine::explain(const SubmissionRecord& submission) const {
   report.verdict = verdict == PlacementVerdict::kNever    ? Verdict::kNever
                    : verdict == PlacementVerdict::kPlaced ? Verdict::kHeld
                                                           : Verdict::kWaits;
-  for (const auto& [place, id] : submissions_.queue()) {
+  const std::string& queue = cluster::queue_of(submission.spec);
+  if (report.verdict != Verdict::kNever && !over_quota(queue, demand.cpu_e4, demand.gpu_e4).empty())
+    report.verdict = Verdict::kQuota;
+  for (const std::string& id : order_of_submissions()) {
     ++report.position;
     if (id == submission.spec.id) break;
     if (report.ahead.size() < kMostListed) report.ahead.push_back(id);
   }
+  for (QueueStatus& status : queue_statuses()) {
+    const bool is_own = status.queue.name == queue;
+    if (!is_own && status.waits == 0) continue;
+    report.queues.insert(is_own ? report.queues.begin() : report.queues.end(), std::move(status));
+  }
+  if (report.queues.size() > kMostListed) report.queues.resize(kMostListed);
   const auto add = [&](const char* name, std::int64_t need, auto&& free_of, auto&& all_of) {
     if (need == 0) return;
     WaitReport::Resource resource{name, need};

@@ -21,6 +21,7 @@ struct Group {
     bool operator==(const Use&) const = default;
   };
   GroupRecord record;
+  std::string queue{};                  ///< of its job; empty: none
   std::string reason{};                 ///< why its bundles are where they are, or what it waits for
   std::string not_placed{};             ///< what the last search said that found no room
   std::vector<Use> used{};              ///< by bundle

@@ -17,6 +17,7 @@ inline constexpr const char* kJobIsOver = "its job has ended, or a newer driver 
 
 struct Job {
   JobRecord record;
+  std::string queue{};                     ///< that of its submission; empty: none
   std::set<ActorId> actors;                ///< those that are on a node
   std::set<ActorId> restarting;            ///< those that are on none, and start again
   std::map<NodeId, int> actors_on;         ///< how many of them a node holds; never 0

@@ -101,6 +101,9 @@ std::optional<ErrorInfo> check_submission(const SubmissionSpec& spec) {
     return bad("the priority " + std::to_string(spec.priority) + " is not between -" +
                    std::to_string(kMaxPriority) + " and " + std::to_string(kMaxPriority),
                "choose one nearer to 0");
+  if (!spec.queue.empty() && !is_submission_id(spec.queue))
+    return bad("its queue is none: a name has 1 to 64 letters, digits, '_', '-' and '.'",
+               "troupe queue list shows those that there are");
   if (spec.retries < 0 || spec.retries > kMaxRetries)
     return bad(std::to_string(spec.retries) + " retries are not between 0 and " + std::to_string(kMaxRetries),
                "ask for fewer");
@@ -139,22 +142,40 @@ const SubmissionRecord* SubmissionTable::named(const std::string& name) const {
 
 void SubmissionTable::enqueue(const SubmissionRecord& record) {
   queue_.emplace(place_of(record), record.spec.id);
-  by_size_[size_of(record)].insert(place_of(record));
+  by_size_[queue_of(record.spec)][size_of(record)].insert(place_of(record));
 }
 
-SubmissionRecord* SubmissionTable::next_but(const std::set<Size>& left_out) {
+std::vector<std::string> SubmissionTable::waiting_queues() const {
+  std::vector<std::string> queues;
+  for (const auto& [queue, sizes] : by_size_) queues.push_back(queue);
+  return queues;
+}
+
+std::size_t SubmissionTable::unfinished_of(const std::string& queue) const {
+  return static_cast<std::size_t>(std::count_if(all_.begin(), all_.end(), [&](const auto& entry) {
+    return !has_ended(entry.second.state) && queue_of(entry.second.spec) == queue;
+  }));
+}
+
+SubmissionRecord* SubmissionTable::next_of(const std::string& queue,
+                                           const std::function<bool(const Size&)>& left_out) {
+  const auto sizes = by_size_.find(queue);
+  if (sizes == by_size_.end()) return nullptr;
   const QueuePlace* next = nullptr;
-  for (const auto& [size, places] : by_size_) {
-    if (!left_out.contains(size) && (next == nullptr || *places.begin() < *next)) next = &*places.begin();
+  for (const auto& [size, places] : sizes->second) {
+    if (!left_out(size) && (next == nullptr || *places.begin() < *next)) next = &*places.begin();
   }
   return next == nullptr ? nullptr : find(queue_.at(*next));
 }
 
 void SubmissionTable::dequeue(const SubmissionRecord& record) {
   queue_.erase(place_of(record));
-  const auto same = by_size_.find(size_of(record));
-  if (same != by_size_.end() && same->second.erase(place_of(record)) == 1 && same->second.empty())
-    by_size_.erase(same);
+  if (const auto sizes = by_size_.find(queue_of(record.spec)); sizes != by_size_.end()) {
+    const auto same = sizes->second.find(size_of(record));
+    if (same != sizes->second.end() && same->second.erase(place_of(record)) == 1 && same->second.empty())
+      sizes->second.erase(same);
+    if (sizes->second.empty()) by_size_.erase(sizes);
+  }
   delayed_.erase(record.spec.id);
 }
 
@@ -212,10 +233,15 @@ void SubmissionTable::check() const {
     over += has_ended(record.state) ? 1 : 0;
   }
   std::size_t sized = 0;
-  for (const auto& [size, places] : by_size_) {
-    sized += places.size();
-    for (const QueuePlace& place : places)
-      TROUPE_ASSERT(size_of(all_.at(queue_.at(place))) == size, "the queue by size is the queue");
+  for (const auto& [queue, sizes] : by_size_) {
+    for (const auto& [size, places] : sizes) {
+      sized += places.size();
+      for (const QueuePlace& place : places) {
+        const SubmissionRecord& record = all_.at(queue_.at(place));
+        TROUPE_ASSERT(size_of(record) == size && queue_of(record.spec) == queue,
+                      "the queue by size is the queue");
+      }
+    }
   }
   TROUPE_ASSERT(sized == queue_.size(), "all of it");
   TROUPE_ASSERT(queue_.size() + delayed_.size() == waiting, "only what is queued waits");

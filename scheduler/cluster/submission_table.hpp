@@ -2,11 +2,13 @@
 /// node.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/core/error.hpp"
 #include "runtime/wire/cluster.hpp"
@@ -36,6 +38,8 @@ inline ActorDemand demand_of(const SubmissionSpec& spec) {
 inline bool competes(const ActorDemand& a, const ActorDemand& b) {
   return (a.cpu_e4 > 0 && b.cpu_e4 > 0) || (a.gpu_e4 > 0 && b.gpu_e4 > 0);
 }
+/// The queue that it is in.
+const std::string& queue_of(const SubmissionSpec& spec);
 /// "QUEUED", "RUNNING": as people and programs read it.
 const char* state_name(SubmissionState state);
 
@@ -65,7 +69,7 @@ class SubmissionTable {
   /// Forgets one that is due at `now` or beyond `most`, and returns its record.
   std::optional<SubmissionRecord> trim(Instant now, std::size_t most);
 
-  /// Where it stands in the queue: the highest priority first, then who came first.
+  /// Where it stands in its queue: the highest priority first, then who came first.
   struct QueuePlace {
     std::int32_t priority = 0;
     std::uint64_t number = 0;
@@ -74,12 +78,16 @@ class SubmissionTable {
     }
   };
   static QueuePlace place_of(const SubmissionRecord& record) { return {record.spec.priority, record.number}; }
-  /// Those that wait for a node, in their order.
+  /// Those of all queues that wait for a node, each queue's in its order.
   const std::map<QueuePlace, std::string>& queue() const { return queue_; }
+  /// Queues of which some wait for a node.
+  std::vector<std::string> waiting_queues() const;
+  /// Submissions of that queue that have not ended. O(all).
+  std::size_t unfinished_of(const std::string& queue) const;
   /// CPUs and GPUs that are asked for.
   using Size = std::pair<std::int64_t, std::int64_t>;
-  /// The next of those that wait, leaving out those of some sizes; null: there is none. O(sizes).
-  SubmissionRecord* next_but(const std::set<Size>& left_out);
+  /// The next of a queue's that wait, leaving out those of some sizes; null: there is none. O(sizes).
+  SubmissionRecord* next_of(const std::string& queue, const std::function<bool(const Size&)>& left_out);
   /// Whether the record of any, also of one that has ended, names that package.
   bool names_package(const std::string& package) const { return packages_.contains(package); }
   bool is_delayed(const std::string& id) const { return delayed_.contains(id); }
@@ -100,7 +108,8 @@ class SubmissionTable {
   std::map<std::string, std::string> names_;  ///< id by name
   std::map<std::string, int> packages_;       ///< how many records name each
   std::map<QueuePlace, std::string> queue_;
-  std::map<Size, std::set<QueuePlace>> by_size_;  ///< queue_, each under what it asks for
+  /// queue_, each under its queue and what it asks for.
+  std::map<std::string, std::map<Size, std::set<QueuePlace>>> by_size_;
   TimeQueue<std::string> delayed_;
   TimeQueue<std::string> history_;
   std::uint64_t last_number_ = 0;

@@ -6,7 +6,9 @@
 namespace troupe::cluster {
 namespace {
 
-SpawnPlace place_of(const ActorDemand& demand) {
+SpawnPlace place_of(const PendingSpawn& spawn) {
+  const ActorDemand& demand = spawn.spec.demand;
+  if (spawn.stopped_by != 0) return {{}, {}, spawn.stopped_by};
   if (!demand.group) return {{}, demand.affinity};
   return {demand.group, demand.bundle < 0 ? NodeId{} : id_of_bundle(demand.bundle)};
 }
@@ -20,9 +22,9 @@ void WaitingSpawns::add(PendingSpawn spawn) {
   payload_bytes_ += spawn.spec.payload.size();
   const ActorDemand& demand = spawn.spec.demand;
   if (demand.gpu_e4 > 0) {
-    gpu_queues_[place_of(demand)].insert(number);
+    gpu_queues_[place_of(spawn)].insert(number);
   } else {
-    queues_[place_of(demand)].insert(number, -demand.cpu_e4);
+    queues_[place_of(spawn)].insert(number, -demand.cpu_e4);
   }
   jobs_[spawn.spec.job].emplace(number, spawn.requester);
   spawns_.emplace(number, std::move(spawn));
@@ -36,7 +38,7 @@ std::optional<PendingSpawn> WaitingSpawns::take(const Requester& requester) {
   PendingSpawn spawn = std::move(spawns_.extract(number).mapped());
   payload_bytes_ -= spawn.spec.payload.size();
   const auto leave = [&](auto& queues) {
-    const auto queue = queues.find(place_of(spawn.spec.demand));
+    const auto queue = queues.find(place_of(spawn));
     TROUPE_ASSERT(queue != queues.end() && queue->second.erase(number), "what waits is in its queue");
     if (queue->second.empty()) queues.erase(queue);
   };
@@ -55,13 +57,13 @@ const PendingSpawn* WaitingSpawns::first_fit(const SpawnPlace& place, std::int64
                                              const std::function<bool(const ActorDemand&)>& fits_gpus) const {
   if (free_e4 < 0) return nullptr;
   const std::uint64_t* best = nullptr;
-  for (const SpawnPlace& affinity : {SpawnPlace{place.group, {}}, place}) {
+  for (const SpawnPlace& affinity : {SpawnPlace{place.group, {}, place.queue}, place}) {
     const auto queue = queues_.find(affinity);
     if (queue == queues_.end()) continue;
     const std::uint64_t* first = queue->second.first(-free_e4);
     if (first != nullptr && (best == nullptr || *first < *best)) best = first;
   }
-  for (const SpawnPlace& affinity : {SpawnPlace{place.group, {}}, place}) {
+  for (const SpawnPlace& affinity : {SpawnPlace{place.group, {}, place.queue}, place}) {
     const auto queue = gpu_queues_.find(affinity);
     if (!fits_gpus || queue == gpu_queues_.end()) continue;
     for (const std::uint64_t& number : queue->second) {
@@ -76,7 +78,20 @@ const PendingSpawn* WaitingSpawns::first_fit(const SpawnPlace& place, std::int64
 
 std::vector<Requester> WaitingSpawns::bound_to(NodeId node) const {
   std::vector<Requester> found;
-  if (node) collect({{}, node}, found);
+  if (!node) return found;
+  collect({{}, node}, found);
+  const auto stopped = [&](const auto& queues, std::set<SpawnPlace>& places) {
+    for (auto at = queues.lower_bound({{}, {}, 1}); at != queues.end() && at->first.queue != 0; ++at)
+      places.insert(at->first);
+  };
+  std::set<SpawnPlace> places;
+  stopped(queues_, places);
+  stopped(gpu_queues_, places);
+  std::vector<Requester> all;
+  for (const SpawnPlace& place : places) collect(place, all);
+  for (const Requester& requester : all) {
+    if (at(requester).spec.demand.affinity == node) found.push_back(requester);
+  }
   return found;
 }
 

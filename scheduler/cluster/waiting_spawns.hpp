@@ -19,14 +19,17 @@ namespace troupe::cluster {
 struct PendingSpawn {
   Requester requester;
   ActorSpec spec;
-  int attempts = 0;    ///< nodes that died while they started it
-  ActorId restarts{};  ///< whose next life it is; none: it is a first one
+  int attempts = 0;              ///< nodes that died while they started it
+  ActorId restarts{};            ///< whose next life it is; none: it is a first one
+  std::uint64_t stopped_by = 0;  ///< the number of the queue that may hold no more; 0: it waits for a node
 };
 
-/// Where a spawn may run: on one node or (NodeId{}) any; or of a placement group's bundles on one or any.
+/// Where a spawn may run: on one node or (NodeId{}) any; or of a placement group's bundles on one or any; or
+/// nowhere, until a queue may hold more.
 struct SpawnPlace {
   GroupId group{};
-  NodeId node{};  ///< in a group: id_of_bundle
+  NodeId node{};            ///< in a group: id_of_bundle
+  std::uint64_t queue = 0;  ///< by number; 0: none
   auto operator<=>(const SpawnPlace&) const = default;
 };
 
@@ -38,6 +41,8 @@ class WaitingSpawns {
   /// Takes it out.
   std::optional<PendingSpawn> take(const Requester& requester);
   bool contains(const Requester& requester) const { return numbers_.contains(requester); }
+  /// REQUIRES: contains(requester).
+  const PendingSpawn& at(const Requester& requester) const { return spawns_.at(numbers_.at(requester)); }
   std::size_t size() const { return spawns_.size(); }
   bool empty() const { return spawns_.empty(); }
   std::size_t payload_bytes() const { return payload_bytes_; }
@@ -49,6 +54,8 @@ class WaitingSpawns {
   /// Those that may run on no other node.
   std::vector<Requester> bound_to(NodeId node) const;
   std::vector<Requester> of_group(GroupId group) const;
+  /// Whether any waits at that place.
+  bool has(const SpawnPlace& place) const { return queues_.contains(place) || gpu_queues_.contains(place); }
   /// Those that a process of `node` asked for.
   std::vector<Requester> asked_by(NodeId node) const;
   std::vector<Requester> of_job(JobId job) const;

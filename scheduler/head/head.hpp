@@ -81,6 +81,7 @@ class Head {
   // head_submissions.cpp: those who submit jobs. False: it is no message of theirs
   bool on_job_ask(const PeerName& from, const wire::Control& message);
   void submit_job(const PeerName& from, const wire::SubmitAsk& ask);
+  void answer_about_queues(const PeerName& from, const wire::QueuesAsk& ask);
   Result<wire::Bytes> answer_about(const std::string& id) const;
   Result<wire::Bytes> show_job(const std::string& id) const;
   Result<wire::Bytes> explain_job(const std::string& id) const;

@@ -106,6 +106,8 @@ bool Head::on_job_ask(const PeerName& from, const wire::Control& message) {
     answer(reason->request, explain_job(reason->id));
   } else if (const auto* page = std::get_if<wire::SubmissionsAsk>(&message)) {
     answer(page->request, page_of_jobs(page->below));
+  } else if (const auto* queues = std::get_if<wire::QueuesAsk>(&message)) {
+    answer_about_queues(from, *queues);
   } else if (const auto* log = std::get_if<wire::LogAsk>(&message)) {
     ask_for_log(from, *log);
   } else if (const auto* put = std::get_if<wire::PackagePut>(&message)) {
@@ -114,6 +116,27 @@ bool Head::on_job_ask(const PeerName& from, const wire::Control& message) {
     return false;
   }
   return true;
+}
+
+/// To change one is the head's owner's alone. What is acknowledged is recorded.
+void Head::answer_about_queues(const PeerName& from, const wire::QueuesAsk& ask) {
+  const auto refuse = [&](const ErrorInfo& why) { server_->send(from, frame_of(ask.request, why)); };
+  const bool changes = ask.set || ask.remove;
+  if (changes) {
+    const std::string what = std::string("cannot ") + (ask.set ? "set" : "remove") + " queue " +
+                             cluster::clipped(ask.queue.name.substr(0, 80));
+    const auto client = clients_.find(from);
+    if (client == clients_.end() || client->second.brought_by != kOwnerName)
+      return refuse({ErrorCode::kRefused, what, "only the head's owner may", "run it on the head's machine"});
+    const cluster::QueueChanged change{ask.queue, ask.remove};
+    if (const auto refused = machine_.cluster().queue_refused(change)) return refuse(*refused);
+    if (const auto& trouble = machine_.trouble())
+      return refuse({trouble->code, what, trouble->message(), "try again"});
+    on(change);
+  }
+  auto frame = frame_of(ask.request, wire::encode(wire::QueuesAnswer{machine_.cluster().queue_statuses()}));
+  if (!changes) return static_cast<void>(server_->send(from, std::move(frame)));
+  carry_out(machine_.reply({from, std::move(frame), ask.request}, clock_.now()));
 }
 
 /// What is acknowledged is recorded: the answer is held until it is.

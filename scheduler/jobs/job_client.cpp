@@ -1,10 +1,12 @@
 #include "scheduler/jobs/job_client.hpp"
 
+#include <cmath>
 #include <thread>
 #include <utility>
 
 #include "runtime/core/count.hpp"
 #include "runtime/node/package.hpp"
+#include "scheduler/cluster/queue_table.hpp"
 #include "scheduler/cluster/submission_table.hpp"
 #include "scheduler/jobs/head_session.hpp"
 #include "scheduler/jobs/job_output.hpp"
@@ -35,6 +37,7 @@ JobInfo info_of(const cluster::SubmissionRecord& record, std::string why) {
   info.attempt = record.attempt;
   info.retries = record.spec.retries;
   info.priority = record.spec.priority;
+  info.queue = cluster::queue_of(record.spec);
   info.num_cpus = static_cast<double>(record.spec.cpu_e4) / cluster::kCpu;
   info.num_gpus = static_cast<double>(record.spec.gpu_e4) / cluster::kGpu;
   info.node = record.node_name;
@@ -48,6 +51,30 @@ JobInfo info_of(const cluster::SubmissionRecord& record, std::string why) {
   if (info.status == JobStatus::kStopped)
     info.exit_code = record.exit_code > 0 ? record.exit_code : kStoppedByRequest;
   return info;
+}
+
+JobQueue queue_info(const cluster::QueueStatus& status) {
+  const auto count = [](std::int64_t e4) { return static_cast<double>(e4) / cluster::kCpu; };
+  const auto quota = [&](std::int64_t e4) { return e4 < 0 ? std::nullopt : std::optional(count(e4)); };
+  const cluster::QueueRecord& queue = status.queue;
+  return {queue.name,
+          quota(queue.cpu_e4),
+          quota(queue.gpu_e4),
+          count(queue.weight_e4),
+          count(status.cpu_used_e4),
+          count(status.gpu_used_e4),
+          count(status.share_e4),
+          static_cast<int>(status.waits),
+          static_cast<int>(status.runs)};
+}
+
+/// In parts; below 0: no limit.
+std::int64_t limit_of(const std::optional<double>& quota, const char* what) {
+  if (!quota) return -1;
+  if (!(*quota >= 0 && *quota <= 1e5))  // a NaN is refused, too
+    throw_error({ErrorCode::kBadInput, "cannot set the queue",
+                 std::to_string(*quota) + " is no number of " + what, "give 0 to 100000, or leave it out"});
+  return std::llround(*quota * cluster::kCpu);
 }
 
 }  // namespace
@@ -126,7 +153,7 @@ JobInfo JobClient::status(const std::string& id) {
 JobReport JobClient::why(const std::string& id) {
   const auto answer = impl_->ask<wire::WhyAnswer>(wire::WhyAsk{0, id}).value();
   const cluster::WaitReport& report = answer.report;
-  constexpr const char* kVerdicts[] = {"does not wait", "later", "waits", "held", "never"};
+  constexpr const char* kVerdicts[] = {"does not wait", "later", "waits", "held", "never", "quota"};
   JobReport all{info_of(answer.record, report.sentence), kVerdicts[static_cast<std::size_t>(report.verdict)],
                 report.sentence, static_cast<int>(report.position), report.ahead};
   const auto count = [](std::int64_t e4) { return static_cast<double>(e4) / cluster::kCpu; };
@@ -137,6 +164,7 @@ JobReport JobClient::why(const std::string& id) {
   all.more_nodes = static_cast<int>(report.more_nodes);
   for (const auto& h : report.holders)
     all.holders.push_back({h.id, h.node_name, count(h.cpu_e4), count(h.gpu_e4)});
+  for (const auto& queue : report.queues) all.queues.push_back(queue_info(queue));
   return all;
 }
 
@@ -150,6 +178,27 @@ std::vector<JobInfo> JobClient::list() {
     if (!page.records.empty()) below = page.records.back().number;
   } while (page.more && !page.records.empty());
   return all;
+}
+
+std::vector<JobQueue> JobClient::queues() {
+  std::vector<JobQueue> all;
+  for (const auto& queue : impl_->ask<wire::QueuesAnswer>(wire::QueuesAsk{}).value().queues)
+    all.push_back(queue_info(queue));
+  return all;
+}
+
+void JobClient::set_queue(const JobQueue& queue) {
+  const double most = static_cast<double>(cluster::kMostWeight_e4) / cluster::kCpu;
+  const std::int64_t weight_e4 =
+      queue.weight > 0 && queue.weight <= most ? std::llround(queue.weight * cluster::kCpu) : 0;
+  const cluster::QueueRecord record{queue.name, limit_of(queue.cpus, "CPUs"), limit_of(queue.gpus, "GPUs"),
+                                    weight_e4};
+  if (const auto wrong = cluster::check_queue(record)) throw_error(*wrong);
+  impl_->ask<wire::QueuesAnswer>(wire::QueuesAsk{0, true, false, record}).value();
+}
+
+void JobClient::remove_queue(const std::string& name) {
+  impl_->ask<wire::QueuesAnswer>(wire::QueuesAsk{0, false, true, {name}}).value();
 }
 
 JobInfo JobClient::stop(const std::string& id) {

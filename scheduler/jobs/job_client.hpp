@@ -31,7 +31,8 @@ struct JobSpec {
   double num_cpus = 0;                       ///< that the program itself holds while it runs
   double num_gpus = 0;                       ///< parts of one, or whole ones
   int retries = 0;                           ///< how often it is started again when it fails
-  int priority = 0;                          ///< of jobs that wait the highest starts first
+  int priority = 0;                          ///< of its queue's jobs that wait the highest starts first
+  std::string queue{};                       ///< empty: "default" (troupe queue list)
   /// Default: a new one. Submitted twice under one id, a job runs once.
   std::string id{};
 };
@@ -50,6 +51,7 @@ struct JobInfo {
   int attempt = 0;      ///< that runs, or was the last: from 1 on
   int retries = 0;
   int priority = 0;
+  std::string queue;
   double num_cpus = 0;
   double num_gpus = 0;
   std::string node;               ///< name of the node of the last attempt; empty: none
@@ -65,12 +67,27 @@ struct JobInfo {
   bool has_ended() const { return status >= JobStatus::kSucceeded; }
 };
 
+/// A queue, and what its jobs hold together: their programs, and what these spawn.
+struct JobQueue {
+  std::string name;
+  std::optional<double> cpus{};  ///< its quota; none: there is no limit
+  std::optional<double> gpus{};
+  double weight = 1;
+  double cpus_used = 0;
+  double gpus_used = 0;
+  /// The larger of its parts of the cluster's CPUs and GPUs, divided by its weight: the least goes first.
+  double share = 0;
+  int waits = 0;  ///< jobs
+  int runs = 0;   ///< jobs that have a node
+};
+
 /// Why a job waits: what it asks for, what nodes lack, who starts before it. Of one that does not wait there
 /// is no more than the sentence.
 struct JobReport {
   JobInfo job;
   /// "does not wait". "later": its next attempt has its time. "waits": no node has the room now. "held": a
   /// node has it, which is kept for the job that starts next. "never": no node of the cluster is that large.
+  /// "quota": its queue may hold no more now.
   std::string verdict;
   std::string sentence;
   int position = 0;                ///< 1: it starts next; 0: it is not in the queue
@@ -96,7 +113,8 @@ struct JobReport {
     double num_cpus = 0;
     double num_gpus = 0;
   };
-  std::vector<Holder> holders;  ///< jobs that hold what it asks for, on these nodes, 16 at most
+  std::vector<Holder> holders;   ///< jobs that hold what it asks for, on these nodes, 16 at most
+  std::vector<JobQueue> queues;  ///< its own, then others whose jobs wait, 16 at most
 };
 
 /// A piece of a job's output.
@@ -142,6 +160,12 @@ class JobClient {
   std::vector<JobInfo> list();
   /// Why it waits, in full.
   JobReport why(const std::string& id);
+  std::vector<JobQueue> queues();
+  /// Makes a queue, or changes its quota and weight: `name`, `cpus`, `gpus` and `weight` count. For the owner
+  /// of the head's folder alone. Throws BadInput for what makes no sense.
+  void set_queue(const JobQueue& queue);
+  /// Throws Refused while jobs of it wait or run. "default" loses its quota and weight, and stays.
+  void remove_queue(const std::string& name);
   /// Asks its program to end (SIGTERM to its process group, SIGKILL after 10 s), and does not wait for that.
   JobInfo stop(const std::string& id);
   /// Until it has ended. A head that is away for a minute ends the wait, too.

@@ -83,6 +83,7 @@ cluster::SubmissionSpec submission_of(const JobSpec& job) {
   spec.gpu_e4 = in_parts(job.num_gpus, "GPUs");
   spec.retries = job.retries;
   spec.priority = job.priority;
+  spec.queue = job.queue;
   if (!job.working_dir.empty() && !job.node_dir.empty())
     refuse("it has a working directory that travels, and one that its node has", "give one of them");
   if (job.replace && job.name.empty())

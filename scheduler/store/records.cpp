@@ -43,6 +43,7 @@ Result<cluster::Record> decode_record(wire::ByteView bytes) {
   if (version < 3) return decode_old<store::Record2>(body);
   if (version < 4) return decode_old<store::Record3>(body);
   if (version < 5) return decode_old<store::Record4>(body);
+  if (version < 6) return decode_old<store::Record5>(body);
   return wire::decode<cluster::Record>(body);
 }
 

@@ -175,3 +175,57 @@ TEST_CASE("a checkpoint of a sharded job goes on with another number of trainers
   going.resume(paused);
   CHECK(going.wait().state_hash == whole.result.state_hash);
 }
+
+namespace {
+
+/// The first event of which `is` is true; fails when there is none in time.
+template <class Is>
+void await_event(train::Run& run, Is is) {
+  for (;;) {
+    const auto event = run.next_event(std::chrono::seconds(120));
+    REQUIRE(event);
+    if (is(*event)) return;
+  }
+}
+
+struct Holder {
+  int one() { return 1; }
+};
+
+}  // namespace
+
+// Each had a part of the CPUs, waited for the other's, and failed after two minutes.
+TEST_CASE(
+    "two jobs that each need most of the cluster run one after the other, and the second says why it waits",
+    "[training]") {
+  auto session = init(0, nullptr, {.nodes = 2, .cpus_per_node = 2});
+  auto options = options_of(3);
+  options.min_trainers = 3;
+  options.trainer_cpus = 1;
+  options.handle_signals = false;
+  auto holding = options;
+  holding.epochs = 2;
+  holding.hold = true;
+  const NormedJob job{.converts = true};
+  auto first = train::start(session, job, holding);
+  await_event(first, [](const auto& event) { return std::holds_alternative<report::EpochDone>(event); });
+  auto second = train::start(session, job, options);
+  await_event(second, [](const auto& event) {
+    const auto* warning = std::get_if<report::Warning>(&event);
+    return warning != nullptr &&
+           warning->text.find("the job waits for room for 3 trainers (min_trainers)") != std::string::npos &&
+           warning->text.find("they ask for 3 CPU") != std::string::npos;
+  });
+  // One that waits can be given up, and leaves nothing behind that would take the room.
+  {
+    auto third = train::start(session, job, options);
+    await_event(third, [](const auto& event) { return std::holds_alternative<report::Warning>(event); });
+    third.stop();
+    CHECK(third.wait().stopped);
+  }
+  first.go_on();
+  CHECK(first.wait().steps == 2 * 40);
+  CHECK(second.wait().state_hash == run(session, options, job).result.state_hash);
+  CHECK(session.spawn_group<Holder>(4, {.num_cpus = 1, .isolated = true}).call_all<&Holder::one>().get() ==
+        std::vector<int>(4, 1));
+}

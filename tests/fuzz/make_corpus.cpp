@@ -124,7 +124,7 @@ void messages(const fs::path& root) {
   const Corpus records(root, "store_record");
   alternatives<0, cluster::Record>(records, "",
                                    [](const cluster::Record& record) { return encode_record(record); });
-  using OfVersion1 = std::variant<cluster::NodeRecord, cluster::JobRecord, store::ActorRecord2>;
+  using OfVersion1 = std::variant<cluster::NodeRecord, store::JobRecord5, store::ActorRecord2>;
   alternatives<0, OfVersion1>(records, "version-1-",
                               [](const OfVersion1& record) { return wire::encode(record); });
 

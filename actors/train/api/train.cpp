@@ -280,6 +280,7 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.hold = options.hold;
   run.checkpoint_every = options.checkpoint_every;
   run.trainer_cpus = options.trainer_cpus;
+  run.trainer_strategy = options.trainer_strategy;
   run.stop_early = options.stop_early;
   run.keep_best = options.keep_best;
   run.keep_best_mode = options.keep_best_mode;

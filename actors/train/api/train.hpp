@@ -41,8 +41,12 @@ struct TrainOptions {
   std::string checkpoint_folder{};      ///< empty: none
   std::int64_t checkpoint_every = 0;    ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;             ///< older ones go once this run has written so many
-  int min_trainers = 1;  ///< fewer do not train: the job waits for more (Deadlines::gather), then fails
-  int threads = 1;       ///< intra-op threads of a trainer; other numbers give other bits
+  /// Fewer do not train: the job waits for more (Deadlines::gather), then fails. At its start so many that
+  /// hold CPUs or GPUs get their room together: a job that does not fit holds none, says why, and waits.
+  int min_trainers = 1;
+  PlacementStrategy trainer_strategy =
+      PlacementStrategy::kPack;  ///< how these lie; later ones do as they can
+  int threads = 1;               ///< intra-op threads of a trainer; other numbers give other bits
   /// The same bits on every trainer: one whose processor or LibTorch gives other bits is refused, algorithms
   /// are deterministic, and trainers' states are compared. false: none of that, and the result is one
   /// trainer's.

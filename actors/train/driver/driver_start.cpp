@@ -1,9 +1,11 @@
 /// How a job starts: the first loader says what the data are while the first trainers start beside it; then
-/// the machine begins.
+/// the machine begins. Trainers that hold CPUs or GPUs start together, as many as min_trainers: the job waits
+/// until there is room for all of these, and its deadlines with it.
 #include "actors/train/batches/batch_feed.hpp"
 #include "actors/train/driver/driver_machine.hpp"
 #include "actors/train/driver/train_driver.hpp"
 #include "actors/train/floor.hpp"
+#include "runtime/client/start_group.hpp"
 
 namespace troupe::train {
 namespace {
@@ -22,8 +24,53 @@ Future<RunResult> TrainDriver::run() {
   learn_data();
   watch_first_loader();
   // They need the data only with their first order, and a process takes a while to start.
-  for (int i = 0; i < options_.trainers; ++i) early_trainers_.push_back(start_trainer());
+  start_trainers();
   return result_.future();
+}
+
+void TrainDriver::start_trainers() {
+  const auto group = detail::start_group(session_.process(), static_cast<std::size_t>(options_.min_trainers),
+                                         trainer_options());
+  if (!group.valid()) return trainers_have_places();
+  group.then([this](Result<wire::GroupAnswer> made) {
+    if (over_) return;
+    if (!made) return finish(made.error());
+    const GroupId together = made->status.record.group;
+    for (int i = 0; i < options_.min_trainers; ++i) start_trainer(together, i);
+    places_ = PlacementGroup(&session_.process(), together).ready();
+    // The group is gone once they have their room: also then it says that there is none. Of one that was
+    // refused its spawn says why.
+    places_->then([this](const Result<void>&) {
+      if (!over_) trainers_have_places();
+    });
+  });
+}
+
+/// The others take what room there is: before, they could take that of the first.
+void TrainDriver::trainers_have_places() {
+  if (std::exchange(have_places_, true)) return;
+  places_.reset();
+  while (trainer_count_ < options_.trainers) start_trainer();
+  begin();
+}
+
+void TrainDriver::tell_why_waits() {
+  if (!places_ || told_why_waits_) return;
+  const std::string why = places_->waits_for();
+  if (why.empty()) return;
+  told_why_waits_ = true;
+  emit(report::Warning{"the job waits for room for " + std::to_string(options_.min_trainers) +
+                       " trainers (min_trainers): " + why});
+}
+
+/// Once the data are known and the first trainers have their places.
+void TrainDriver::begin() {
+  if (over_ || !data_ || !have_places_ || machine_ != nullptr) return;
+  try {
+    start_machine();
+  } catch (const Error& error) {
+    finish(error.info());
+  }
 }
 
 /// The first loader says how much data there is; it also finds bad data.
@@ -55,11 +102,7 @@ void TrainDriver::read_first_batch(const ActorHandle<Loader>& loader) {
     if (!info) return first_loader_died(info.error());
     first_.done();
     data_ = *info;
-    try {
-      start_machine();
-    } catch (const Error& error) {
-      finish(error.info());
-    }
+    begin();
   });
 }
 
@@ -82,6 +125,7 @@ void TrainDriver::first_loader_died(const ErrorInfo& how) {
 
 void TrainDriver::watch_first_loader() {
   if (over_ || machine_ != nullptr) return;
+  tell_why_waits();
   if (const auto why = first_.overdue(now())) {
     return finish(ErrorInfo{ErrorCode::kTimeout, "the job has no data",
                             "the first loader is given up: " + *why,

@@ -80,19 +80,27 @@ void TrainDriver::act(const SpawnActor& action) {
   }
 }
 
-TrainDriver::StartedTrainer TrainDriver::start_trainer() {
-  const int number = trainer_count_++;
+ActorOptions TrainDriver::trainer_options() const {
   ActorOptions options;
   options.num_cpus = options_.trainer_cpus;
   options.num_gpus = options_.settings.trainer_gpus;
   options.isolated = true;
+  options.group_strategy = options_.trainer_strategy;
+  return options;
+}
+
+void TrainDriver::start_trainer(GroupId together, int bundle) {
+  const int number = trainer_count_++;
+  ActorOptions options = trainer_options();
   options.label = "trainer " + std::to_string(number);
-  return {number,
-          session_.spawn_async<Trainer>(options, options_.settings, this_actor().self<TrainDriver>())};
+  options.placement_group = together;
+  options.bundle = bundle;
+  early_trainers_.push_back(
+      {number, session_.spawn_async<Trainer>(options, options_.settings, this_actor().self<TrainDriver>())});
 }
 
 void TrainDriver::spawn_trainer(std::uint64_t token) {
-  if (early_trainers_.empty()) early_trainers_.push_back(start_trainer());
+  if (early_trainers_.empty()) start_trainer();
   const auto [number, spawned] = early_trainers_.front();
   early_trainers_.pop_front();
   if (options_.settings.trainer_gpus > 0) waiting_spawns_[token] = spawned;
@@ -468,6 +476,7 @@ void TrainDriver::end_actors() {
   for (const auto& [id, seat] : loaders_) session_.kill(seat.handle, "the job is over");
   if (first_loader_) session_.kill(first_loader_->first, "the job is over");
   for (const auto& [number, spawned] : std::exchange(early_trainers_, {})) {
+    spawned.cancel();  // it may wait for room
     spawned.then([session = session_](Result<ActorHandle<Trainer>> trainer) {
       if (trainer) session.kill(*trainer, "the job is over");
     });

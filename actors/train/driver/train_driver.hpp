@@ -47,6 +47,7 @@ struct RunOptions {
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;
   double trainer_cpus = 0;  ///< CPUs that a trainer holds on its node
+  PlacementStrategy trainer_strategy = PlacementStrategy::kPack;
   StopEarly stop_early;
   bool hold = false;  ///< after each epoch
   std::string keep_best;
@@ -181,6 +182,10 @@ class TrainDriver {
   void read_first_batch(const ActorHandle<Loader>& loader);
   void first_loader_died(const ErrorInfo& how);
   void watch_first_loader();
+  void start_trainers();
+  void trainers_have_places();
+  void tell_why_waits();
+  void begin();
   void start_machine();
   void check_metrics(const DriverConfig& config) const;
   /// Refuses to resume what the checkpoints show to be another job.
@@ -211,7 +216,8 @@ class TrainDriver {
 
   /// Trainers that the cluster has no room for: the machine hears why, once.
   void tell_who_waits();
-  StartedTrainer start_trainer();
+  ActorOptions trainer_options() const;
+  void start_trainer(GroupId together = {}, int bundle = -1);
   void spawn_trainer(std::uint64_t token);
   void spawn_loader(std::uint64_t token);
   void spawn_failed(std::uint64_t token, const ErrorInfo& why);
@@ -254,6 +260,9 @@ class TrainDriver {
   std::map<std::uint64_t, bool> cancelled_;
   std::map<std::uint64_t, Future<ActorHandle<Trainer>>> waiting_spawns_;  ///< no word of them so far
   std::deque<StartedTrainer> early_trainers_;  ///< that the machine has not asked for yet
+  bool have_places_ = false;                   ///< the first trainers
+  std::optional<Future<void>> places_;         ///< until they have, if they start together
+  bool told_why_waits_ = false;
   FirstLoader first_;
   std::optional<std::pair<ActorHandle<Loader>, int>> first_loader_;  ///< the one that tells of the data
   int trainer_count_ = 0;

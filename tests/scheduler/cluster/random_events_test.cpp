@@ -97,6 +97,7 @@ struct Chaos {
         bundle.gpu_e4 = below(2) == 0 ? kGpu / 2 : static_cast<std::int64_t>(below(3)) * kGpu;
       asked.spec.bundles.push_back(bundle);
     }
+    asked.spec.start_only = below(3) == 0;
     return asked;
   }
   std::vector<HeldDriver> held() {
@@ -113,7 +114,25 @@ struct Chaos {
     if (below(4) == 0) spec.gpu_e4 = below(2) == 0 ? kGpu / 4 : static_cast<std::int64_t>(below(3)) * kGpu;
     spec.priority = static_cast<std::int32_t>(below(3)) - 1;
     spec.retries = static_cast<std::int32_t>(below(3));
+    if (below(2) == 0) spec.queue = "q" + std::to_string(below(3));
     return {spec};
+  }
+  QueueChanged queue() {
+    const auto quota = [&] { return below(3) == 0 ? -1 : static_cast<std::int64_t>(below(7)) * kCpu; };
+    const std::string name = below(6) == 0 ? kDefaultQueue : "q" + std::to_string(below(3));
+    return {{name, quota(), quota(), static_cast<std::int64_t>(1 + below(3)) * 10'000}, below(8) == 0};
+  }
+  /// An actor that is to start with others: mostly what its bundle has.
+  SpawnRequested spawn_together() {
+    const auto [id, by] = group();
+    const auto* known = s.head->groups().find(id);
+    const auto bundle = static_cast<std::int32_t>(below(3));
+    ActorDemand demand{kCpu, true, {}, 0, id, bundle};
+    if (known != nullptr && static_cast<std::size_t>(bundle) < known->record.spec.bundles.size()) {
+      demand.cpu_e4 = known->record.spec.bundles[static_cast<std::size_t>(bundle)].cpu_e4;
+      demand.gpu_e4 = known->record.spec.bundles[static_cast<std::size_t>(bundle)].gpu_e4;
+    }
+    return {{by.to, 700 + below(300)}, {by.job, "T", name(), "x", demand}};
   }
 
   ClusterEvent event() {
@@ -130,7 +149,7 @@ struct Chaos {
       demand.bundle = below(2) == 0 ? -1 : static_cast<std::int32_t>(below(4)) - 1;
       if (below(8) != 0) demand.affinity = {};
     }
-    switch (below(34)) {
+    switch (below(39)) {
       case 0:
       case 1:
         return NodeJoined{info(), listed(), {job()}, {node(), node()}, below(60) == 0, held()};
@@ -141,7 +160,8 @@ struct Chaos {
         if (below(12) == 0) return NodeDrains{node(), static_cast<std::int64_t>(below(9000)) - 3000, "why"};
         return below(40) == 0 ? ClusterEvent(NodeLeaving{node(), "bye"}) : ClusterEvent(Heartbeat{node()});
       case 3:
-        return JobRegistered{"j" + std::to_string(below(3)), process(), below(3)};
+        return JobRegistered{"j" + std::to_string(below(3)), process(), below(3),
+                             below(3) == 0 ? "" : "s" + std::to_string(below(20))};
       case 4:
         return JobEnded{by.to.node, below(3) == 0 ? by.job : JobId{}, "done"};
       case 5:
@@ -196,6 +216,13 @@ struct Chaos {
       case 32:
       case 33:
         return started();
+      case 34:
+        return queue();
+      case 35:
+      case 36:
+      case 37:
+      case 38:
+        return spawn_together();
       default:
         return LookupActor{requester(), job(), name()};
     }
@@ -220,9 +247,25 @@ struct Chaos {
     return at == s.head->actors().end() ? node() : at->second.record.node;
   }
 
+  /// No queue comes to hold more than its quota, but by a smaller quota. (A head that restarts takes a job
+  /// for its submission's, which these events may have made after the job.)
+  void check_quotas(bool restarted) {
+    std::map<std::string, scheduler::Room> now;
+    for (const QueueStatus& status : s.head->queue_statuses()) {
+      const scheduler::Room was = used[status.queue.name];
+      now[status.queue.name] = {status.cpu_used_e4, status.gpu_used_e4};
+      if (restarted) continue;
+      REQUIRE((status.queue.cpu_e4 < 0 || status.cpu_used_e4 <= std::max(status.queue.cpu_e4, was.cpu_e4)));
+      REQUIRE((status.queue.gpu_e4 < 0 || status.gpu_used_e4 <= std::max(status.queue.gpu_e4, was.gpu_e4)));
+    }
+    used = std::move(now);
+  }
+
   void step() {
     s.now += std::chrono::milliseconds(below(400));
+    bool restarted = false;
     if (below(200) == 0) {
+      restarted = true;
       s.restart();
     } else if (below(4) == 0) {
       for (std::uint64_t id = 1; id <= 9; ++id)
@@ -231,6 +274,7 @@ struct Chaos {
     } else {
       s.on(event());
     }
+    check_quotas(restarted);
     for (const auto& action : s.last) {
       if (const auto* start = std::get_if<StartActor>(&action)) actors.push_back(start->actor);
       if (const auto* answered = std::get_if<JobAnswered>(&action); answered != nullptr && answered->job)
@@ -250,12 +294,13 @@ struct Chaos {
   std::vector<ActorId> actors;
   std::vector<GroupId> groups;
   ActorId last_actor{};
+  std::map<std::string, scheduler::Room> used;  ///< by queue
 };
 
 }  // namespace
 
 TEST_CASE("whatever comes, the machine's indices agree and its records are bounded") {
-  int started = 0, drivers = 0, lives = 0, in_groups = 0, removed = 0;
+  int started = 0, drivers = 0, lives = 0, in_groups = 0, removed = 0, together = 0, parked = 0;
   for (int run = 0; run < 20; ++run) {
     const std::uint64_t seed = SystemRandom().next();
     CAPTURE(seed);
@@ -266,12 +311,15 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
       for (const auto& start : chaos.s.all<StartActor>()) {
         lives += start.incarnation > 1 ? 1 : 0;
         in_groups += start.spec.demand.group ? 1 : 0;
+        together += start.reason.starts_with("placement group") && !start.spec.demand.group ? 1 : 0;
       }
       for (const auto& persist : chaos.s.all<Persist>()) {
         const auto* group = std::get_if<GroupRecord>(&persist.record);
         removed += group != nullptr && group->state == GroupState::kEnding ? 1 : 0;
       }
       drivers += static_cast<int>(chaos.s.all<StartDriver>().size());
+      for (const auto& [number, spawn] : chaos.s.head->waiting().all())
+        parked += spawn.stopped_by != 0 ? 1 : 0;
     }
     // The store holds what the machine holds, and no more.
     for (const auto& [key, record] : chaos.s.store) {
@@ -283,6 +331,10 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
       if (group != nullptr) REQUIRE(chaos.s.head->groups().find(group->group)->record == *group);
       if (submission != nullptr)
         REQUIRE(*chaos.s.head->submissions().find(submission->spec.id) == *submission);
+      if (const auto* queue = std::get_if<QueueRecord>(&record)) {
+        const auto all = chaos.s.head->queue_statuses();
+        REQUIRE(std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.queue == *queue; }));
+      }
       if (node != nullptr) REQUIRE(node->dead != chaos.s.head->nodes().contains(node->node.id));
     }
   }
@@ -291,4 +343,6 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
   CHECK(drivers > 200);
   CHECK(in_groups > 5);  // some thirty
   CHECK(removed > 10);
+  CHECK(together > 0);
+  CHECK(parked > 0);
 }

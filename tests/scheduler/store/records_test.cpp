@@ -266,6 +266,107 @@ const std::string kGroupBytes =
     "01000000"
     "01000000";
 
+/// Since version 6: the submission of a job at its end, a submission's queue behind its priority, whether a
+/// group is for the start alone behind its bundles; queues.
+const JobRecord kProgram = [] {
+  JobRecord record = kJob;
+  record.submission = "id";
+  return record;
+}();
+const std::string kProgramBytes =
+    "01"
+    "04000000"
+    "6d61696e"
+    "03000000"
+    "0700000000000000"
+    "0100000000000000"
+    "0200000000000000"
+    "0900000000000000"
+    "01"
+    "02000000"
+    "6964";
+const SubmissionRecord kQueued = [] {
+  SubmissionRecord record = kPackaged;
+  record.spec.queue = "q";
+  return record;
+}();
+const std::string kQueuedBytes =
+    "03"
+    "02000000"
+    "6964"
+    "04000000"
+    "6e616d65"
+    "02000000"
+    "01000000"
+    "70"
+    "01000000"
+    "71"
+    "01000000"
+    "03000000"
+    "413d62"
+    "02000000"
+    "2f66"
+    "1027000000000000"
+    "0000000000000000"
+    "02000000"
+    "02000000"
+    "6162"
+    "01000000"
+    "63"
+    "fdffffff"
+    "01000000"
+    "71"
+    "02"
+    "0500000000000000"
+    "01000000"
+    "0100000000000000"
+    "02000000"
+    "6e31"
+    "00000000"
+    "6400000000000000"
+    "c800000000000000"
+    "0000000000000000"
+    "ffffffff"
+    "07000000"
+    "69742072756e73";
+const GroupRecord kStartGroup = [] {
+  GroupRecord record = kGroup;
+  record.spec.start_only = true;
+  return record;
+}();
+const std::string kStartGroupBytes =
+    "04"
+    "2a00000000000000"
+    "0700000000000000"
+    "01000000"
+    "67"
+    "03"
+    "02000000"
+    "1027000000000000"
+    "0000000000000000"
+    "0000000000000000"
+    "8813000000000000"
+    "01"
+    "0100000000000000"
+    "0200000000000000"
+    "0400000000000000"
+    "00"
+    "03000000"
+    "02000000"
+    "0000000000000000"
+    "00000000"
+    "0100000000000000"
+    "01000000"
+    "01000000";
+const QueueRecord kQueue{"q", 40000, -1, 20000};
+const std::string kQueueBytes =
+    "05"
+    "01000000"
+    "71"
+    "409c000000000000"
+    "ffffffffffffffff"
+    "204e000000000000";
+
 }  // namespace
 
 TEST_CASE("records of version 1, which had no version, are read") {
@@ -292,25 +393,32 @@ TEST_CASE("records of version 4 are read") {
   for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0400" + hex)).value() == record);
 }
 
-TEST_CASE("records of version 5 are read, and written") {
+TEST_CASE("records of version 5 are read") {
   const std::vector<std::pair<std::string, Record>> all{{kNodeBytes, kNode},
                                                         {kJobBytes, kJob},
                                                         {kGroupedBytes, kGrouped},
                                                         {kPackagedBytes, kPackaged},
                                                         {kGroupBytes, kGroup}};
+  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0500" + hex)).value() == record);
+}
+
+TEST_CASE("records of version 6 are read, and written") {
+  const std::vector<std::pair<std::string, Record>> all{
+      {kNodeBytes, kNode},     {kProgramBytes, kProgram},       {kGroupedBytes, kGrouped},
+      {kQueuedBytes, kQueued}, {kStartGroupBytes, kStartGroup}, {kQueueBytes, kQueue}};
   for (const auto& [hex, record] : all) {
-    const wire::Bytes bytes = bytes_of("fe0500" + hex);
+    const wire::Bytes bytes = bytes_of("fe0600" + hex);
     CHECK(decode_record(bytes).value() == record);
     CHECK(encode_record(record) == bytes);
   }
 }
 
 TEST_CASE("a record of a newer troupe is refused with both versions, a damaged one as that") {
-  const auto newer = decode_record(bytes_of("fe0600" + kJobBytes));
+  const auto newer = decode_record(bytes_of("fe0700" + kJobBytes));
   REQUIRE_FALSE(newer);
   CHECK(newer.error().code == ErrorCode::kRefused);
-  CHECK(newer.error().why == "it has version 6, and this troupe knows 5");
-  for (const char* hex : {"", "fe", "fe05", "fe0500", "03", "7f00"}) {
+  CHECK(newer.error().why == "it has version 7, and this troupe knows 6");
+  for (const char* hex : {"", "fe", "fe06", "fe0600", "03", "7f00"}) {
     const auto damaged = decode_record(bytes_of(hex));
     REQUIRE_FALSE(damaged);
     CHECK(damaged.error().code == ErrorCode::kBadInput);

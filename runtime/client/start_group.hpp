@@ -1,0 +1,14 @@
+/// Actors that start together, all of them or none.
+#pragma once
+
+#include "runtime/client/session.hpp"
+#include "runtime/wire/messages.hpp"
+
+namespace troupe::detail {
+
+/// Has the head make a group in which `members` actors with these options start: actor i asks for bundle i of
+/// it. It is gone when they do, or when one of them is not wanted any more. Not valid where they need none:
+/// there are none or more than 1,000, they hold nothing, or have a node or a group. Does not wait.
+Future<wire::GroupAnswer> start_group(ProcessGate& process, std::size_t members, const ActorOptions& options);
+
+}  // namespace troupe::detail

@@ -1,0 +1,113 @@
+// troupe queue: queues of submitted jobs, what they may hold and what they do.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+
+#include "runtime/core/endpoint.hpp"
+#include "runtime/core/escape.hpp"
+#include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/job.hpp"
+
+namespace troupe::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kFooter =
+    "A job is in one queue (troupe job submit --queue NAME; default). Jobs of a queue hold no more together "
+    "than\n"
+    "its quota: their programs, and the actors that these start. Of queues whose jobs wait, the one that "
+    "holds "
+    "the\n"
+    "least part of the cluster for its weight goes first (dominant-resource fairness).\n"
+    "  troupe queue set research --cpus 32 --gpus 4 --weight 2\n"
+    "  troupe queue list\n";
+
+struct QueueWords {
+  JobClientOptions where;
+  JobQueue queue;
+  double cpus = 0;
+  double gpus = 0;
+  std::string output = "table";
+};
+
+std::string held(double used, const std::optional<double>& quota) {
+  char text[64];
+  if (quota) {
+    std::snprintf(text, sizeof text, "%g of %g", used, *quota);
+  } else {
+    std::snprintf(text, sizeof text, "%g", used);
+  }
+  return text;
+}
+
+int list(const QueueWords& words) {
+  const auto queues = JobClient(words.where).queues();
+  if (words.output == "json") {
+    json all = json::array();
+    for (const JobQueue& queue : queues) all.push_back(as_json(queue));
+    std::printf("%s\n", all.dump(2).c_str());
+    return 0;
+  }
+  std::printf("%-20s %8s %-16s %-16s %7s %6s %6s\n", "queue", "weight", "CPUs", "GPUs", "share", "waits",
+              "runs");
+  for (const JobQueue& queue : queues) {
+    std::printf("%-20s %8g %-16s %-16s %6.1f%% %6d %6d\n", escape_name(queue.name).c_str(), queue.weight,
+                held(queue.cpus_used, queue.cpus).c_str(), held(queue.gpus_used, queue.gpus).c_str(),
+                queue.share * 100, queue.waits, queue.runs);
+  }
+  return 0;
+}
+
+const CLI::Validator kHeadAddress(
+    [](std::string& text) {
+      const auto read = parse_endpoint(text);
+      return read ? std::string() : read.error().message();
+    },
+    "HOST:PORT");
+
+}  // namespace
+
+int queue(int argc, char** argv) {
+  QueueWords words;
+  CLI::App app("Shows and sets queues of submitted jobs.", "troupe queue");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  auto* set = app.add_subcommand("set", "Make a queue, or change its quota and weight");
+  set->add_option("name", words.queue.name, "Its name")->required();
+  auto* cpus = set->add_option("--cpus", words.cpus, "CPUs that its jobs may hold together [no limit]")
+                   ->check(number_of("CPUs", 100'000));
+  auto* gpus = set->add_option("--gpus", words.gpus, "GPUs that they may hold together [no limit]")
+                   ->check(number_of("GPUs", 100'000));
+  set->add_option("--weight", words.queue.weight, "Its share: one of weight 2 gets twice that of one of 1")
+      ->capture_default_str()
+      ->check(number_of("shares", 1'000'000));
+  auto* shown = app.add_subcommand("list", "All of them: what they may hold, and what they do");
+  shown->add_option("-o,--output", words.output, "table, or json for programs")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "json"}));
+  auto* remove = app.add_subcommand("remove", "Remove a queue of which no job waits or runs");
+  remove->add_option("name", words.queue.name, "As troupe queue list shows it")->required();
+  for (auto* command : {set, shown, remove}) {
+    command->add_option("--folder", words.where.folder, "Keys and state [default: as for troupe status]");
+    command->add_option("--address", words.where.address, "HOST:PORT of the head [default: as remembered]")
+        ->check(kHeadAddress);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return say_usage(app, error);
+  }
+  if (cpus->count() > 0) words.queue.cpus = words.cpus;
+  if (gpus->count() > 0) words.queue.gpus = words.gpus;
+  if (shown->parsed()) return list(words);
+  JobClient jobs(words.where);
+  if (set->parsed()) {
+    jobs.set_queue(words.queue);
+  } else {
+    jobs.remove_queue(words.queue.name);
+  }
+  return 0;
+}
+
+}  // namespace troupe::cli

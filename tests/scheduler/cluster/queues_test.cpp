@@ -1,0 +1,231 @@
+// Queues of submissions: quotas, shares, turns, and that nobody starves.
+#include "tests/scheduler/cluster/script.hpp"
+
+using namespace troupe;
+using namespace troupe::test;
+
+namespace {
+
+using State = SubmissionState;
+
+struct Queues : Script {
+  Queues() { gateway(); }
+  void set(const std::string& name, int cpus, int weight = 1) {
+    on(QueueChanged{{name, cpus < 0 ? -1 : cpus * kCpu, -1, weight * 10'000LL}});
+  }
+  void submit(const std::string& id, const std::string& queue, int cpus, int priority = 0) {
+    SubmissionSpec spec;
+    spec.id = id;
+    spec.program = {"x"};
+    spec.cpu_e4 = cpus * kCpu;
+    spec.queue = queue;
+    spec.priority = priority;
+    on(SubmissionRequested{spec});
+  }
+  void ends(const std::string& id) {
+    const SubmissionRecord& one = *head->submissions().find(id);
+    on(DriverEnded{one.node, id, one.attempt, {.ran = true, .exit_code = 0, .how = "exit code 0"}});
+  }
+  bool holds(const std::string& id) const {
+    const State state = head->submissions().find(id)->state;
+    return state == State::kStarting || state == State::kRunning;
+  }
+  std::string why(const std::string& id) const { return head->why(*head->submissions().find(id)); }
+  QueueStatus status(const std::string& name) const {
+    for (const QueueStatus& one : head->queue_statuses())
+      if (one.queue.name == name) return one;
+    return {};
+  }
+  /// A program of that submission, which spawns.
+  JobId program(const std::string& id, std::uint64_t request) {
+    on(JobRegistered{"of-" + id, kDriver, request, id});
+    return get<JobAnswered>()->job;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a queue is set, known to a head that restarts, and removed when nobody is in it") {
+  Queues s;
+  s.node(1, 8);
+  s.set("a", 4, 2);
+  CHECK(s.store.contains("queue/a"));
+  s.submit("one", "a", 1);
+  REQUIRE(s.head->queue_refused({{"a"}, true}).has_value());
+  CHECK(s.head->queue_refused({{"a"}, true})->why == "1 jobs of it wait or run");
+  s.on(QueueChanged{{"a"}, true});
+  CHECK(s.store.contains("queue/a"));
+  s.restart();
+  s.gateway();
+  s.on(NodeJoined{{NodeId{1}, "n1", "", "", 8 * kCpu, false},
+                  {},
+                  {},
+                  {},
+                  false,
+                  {{"one", 1, HeldDriver::State::kRuns, {}}}});
+  CHECK(s.status("a").queue == QueueRecord{"a", 4 * kCpu, -1, 20'000});
+  CHECK(s.status("a").cpu_used_e4 == kCpu);
+  CHECK(s.status("a").runs == 1);
+  s.ends("one");
+  s.on(QueueChanged{{"a"}, true});
+  CHECK_FALSE(s.store.contains("queue/a"));
+  CHECK(s.head->queue_refused({{"a"}, true})->why == "there is none of that name");
+  SubmissionSpec spec;
+  spec.id = "two";
+  spec.program = {"x"};
+  spec.queue = "a";
+  CHECK(s.head->submission_refused(spec)->why == "there is no queue a, there is default");
+  CHECK(s.head->queue_refused({{"no name", -1, -1, 10'000}})->code == ErrorCode::kBadInput);
+  CHECK(s.head->queue_refused({{"b", -1, -1, 0}})->code == ErrorCode::kBadInput);
+}
+
+TEST_CASE("jobs of a queue hold no more than its quota: programs, what these spawn, and groups") {
+  Queues s;
+  s.node(1, 16);
+  s.set("a", 4);
+  s.submit("one", "a", 1);
+  s.submit("two", "a", 4);
+  s.submit("other", "", 8);
+  CHECK(s.holds("other"));
+  CHECK(s.why("two") == "queue a holds 1 CPU of its quota of 4, and 4 more are too many");
+  const WaitReport report = s.head->explain(*s.head->submissions().find("two"));
+  CHECK(report.verdict == WaitReport::Verdict::kQuota);
+  CHECK(report.queues.at(0).queue.name == "a");
+  CHECK(report.queues.at(0).cpu_used_e4 == kCpu);
+
+  s.on(DriverStarted{NodeId{1}, "one", 1});
+  const JobId job = s.program("one", 1);
+  s.spawn(job, 10, "", 2);
+  const ActorId first = s.get<StartActor>()->actor;
+  s.on(ActorStarted{NodeId{1}, first, ProcessId{9}});
+  s.spawn(job, 11, "", 2);  // the node has room, the queue has 1
+  REQUIRE(s.get<SpawnWaits>() != nullptr);
+  CHECK(s.get<SpawnWaits>()->reason == "queue a holds 3 CPU of its quota of 4, and 2 more are too many");
+  CHECK(s.why("one") == "it runs on n1; an actor of it waits: T: " + s.get<SpawnWaits>()->reason);
+  s.spawn(job, 12, "", 1);
+  CHECK(s.get<StartActor>() != nullptr);
+  const GroupSpec two{{}, "", PlacementStrategy::kPack, {{kCpu, 0}, {kCpu, 0}}};
+  s.on(GroupRequested{{kDriver, 13}, job, GroupVerb::kMake, {}, two});
+  CHECK(s.get<GroupAnswered>()->status.reason ==
+        "queue a holds 4 CPU of its quota of 4, and 2 more are too many");
+  CHECK(s.status("a").cpu_used_e4 == 4 * kCpu);
+  // What ends makes room for what waits, groups first.
+  s.on(ActorDown{NodeId{1}, first, "killed"});
+  CHECK(s.get<StartActor>() == nullptr);
+  CHECK(s.head->groups().waiting().empty());
+  CHECK(s.status("a").cpu_used_e4 == 4 * kCpu);
+  // A quota that is raised does, too.
+  s.set("a", 6);
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.status("a").cpu_used_e4 == 6 * kCpu);
+  // A program that nobody submitted is in no queue.
+  const JobId alone = s.job(2, "alone").job;
+  s.spawn(alone, 20, "", 2);
+  CHECK(s.get<StartActor>() != nullptr);
+  s.on(NodeLeft{NodeId{1}, "bye"});
+  CHECK(s.status("a").cpu_used_e4 == 0);
+}
+
+TEST_CASE("actors that start together are counted as one") {
+  Queues s;
+  s.node(1, 8);
+  s.set("a", 2);
+  s.submit("one", "a", 0);
+  const JobId job = s.program("one", 1);
+  const GroupSpec spec{{}, "", PlacementStrategy::kPack, {{kCpu, 0}, {kCpu, 0}, {kCpu, 0}}, true};
+  s.on(GroupRequested{{kDriver, 2}, job, GroupVerb::kMake, {}, spec});
+  const GroupId group = s.get<GroupAnswered>()->status.record.group;
+  for (std::int32_t i = 0; i < 3; ++i)
+    s.on(SpawnRequested{{kDriver, 10 + static_cast<std::uint64_t>(i)},
+                        {job, "T", "", "", {kCpu, true, {}, 0, group, i}}});
+  CHECK(s.get<StartActor>() == nullptr);
+  CHECK(s.head->groups().find(group)->reason ==
+        "queue a holds 0 CPU of its quota of 2, and 3 more never fit");
+  s.set("a", 3);
+  CHECK(s.all<StartActor>().size() == 3);
+  CHECK(s.status("a").cpu_used_e4 == 3 * kCpu);
+}
+
+TEST_CASE("of queues that wait the one with the least dominant share goes first, by weight") {
+  Queues s;
+  s.set("a", -1, 2);
+  s.set("b", -1);
+  // Twelve of one CPU in each, on six CPUs: 4 of a's and 2 of b's, though all of b's came first.
+  for (const char* queue : {"b", "a"})
+    for (int i = 0; i < 12; ++i) s.submit(queue + std::to_string(i), queue, 1);
+  s.node(1, 6);
+  const auto running = [&](const std::string& queue) {
+    int count = 0;
+    for (int i = 0; i < 12; ++i) count += s.holds(queue + std::to_string(i)) ? 1 : 0;
+    return count;
+  };
+  CHECK(running("a") == 4);
+  CHECK(running("b") == 2);
+  // b's waited first when both had the same, and keeps its turn; then a has less.
+  s.ends("a0");
+  CHECK(running("b") == 3);
+  s.ends("b0");
+  CHECK(running("a") == 4);
+  CHECK(running("b") == 2);
+  // Within a queue its order holds.
+  CHECK(s.holds("a4"));
+  CHECK(s.holds("b2"));
+  CHECK_FALSE(s.holds("a5"));
+  const WaitReport report = s.head->explain(*s.head->submissions().find("b5"));
+  CHECK(report.queues.size() == 2);
+  CHECK(report.position > 1);
+}
+
+// Shares change with everything that ends: without a turn that is kept, the room that was kept for the large
+// one went to whoever had less just then, for ever.
+TEST_CASE("a large job starts, whatever small ones come in other queues and in its own") {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    CAPTURE(seed);
+    SeededRandom random(seed);
+    const auto below = [&](std::uint64_t n) { return random.next() % n; };
+    Queues s;
+    for (const char* name : {"a", "b", "c"}) s.set(name, -1, static_cast<int>(1 + below(3)));
+    s.node(1, 4);
+    s.node(2, 4);
+    std::vector<std::string> small;
+    int last = 0;
+    const auto more = [&] {
+      for (const char* queue : {"a", "b", "c"}) {
+        std::size_t waits = 0;
+        for (const auto& [place, id] : s.head->submissions().queue())
+          waits += queue_of(s.head->submissions().find(id)->spec) == queue ? 1U : 0U;
+        for (; waits < 3; ++waits) {
+          const std::string id = "s" + std::to_string(++last);
+          s.submit(id, queue, static_cast<int>(1 + below(2)), static_cast<int>(below(2)) - 1);
+          small.push_back(id);
+        }
+      }
+    };
+    more();
+    s.submit("large", "a", 4);
+    int ended = 0;
+    while (!s.holds("large")) {
+      REQUIRE(++ended < 60);
+      std::vector<std::string> running;
+      for (const std::string& id : small)
+        if (s.holds(id)) running.push_back(id);
+      REQUIRE_FALSE(running.empty());
+      s.ends(running[below(running.size())]);
+      more();
+    }
+  }
+}
+
+TEST_CASE("why a job waits names the queue whose turn it is, and both shares") {
+  Queues s;
+  s.set("a", -1);
+  s.set("b", -1);
+  s.node(1, 4);
+  s.submit("busy", "a", 2);
+  s.submit("large", "b", 4);
+  s.submit("small", "a", 1);
+  CHECK(s.why("small") ==
+        "the room that there is on n1 is kept for job large, which starts before it (it is the turn of its "
+        "queue: of the cluster, by weight, b has 0 %, a has 50 %): no node has 4 CPU free: n1 has 2 of 4");
+  CHECK(s.head->explain(*s.head->submissions().find("small")).ahead == std::vector<std::string>{"large"});
+}
