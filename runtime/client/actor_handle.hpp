@@ -47,8 +47,8 @@ class ActorHandle {
   /// few or too many arguments and conversions that could change a value do not compile. The answer is a
   /// Future of what the method returns; a method that returns Future<X> answers when that is ready. Calls
   /// from one caller to one actor run in order. Of an overloaded method say which:
-  /// call<static_cast<int (Counter::*)(int)>(&Counter::add)>(5). Large
-  /// arguments and answers travel as objects: throws LimitExceeded when the node's store has no room for one.
+  /// call<static_cast<int (Counter::*)(int)>(&Counter::add)>(5). Large arguments and answers travel as
+  /// objects: throws LimitExceeded when the node's store has no room for one.
   // clang-format off
   template <auto M> requires detail::Takes<M, 0> auto call() const { return send<M>(); }
   template <auto M> requires detail::Takes<M, 1> auto call(At<M, 0> a) const { return send<M>(a); }

@@ -105,7 +105,8 @@ CallBody put_constructor(ProcessGate& gate, std::string_view of, CallBody body);
 template <class... T>
 CallBody encode_constructor(ProcessGate& gate, const wire::Bound& bound, std::string_view of,
                             const T&... argument) {
-  if (gate.objects() == nullptr) return encode_constructor(bound, of, argument...);
+  const bool is_unbounded = bound.bytes == wire::kUnbounded.bytes;  // it goes into no message
+  if (is_unbounded || gate.objects() == nullptr) return encode_constructor(bound, of, argument...);
   try {
     const wire::Bound small{std::min(bound.bytes, most_in_message()), bound.what, bound.todo};
     return encode_constructor(small, of, argument...);

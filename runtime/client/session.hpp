@@ -159,7 +159,7 @@ class Session : public tasks::Submits<Session> {
 
   /// Keeps a value for whoever is given the reference: arguments of calls and tasks, of which each node gets
   /// it once. It lives while a reference does and this process does. Throws LimitExceeded when the node's
-  /// store is full (TROUPE_REGIONS_BYTES), BadConfig in a light actor for more than 256 KiB.
+  /// store is full (TROUPE_REGIONS_BYTES). A light actor's lies in its process's own memory.
   template <class T>
   ObjectRef<std::decay_t<T>> put(const T& value) const {
     return detail::put_value<std::decay_t<T>>(process(), value);

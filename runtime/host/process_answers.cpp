@@ -23,7 +23,8 @@ void Process::reply(ProcessAddress to, std::uint64_t call, const Outcome& outcom
 /// A responder's answer goes through reply(), which would make objects of it.
 Responder Process::answer_as_it_is(const wire::FrameHeader& header) {
   const auto answer = std::make_shared<CallState>(nullptr);
-  answer->on_ready([this, state = answer.get(), to = header.from, id = header.id] {
+  // Callbacks of callbacks run later: it is kept until then.
+  answer->on_ready([this, state = answer, to = header.from, id = header.id] {
     if (!is_in_child()) send_reply(to, id, state->outcome());
   });
   return Responder(answer);
