@@ -286,8 +286,8 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.keep_best_mode = options.keep_best_mode;
   run.chaos = options.chaos;
   if (const auto* cluster = session.embedded()) {
-    for (const auto pid : cluster->node_pids()) run.node_pids.push_back(pid);
-    run.head_pid = cluster->head_pid();
+    for (const auto pid : cluster->node_pids()) run.embedded.node_pids.push_back(pid);
+    run.embedded.head_pid = cluster->head_pid();
   }
   return run;
 }

@@ -41,9 +41,9 @@ bool TrainDriver::cause(const ChaosStep& chaos) {
     case What::kKillLoader:
       return hit_loader();
     case What::kKillNode:
-      return !options_.node_pids.empty() && hit_process(options_.node_pids.back());
+      return !options_.embedded.node_pids.empty() && hit_process(options_.embedded.node_pids.back());
     case What::kKillHead:
-      return hit_process(options_.head_pid);
+      return hit_process(options_.embedded.head_pid);
   }
   return false;
 }

@@ -59,8 +59,10 @@ struct RunOptions {
   std::int64_t seen_steps = 0;                         ///< of which steps, from the job's first, that is
   double seconds = 0;                                  ///< that the job took before
   std::vector<ChaosStep> chaos;
-  std::vector<int> node_pids;  ///< of the embedded cluster: what kill-node and kill-head signal
-  int head_pid = 0;
+  struct Embedded {  ///< of the embedded cluster: what kill-node and kill-head signal
+    std::vector<int> node_pids;
+    int head_pid = 0;
+  } embedded{};
 };
 
 template <class Net>
