@@ -114,7 +114,10 @@ bool ClusterMachine::place_group(Group& group) {
     }
     return false;
   };
-  if (const std::string why = over_quota(group); !why.empty()) return waits(why, false);
+  if (const std::string why = over_quota(group); !why.empty()) {
+    group.cut_off = false;  // it takes no turn of those that are searched for: more quota has it tried
+    return waits(why, false);
+  }
   const auto plan = scheduler::plan_group(group.record.spec, group.record.placed, index_);
   group_looks_ += plan.looks;
   if (!plan.is_placed) {

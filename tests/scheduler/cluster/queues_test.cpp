@@ -9,7 +9,7 @@ namespace {
 using State = SubmissionState;
 
 struct Queues : Script {
-  Queues() { gateway(); }
+  explicit Queues(ClusterConfig with = {}) : Script(with) { gateway(); }
   void set(const std::string& name, int cpus, int weight = 1) {
     on(QueueChanged{{name, cpus < 0 ? -1 : cpus * kCpu, -1, weight * 10'000LL}});
   }
@@ -144,6 +144,30 @@ TEST_CASE("actors that start together are counted as one") {
   s.set("a", 3);
   CHECK(s.all<StartActor>().size() == 3);
   CHECK(s.status("a").cpu_used_e4 == 3 * kCpu);
+}
+
+// The one that was tried the longest time ago was over its quota, and stayed the one: no other had its turn.
+TEST_CASE("a group over its quota does not take the turn of those whose search takes long") {
+  ClusterConfig config;
+  config.group_looks = 0;  // every search in vain does
+  Queues s(config);
+  s.node(1, 2);
+  s.set("a", -1);
+  s.submit("one", "a", 0);
+  const JobId of_queue = s.program("one", 1);
+  const JobId alone = s.job(2, "alone").job;
+  const ActorId busy = s.up(alone, 3);
+  const auto make = [&](JobId job, std::uint64_t request) {
+    const GroupSpec spec{{}, "", PlacementStrategy::kPack, {BundleDemand{2 * kCpu, 0}}};
+    s.on(GroupRequested{{kDriver, request}, job, GroupVerb::kMake, {}, spec});
+    return s.get<GroupAnswered>()->status.record.group;
+  };
+  const GroupId first = make(of_queue, 4), second = make(alone, 5);
+  s.set("a", 0);
+  s.on(ActorDown{NodeId{1}, busy, "killed"});
+  s.pass(3, {NodeId{1}, kGateway});
+  CHECK(s.head->groups().find(first)->record.state == GroupState::kWaiting);
+  CHECK(s.head->groups().find(second)->record.state == GroupState::kReady);
 }
 
 TEST_CASE("of queues that wait the one with the least dominant share goes first, by weight") {
