@@ -378,10 +378,7 @@ void ClusterMachine::wait(PendingSpawn spawn) {
   const ActorId restarts = spawn.restarts;
   Group* group = groups_.find(spawn.spec.demand.group);
   if (group != nullptr && group->record.spec.start_only) return wait_together(std::move(spawn), *group);
-  if (is_live(to.from.node) && !restarts) {
-    out_.push_back(
-        SpawnWaits{to, spawn.stopped_by != 0 ? why_waits(spawn) : why_waits_briefly(spawn.spec.demand)});
-  }
+  if (is_live(to.from.node) && !restarts) out_.push_back(SpawnWaits{to, why_waits_briefly(spawn)});
   waiting_.add(std::move(spawn));
   if (restarts) tell_watchers(actors_.at(restarts));  // its calls wait, too
 }

@@ -301,7 +301,7 @@ class ClusterMachine {
   void wait(PendingSpawn spawn);
   void start_is_due(Actor& actor);
   std::string not_started(const Actor& actor, Duration after) const;
-  std::string why_waits_briefly(const ActorDemand& demand) const;
+  std::string why_waits_briefly(const PendingSpawn& spawn) const;
   void hold(const Actor& actor);
   void let_go(const Actor& actor);
   void free_name(const ActorSpec& spec);

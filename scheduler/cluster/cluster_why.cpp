@@ -42,9 +42,10 @@ WaitReport::OnNode look_at(const NodeView& node, const ActorDemand& demand) {
 }  // namespace
 
 /// In full where that looks at one node, or the decision looked at all those with GPUs anyway.
-std::string ClusterMachine::why_waits_briefly(const ActorDemand& demand) const {
-  return demand.gpu_e4 > 0 || demand.affinity || demand.group
-             ? why_waits(demand)
+std::string ClusterMachine::why_waits_briefly(const PendingSpawn& spawn) const {
+  const ActorDemand& demand = spawn.spec.demand;
+  return demand.gpu_e4 > 0 || demand.affinity || demand.group || spawn.stopped_by != 0
+             ? why_waits(spawn)
              : index_.why_waits_for_cpus(demand) + held_by_groups(demand, nullptr);
 }
 
@@ -59,7 +60,7 @@ std::string ClusterMachine::why(const Actor& actor) const {
   if (record.state == ActorState::kStarting && now_ - actor.started_at >= config_.slow_start)
     return name_of(record) + ": " + not_started(actor, now_ - actor.started_at);
   if (record.state == ActorState::kRestarting && waiting_.contains(record.requester))
-    return actor.reason + "; its next life waits: " + why_waits_briefly(record.spec.demand);
+    return actor.reason + "; its next life waits: " + why_waits_briefly(waiting_.at(record.requester));
   return actor.reason;
 }
 

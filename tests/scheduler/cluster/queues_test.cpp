@@ -126,6 +126,26 @@ TEST_CASE("jobs of a queue hold no more than its quota: programs, what these spa
   CHECK(s.status("a").cpu_used_e4 == 0);
 }
 
+// Was: "no node has 1 CPU free: the largest has 8, and the most that are free on one are 8".
+TEST_CASE("what calls of an actor wait for whose next life its queue stops") {
+  Queues s;
+  s.node(1, 8);
+  s.set("a", 1);
+  s.submit("one", "a", 0);
+  const JobId job = s.program("one", 1);
+  s.on(SpawnRequested{{kDriver, 2}, {job, "T", "", "arguments", {kCpu, true, {}}, 1, 0}});
+  const ActorId actor = s.get<StartActor>()->actor;
+  s.on(ActorStarted{NodeId{1}, actor, ProcessId{9}});
+  s.on(ResolveActor{kGateway, job, actor});
+  s.set("a", 0);
+  s.on(ActorDown{NodeId{1}, actor, "signal 9", 1});
+  s.on(ActorArguments{{kDriver, 2}, actor, true, "arguments"});
+  CHECK(s.get<StartActor>() == nullptr);
+  REQUIRE(s.get<ActorPlaced>() != nullptr);
+  CHECK(s.get<ActorPlaced>()->place.reason ==
+        "signal 9; its next life waits: queue a holds 0 CPU of its quota of 0, and 1 more never fit");
+}
+
 TEST_CASE("actors that start together are counted as one") {
   Queues s;
   s.node(1, 8);
