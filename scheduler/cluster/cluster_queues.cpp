@@ -74,7 +74,7 @@ std::string ClusterMachine::queue_of(JobId id) const {
 
 /// Jobs of that queue hold so much more, or (below 0) less.
 void ClusterMachine::charge(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) {
-  if (queue.empty()) return;
+  if (queue.empty() || (cpu_e4 == 0 && gpu_e4 == 0)) return;  // who holds nothing may outlive its queue
   scheduler::QueueLoad& load = queues_.at(queue).load;
   Room& used = load.used;
   used.cpu_e4 += cpu_e4;

@@ -79,6 +79,24 @@ TEST_CASE("a queue is set, known to a head that restarts, and removed when nobod
   CHECK(s.head->queue_refused({{"b", -1, -1, 0}})->code == ErrorCode::kBadInput);
 }
 
+// Was: the end of an actor that held nothing made the queue anew, without a quota, until the head restarted.
+TEST_CASE("a queue that was removed stays so when the last actors of its jobs end") {
+  Queues s;
+  s.node(1, 8);
+  s.set("a", 4);
+  s.submit("one", "a", 0);
+  const JobId job = s.program("one", 1);
+  s.spawn(job, 2, "", 0);
+  const ActorId actor = s.get<StartActor>()->actor;
+  s.on(ActorStarted{NodeId{1}, actor, ProcessId{9}});
+  s.ends("one");
+  s.on(JobEnded{kGateway, job, "done"});
+  s.on(QueueChanged{{"a"}, true});
+  CHECK(s.status("a").queue.name.empty());
+  s.on(ActorDown{NodeId{1}, actor, "killed"});
+  CHECK(s.status("a").queue.name.empty());
+}
+
 TEST_CASE("jobs of a queue hold no more than its quota: programs, what these spawn, and groups") {
   Queues s;
   s.node(1, 16);
