@@ -29,7 +29,9 @@ void ActorTable::start(ActorStart start, OnActorReady on_ready, OnActorEnd on_en
     return on_ready(ErrorInfo{ErrorCode::kRefused, "cannot construct an actor", "its id was used before",
                               "spawn it anew"});
   }
-  const auto* constructor = Registry::instance().constructor(start.constructor);
+  const Registry& registry = Registry::instance();
+  const auto* constructor = registry.constructor(start.constructor);
+  if (constructor == nullptr) constructor = registry.constructor(start.constructor ^ kArgumentsInObject);
   std::string class_name = constructor == nullptr ? "an unknown class" : constructor->name;
   const auto constructed = [this, id, on_ready = std::move(on_ready)](Result<void> result) {
     {
@@ -131,6 +133,7 @@ void ActorTable::ended(const ActorAddress& actor, const std::string& reason) {
       last = std::move(at->second);
       living_.erase(at);
     }
+    constructing_.erase(actor.actor);  // one that is stopped before does not tell that it is ready
     ended_.remember(actor.actor, reason);
     if (auto monitors = monitors_.extract(actor.actor)) told = std::move(monitors.mapped());
   }
