@@ -134,9 +134,11 @@ class LeasePool {
     std::size_t workers = 0;         ///< that are up with its demand
     std::vector<LeaseNumber> asked;  ///< with its demand
   };
-  /// REQUIRES: the task has not ended. O(tasks before it).
+  /// REQUIRES: contains(task). O(tasks before it).
   Waiting waiting(TaskNumber task) const;
 
+  /// Whether it has not ended.
+  bool contains(TaskNumber task) const { return tasks_.contains(task); }
   std::size_t queued() const { return queued_; }
   std::size_t tasks() const { return tasks_.size(); }
   std::size_t leases() const { return leases_.size(); }

@@ -408,7 +408,7 @@ std::string Tasks::why_waits(const CallState& answer) const {
     const std::lock_guard lock(mutex_);
     const auto task = std::find_if(pending_.begin(), pending_.end(),
                                    [&](const auto& one) { return one.second.answer.get() == &answer; });
-    if (task == pending_.end()) return "";
+    if (task == pending_.end() || !pool_.contains(task->first)) return "";  // or it is about to fail
     waiting = pool_.waiting(task->first);
     if (waiting.runs_on != 0 && waiting.before == 0) return "";
     for (const LeaseNumber lease : waiting.asked) {

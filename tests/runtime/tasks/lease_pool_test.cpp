@@ -98,7 +98,9 @@ TEST_CASE("What a task waits for: a worker that was asked for, or those before i
 TEST_CASE("A worker that hangs while it starts is not asked for again") {
   Fixture f;
   const auto task = f.submit();
+  CHECK(f.pool.contains(task));
   f.pool.refused(f.asked[0], {ErrorCode::kTimeout, "cannot start it", "it hangs", ""}, f.now, f.out);
+  CHECK_FALSE(f.pool.contains(task));  // before anybody was told
   f.take();
   CHECK(f.failed[task] == "it hangs");
   CHECK(f.asked.size() == 1);
