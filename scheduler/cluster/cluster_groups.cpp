@@ -80,6 +80,7 @@ void ClusterMachine::make_group(const GroupRequested& e) {
   GroupRecord record{GroupId{ids_.next()}, e.spec, e.requester};
   record.spec.job = e.job;
   Group& group = groups_.add(std::move(record));
+  group.since = now_;
   group.queue = queue_of(e.job);
   if (!place_group(group)) persist(group.record);
   answer_group(e.requester, group);  // one that actors start with has none yet
@@ -411,7 +412,7 @@ void ClusterMachine::restore_group(GroupRecord record) {
   Group& group = groups_.add(std::move(record));
   group.queue = queue_of(group.record.spec.job);
   group.reason = "known from before the head restarted";
-  group.lost_at = now_;
+  group.since = group.lost_at = now_;
   if (changed) persist(group.record);
   for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
     if (group.record.placed[i].node) hold_bundle(group, i);

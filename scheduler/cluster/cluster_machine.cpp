@@ -116,6 +116,7 @@ void ClusterMachine::handle(const Tick&) {
     }
   }
   forget_losses();
+  end_late_starts();
   release_idle_bundles();
   search_again();
   while (submissions_.pop_due(now_)) look_at_queue_ = true;
@@ -133,6 +134,7 @@ void ClusterMachine::forget_losses() {
       hopeless.push_back(spawn.requester);
   }
   for (const Requester& requester : hopeless) settle(*waiting_.take(requester));
+  end_hopeless_starts();
 }
 
 bool ClusterMachine::may_come_back(const ActorDemand& demand) const {

@@ -60,6 +60,8 @@ struct ClusterConfig {
   std::size_t max_bundles = 100'000;  ///< of all groups
   /// Looks at nodes for groups that wait, at an event; the groups behind have their turn at ticks.
   std::size_t group_looks = 200'000;
+  /// Actors that start together have this long to be asked for, all of them.
+  Duration start_together_within = std::chrono::minutes(2);
   /// A group that has lost bundles, and finds no room for so long while others wait, too, gives back those in
   /// which nothing runs: two that hold a part each could wait for each other for ever.
   Duration release_after = std::chrono::seconds(60);
@@ -207,6 +209,9 @@ class ClusterMachine {
   // cluster_start_groups.cpp
   std::optional<ErrorInfo> start_group_wrong(const Group& group, const ActorSpec& spec) const;
   bool are_all_there(const Group& group) const;
+  std::string why_never(const Group& group) const;
+  void end_late_starts();
+  void end_hopeless_starts();
   void wait_together(PendingSpawn spawn, Group& group);
   void end_start(const ActorSpec& spec, const std::string& why);
   void start_together(Group& group, const std::vector<PlacedBundle>& placed, const std::string& reason);

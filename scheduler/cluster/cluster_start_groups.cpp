@@ -39,14 +39,52 @@ bool ClusterMachine::are_all_there(const Group& group) const {
   return true;
 }
 
+/// Why no node could hold one of its bundles, also once others have ended; empty: each could be held.
+std::string ClusterMachine::why_never(const Group& group) const {
+  const BundleDemand* before = nullptr;
+  for (const BundleDemand& bundle : group.record.spec.bundles) {
+    if (before != nullptr && *before == bundle) continue;
+    before = &bundle;
+    const ActorDemand alone{bundle.cpu_e4, true, {}, bundle.gpu_e4};
+    const Placement placement = index_.place(alone);
+    if (placement.verdict == PlacementVerdict::kNever && !may_come_back(alone)) return placement.reason;
+  }
+  return "";
+}
+
+/// Whoever made the group may have died, or failed, before it asked for all of them, and the head may have
+/// refused one: those that came would wait until their job ends.
+void ClusterMachine::end_late_starts() {
+  std::vector<GroupId> late;
+  for (const auto& [number, id] : groups_.waiting()) {
+    const Group& group = groups_.at(id);
+    if (group.record.spec.start_only && now_ - group.since >= config_.start_together_within &&
+        !are_all_there(group))
+      late.push_back(id);
+  }
+  const auto within = static_cast<int>(to_seconds(config_.start_together_within));
+  for (const GroupId id : late) {
+    remove_group(groups_.at(id),
+                 "not all of its actors were asked for within " + std::to_string(within) + " s");
+  }
+}
+
+/// A node has not come back that alone could hold one of them.
+void ClusterMachine::end_hopeless_starts() {
+  std::vector<std::pair<GroupId, std::string>> hopeless;
+  for (const auto& [number, id] : groups_.waiting()) {
+    const Group& group = groups_.at(id);
+    if (!group.record.spec.start_only || !are_all_there(group)) continue;
+    if (std::string never = why_never(group); !never.empty()) hopeless.emplace_back(id, std::move(never));
+  }
+  for (const auto& [id, never] : hopeless) remove_group(groups_.at(id), never);
+}
+
 /// The last that comes may start all, or show that no wait would help.
 void ClusterMachine::wait_together(PendingSpawn spawn, Group& group) {
-  const ActorDemand alone{spawn.spec.demand.cpu_e4, spawn.spec.demand.isolated, {}, spawn.spec.demand.gpu_e4};
   waiting_.add(std::move(spawn));
   if (!are_all_there(group) || place_group(group)) return;
-  const Placement placement = index_.place(alone);
-  if (placement.verdict == PlacementVerdict::kNever && !may_come_back(alone))
-    return remove_group(group, placement.reason);
+  if (const std::string never = why_never(group); !never.empty()) return remove_group(group, never);
   for (const Requester& to : waiting_.of_group(group.record.group)) {
     if (is_live(to.from.node)) out_.push_back(SpawnWaits{to, why_waits(waiting_.at(to).spec.demand)});
   }

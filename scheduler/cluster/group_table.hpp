@@ -29,6 +29,7 @@ struct Group {
   std::uint64_t number = 0;             ///< counts them in the order in which they came
   bool cut_off = false;                 ///< the search for its room was, or takes long: again at a tick
   std::uint64_t tried = 0;              ///< if it was: counts searches, to take turns
+  Instant since{};                      ///< when it was made, or known again after a restart of the head
   Instant lost_at{};                    ///< when it last lost a bundle
   std::set<Requester> awaiting{};       ///< who wants to hear when it is ready
   scheduler::NodeIndex room{"bundle"};  ///< the bundles that take actors, by id_of_bundle

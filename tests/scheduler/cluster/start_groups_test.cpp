@@ -134,6 +134,52 @@ TEST_CASE("one that is not wanted any more takes the others of its group with it
   CHECK(s.head->waiting().empty());
 }
 
+// Was: it waited until its job ended, and with it those that had come.
+TEST_CASE("a group whose maker does not ask for all of its actors is given up") {
+  Together s;
+  s.node(1, 4);
+  const JobId job = s.job().job;
+  const GroupId group = s.make(job, 3, 2, 1);
+  s.member(job, 10, group, 0, 1);
+  s.pass(119, {NodeId{1}, kGateway});
+  CHECK(s.head->groups().find(group) != nullptr);
+  s.pass(1, {NodeId{1}, kGateway});
+  REQUIRE(s.get<SpawnAnswered>() != nullptr);
+  CHECK(s.get<SpawnAnswered>()->to.request == 10);
+  CHECK(s.get<SpawnAnswered>()->error.why ==
+        "placement group " + to_string(group) + ": not all of its actors were asked for within 120 s");
+  CHECK(s.head->groups().all().empty());
+  CHECK(s.head->waiting().empty());
+  CHECK_FALSE(s.store.contains("group/" + to_string(group)));
+  // One that waits for room waits on.
+  const GroupId large = s.make(job, 4, 2, 3);
+  s.member(job, 20, large, 0, 3);
+  s.member(job, 21, large, 1, 3);
+  s.pass(130, {NodeId{1}, kGateway});
+  CHECK(s.head->groups().find(large) != nullptr);
+  CHECK(s.head->waiting().size() == 2);
+}
+
+// Was: given time since such a node had just died, they waited for ever.
+TEST_CASE("what was to start together is refused when no node comes that is as large as one that died") {
+  Together s;
+  s.node(1, 4);
+  s.node(2, 1);
+  const JobId job = s.job().job;
+  s.on(NodeLeft{NodeId{1}, "bye"});
+  const GroupId group = s.make(job, 3, 2, 3);
+  s.member(job, 10, group, 0, 3);
+  s.member(job, 11, group, 1, 3);
+  CHECK(s.head->groups().find(group) != nullptr);
+  s.pass(59, {NodeId{2}, kGateway});
+  CHECK(s.head->groups().find(group) != nullptr);
+  s.pass(1, {NodeId{2}, kGateway});
+  REQUIRE(s.all<SpawnAnswered>().size() == 2);
+  CHECK(s.get<SpawnAnswered>()->error.why ==
+        "placement group " + to_string(group) + ": no node has 3 CPU at all: the largest has 1");
+  CHECK(s.head->groups().all().empty());
+}
+
 TEST_CASE("what cannot start with a group is refused, and so is what no node could hold") {
   Together s;
   s.node(1, 2);
