@@ -339,12 +339,13 @@ Placement ClusterMachine::place(const ActorDemand& demand) const {
 /// The first groups that hold what is asked for: "; room is held by placement group a (4 CPU)". Empty: none
 /// does.
 std::string ClusterMachine::held_by_groups(const ActorDemand& demand, const Group* but) const {
-  constexpr std::size_t kNamed = 3, kMostLooks = 100;
+  constexpr std::size_t kNamed = 3, kMostLooks = 1000;  // at groups and bundles: each spawn that waits asks
   std::vector<std::string> holders;
   std::size_t looks = 0;
   for (auto at = groups_.all().begin();
-       at != groups_.all().end() && holders.size() <= kNamed && ++looks <= kMostLooks; ++at) {
+       at != groups_.all().end() && holders.size() <= kNamed && looks < kMostLooks; ++at) {
     const GroupRecord& record = at->second.record;
+    looks += 1 + record.placed.size();
     ActorDemand held;
     for (std::size_t i = 0; i < record.placed.size() && &at->second != but; ++i) {
       if (!record.placed[i].node) continue;
