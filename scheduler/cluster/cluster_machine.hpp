@@ -80,7 +80,7 @@ struct ClusterConfig {
 ///
 /// Costs: an event of one node, actor or request takes O(log n), plus O(log n) for each node, actor and spawn
 /// that changes by it. A tick looks at what is due. While submissions wait, what makes room takes O(different
-/// demands that wait * log n) more, and O(n) if room is kept for the first of them.
+/// demands that wait * log n) more, and O(n) if room is kept for the first or they are of several queues.
 class ClusterMachine {
  public:
   /// `ids` gives identities and must outlive the machine.
@@ -246,7 +246,7 @@ class ClusterMachine {
   scheduler::Room all_room() const;
   SubmissionRecord* next_submission(const SubmissionRecord* first,
                                     const std::set<SubmissionTable::Size>& fits_nowhere,
-                                    const QueueSizes& over);
+                                    const QueueSizes& over, const scheduler::Room& all);
   std::vector<std::string> order_of_submissions() const;
   void check_queues() const;
 

@@ -128,9 +128,10 @@ Room ClusterMachine::all_room() const {
 
 /// The next submission that is to be looked at. A queue whose first one had to wait keeps its turn until that
 /// starts: shares change with everything that ends, and the room that is kept for it would go to another.
+/// `all`: all_room(), where several queues wait.
 SubmissionRecord* ClusterMachine::next_submission(const SubmissionRecord* first,
                                                   const std::set<SubmissionTable::Size>& fits_nowhere,
-                                                  const QueueSizes& over) {
+                                                  const QueueSizes& over, const Room& all) {
   const auto next_of = [&](const std::string& queue) {
     const auto its = over.find(queue);
     return submissions_.next_of(queue, [&](const SubmissionTable::Size& size) {
@@ -150,7 +151,7 @@ SubmissionRecord* ClusterMachine::next_submission(const SubmissionRecord* first,
     nexts.push_back(submission);
   }
   if (nexts.empty()) return nullptr;
-  return nexts.size() == 1 ? nexts[0] : nexts[scheduler::next_turn(turns, all_room())];
+  return nexts.size() == 1 ? nexts[0] : nexts[scheduler::next_turn(turns, all)];
 }
 
 /// Those that wait, in the order in which they would start if each did.

@@ -85,7 +85,8 @@ void ClusterMachine::start_submissions() {
   const SubmissionRecord* first = nullptr;
   std::set<SubmissionTable::Size> fits_nowhere;
   QueueSizes over;
-  while (SubmissionRecord* submission = next_submission(first, fits_nowhere, over)) {
+  const scheduler::Room all = submissions_.waiting_queues().size() > 1 ? all_room() : scheduler::Room{};
+  while (SubmissionRecord* submission = next_submission(first, fits_nowhere, over, all)) {
     const SubmissionSpec& spec = submission->spec;
     const std::string& queue = cluster::queue_of(spec);
     const SubmissionTable::Size size{spec.cpu_e4, spec.gpu_e4};
