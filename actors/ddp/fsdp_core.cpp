@@ -317,8 +317,17 @@ void FsdpCore::take(std::size_t index) {
   if (under_way_ == 0) begin_backward();
   const ReducedParameter& parameter = parameters_[index];
   torch::Tensor& gradient = parameter.tensor.mutable_grad();
-  units_[parameter.bucket].take(parameter.member, gradient);
-  gradient = torch::Tensor();
+  const auto refuse = [&](const char* why, const char* todo) {
+    throw BadConfig("the gradient of " + parameter.name + " cannot be reduced", why, todo);
+  };
+  if (reduced_[parameter.bucket])
+    refuse("it came once more when those of its unit were reduced",
+           "run one backward, of the sum of the losses");
+  if (gradient.defined()) {  // a function of the user's may give none
+    if (gradient.is_sparse()) refuse("it is sparse", "use a dense gradient");
+    units_[parameter.bucket].take(parameter.member, gradient);
+    gradient = torch::Tensor();
+  }
   if (seen_[index]) return;
   seen_[index] = true;
   if (--missing_[parameter.bucket] > 0) return;

@@ -315,6 +315,65 @@ TEST_CASE("a unit that nobody used has gradients of zeros", "[fsdp]") {
   }));
 }
 
+/// Identity whose backward runs another one, of a parameter whose unit is reduced by then.
+struct Again : torch::autograd::Function<Again> {
+  static inline TowerImpl* net = nullptr;
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    const torch::AutoGradMode with_graph(true);
+    net->inlet->weight.sum().backward();
+    return gradients;
+  }
+};
+
+/// It was added to the next step's.
+TEST_CASE("a gradient that comes again when its unit was reduced is refused", "[fsdp]") {
+  const auto said = fork_ddp(2, [](const Group& group) {
+    Tower net;
+    FullyShardedDataParallel wrapped(net, group, {.units = kUnits});
+    Again::net = net.get();
+    const torch::Tensor x = Again::apply(torch::ones({1, 8}).requires_grad_());
+    return thrown_by([&] { wrapped(x).sum().backward(); });
+  });
+  for (const std::string& text : said)
+    CHECK_THAT(text, Catch::Contains("the gradient of inlet.weight cannot be reduced"));
+}
+
+/// Identity whose backward gives nothing.
+struct Silent : torch::autograd::Function<Silent> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
+    return {torch::Tensor()};
+  }
+};
+struct HalfImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return (x * used * Silent::apply(silent)).sum(); }
+  torch::Tensor used = register_parameter("used", torch::ones({8}));
+  torch::Tensor silent = register_parameter("silent", torch::ones({8}));
+};
+TORCH_MODULE(Half);
+
+/// The group was aborted: the hook was told of a gradient that is not there.
+TEST_CASE("a parameter whose backward gives no gradient has one of zeros", "[fsdp]") {
+  check_silent(fork_ddp(2, [](const Group& group) -> std::string {
+    Half net;
+    FullyShardedDataParallel wrapped(net, group);
+    torch::optim::SGD optimizer(wrapped.parameters(), 1.0);
+    wrapped(torch::ones({8})).backward();
+    optimizer.step();
+    const StateDict state = wrapped.full_state_dict();
+    if (state.is_empty()) return "";
+    if (!torch::equal(state["used"], torch::zeros({8}))) return "used";
+    return torch::equal(state["silent"], torch::ones({8})) ? "" : "silent";
+  }));
+}
+
 TEST_CASE("clip_grad_norm_ takes the norm over all ranks and units", "[fsdp]") {
   const double type = GENERATE(2.0, 1.0, double(INFINITY));
   CAPTURE(type);
