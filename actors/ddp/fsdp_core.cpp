@@ -198,17 +198,23 @@ void FsdpCore::before_forward() {
   check_parameters();
   check_idle("a forward");
   free_units();  // of a forward without a backward
-  synchronized_ = require_sync_;
   in_forward_ = true;
   trains_ = torch::GradMode::is_enabled();
   last_used_.reset();
-  if (trains_) set_gradients_of_module(torch::Tensor());
+  if (!trains_) return;
+  synchronized_ = require_sync_;
+  set_gradients_of_module(torch::Tensor());
 }
 
 void FsdpCore::after_forward(bool failed) {
   in_forward_ = false;
   last_used_.reset();
-  if (!trains_ || failed) free_units();
+  if (trains_ && !failed) return;
+  try {
+    free_units();
+  } catch (const std::exception&) {
+    if (!failed) throw;  // else the group is over, and what the forward threw says more
+  }
 }
 
 void FsdpCore::watch(const torch::Tensor& output) {

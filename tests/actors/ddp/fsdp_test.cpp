@@ -315,6 +315,28 @@ TEST_CASE("a unit that nobody used has gradients of zeros", "[fsdp]") {
   }));
 }
 
+/// The evaluation's no_sync was taken for the forward's, and nothing was reduced.
+TEST_CASE("an evaluation between a forward and its backward changes nothing", "[fsdp]") {
+  check_silent(fork_ddp(2, [](const Group& group) -> std::string {
+    Tower whole, sharded;
+    DistributedDataParallel ddp(whole, group);
+    FullyShardedDataParallel wrapped(sharded, group, {.units = kUnits});
+    const torch::Tensor x = batch_of(0, group->rank(), 2).x;
+    ddp(x).square().mean().backward();
+    const torch::Tensor loss = wrapped(x).square().mean();
+    {
+      const auto guard = wrapped.no_sync();
+      const torch::NoGradGuard no_grad;
+      wrapped(batch_of(1, group->rank(), 2).x);
+    }
+    loss.backward();
+    for (const torch::Tensor& shard : wrapped.parameters()) {
+      if (!shard.grad().defined()) return "a shard has no gradient";
+    }
+    return compare(whole, wrapped, 1e-6);
+  }));
+}
+
 /// Identity whose backward runs another one, of a parameter whose unit is reduced by then.
 struct Again : torch::autograd::Function<Again> {
   static inline TowerImpl* net = nullptr;
