@@ -536,7 +536,9 @@ TEST_CASE("an optimizer that was made before the wrap, and a parameter outside o
     text += "\n5 " + thrown_by([&] { net->zero_grad(); });
     text += "\n6 " + thrown_by([&] { wrapped.full_optimizer_state_dict(before); });
     wrapped(torch::ones({1, 8})).sum().backward();  // and it goes on
-    return text + "\n7 " + thrown_by([&] {
+    torch::optim::LBFGS unknown(wrapped.parameters());
+    text += "\n7 " + thrown_by([&] { wrapped.full_optimizer_state_dict(unknown); });
+    return text + "\n8 " + thrown_by([&] {
              Tower other(net);
              FullyShardedDataParallel twice(other, group);
            });
@@ -544,7 +546,7 @@ TEST_CASE("an optimizer that was made before the wrap, and a parameter outside o
   for (const std::string& text : said) {
     CAPTURE(text);
     std::istringstream lines(text);
-    std::vector<std::string> line(8);
+    std::vector<std::string> line(9);
     for (std::size_t i = 1; i < line.size(); ++i) std::getline(lines, line[i]);
     CHECK_THAT(line[1], Catch::Contains("BadConfig: parameter inlet.weight of unit inlet is not there") &&
                             Catch::Contains("outside of the wrapper's forward"));
@@ -556,7 +558,8 @@ TEST_CASE("an optimizer that was made before the wrap, and a parameter outside o
     }
     CHECK_THAT(line[6], Catch::Contains("is no shard of this wrapper") &&
                             Catch::Contains("make it after wrapping, over fsdp.parameters()"));
-    CHECK_THAT(line[7], Catch::Contains("parameter inlet.weight is wrapped already"));
+    CHECK_THAT(line[7], Catch::Contains("is none of SGD, Adam, AdamW, RMSprop and Adagrad"));
+    CHECK_THAT(line[8], Catch::Contains("parameter inlet.weight is wrapped already"));
   }
 }
 
@@ -598,6 +601,9 @@ TEST_CASE("states of another module, layout, rank or number of ranks are refused
     const auto mine = static_cast<std::size_t>(group->rank());
     std::string text = thrown_by([&] { wrapped.load_local_state_dict(loaded(locals[mine])); });
     text += '\n' + thrown_by([&] { wrapped.load_local_state_dict(loaded(locals[1 - mine])); });
+    StateDict cut = loaded(locals[mine]);  // within its last line end: it was compared forever
+    cut["layout"] = cut["layout"].narrow(0, 0, cut["layout"].numel() - 1);
+    text += '\n' + thrown_by([&] { wrapped.load_local_state_dict(cut); });
     Tower wide(3, 40);
     FullyShardedDataParallel other(wide, group, {.units = kUnits});
     text += '\n' + thrown_by([&] { other.load_local_state_dict(loaded(locals[mine])); });
@@ -614,6 +620,7 @@ TEST_CASE("states of another module, layout, rank or number of ranks are refused
     const std::string other = std::to_string(1 - rank), mine = std::to_string(rank);
     CAPTURE(said[rank]);
     CHECK_THAT(said[rank], Catch::StartsWith("nothing thrown\n"));
+    CHECK_THAT(said[rank], Catch::Contains("the state has 'nothing more' where this wrapper has"));
     CHECK_THAT(said[rank], Catch::Contains("the state has 'rank " + other +
                                            " of 2' where this wrapper has 'rank " + mine + " of 2'"));
     CHECK_THAT(
