@@ -127,6 +127,14 @@ FsdpCore::FsdpCore(std::shared_ptr<torch::nn::Module> module,
   for (const NamedTensor& one : kept_whole_) facts.push_back(fact_of("tensor", one));
   check_agreement(*group_, facts);
 
+  const auto on_use = std::make_shared<const OnUse>([self = std::weak_ptr(self_)](const auto& uses) {
+    if (const auto alive = self.lock(); alive && alive->core != nullptr) {
+      alive->core->use(uses);
+      return;
+    }
+    throw BadConfig("a sharded parameter is not there", "its FullyShardedDataParallel has ended",
+                    "keep the wrapper as long as the module, or take full_state_dict() before its end");
+  });
   units_.reserve(units.size());
   for (std::size_t u = 0; u < units.size(); ++u) {
     std::vector<NamedTensor> members;
@@ -136,6 +144,9 @@ FsdpCore::FsdpCore(std::shared_ptr<torch::nn::Module> module,
       members.push_back({parameters_[i].name, parameters_[i].tensor});
     }
     units_.emplace_back(units[u].name, std::move(members), group_);
+    // At once: if the next one throws, the parameters of this one are gone, and whoever uses one is told.
+    watch_storage(units_[u].flat(), on_use, u);
+    for (const NamedTensor& member : units_[u].members()) mark_watched(member.tensor);
     if (units[u].name.empty()) root_ = u;
   }
   std::vector<torch::Tensor> whole;
@@ -143,18 +154,6 @@ FsdpCore::FsdpCore(std::shared_ptr<torch::nn::Module> module,
   broadcast_tensors(*group_, whole, 0);
 
   hooks_.emplace(parameters_, [this](std::size_t index) { gradient_ready(index); });
-  const auto on_use = std::make_shared<const OnUse>([self = std::weak_ptr(self_)](const auto& uses) {
-    if (const auto alive = self.lock(); alive && alive->core != nullptr) {
-      alive->core->use(uses);
-      return;
-    }
-    throw BadConfig("a sharded parameter is not there", "its FullyShardedDataParallel has ended",
-                    "keep the wrapper as long as the module, or take full_state_dict() before its end");
-  });
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    watch_storage(units_[u].flat(), on_use, u);
-    for (const NamedTensor& member : units_[u].members()) mark_watched(member.tensor);
-  }
   not_here_ = torch::zeros({1});
   watch_storage(not_here_, on_use, kNone);
   mark_watched(not_here_);
@@ -199,17 +198,23 @@ void FsdpCore::before_forward() {
   check_parameters();
   check_idle("a forward");
   free_units();  // of a forward without a backward
-  synchronized_ = require_sync_;
   in_forward_ = true;
   trains_ = torch::GradMode::is_enabled();
   last_used_.reset();
-  if (trains_) set_gradients_of_module(torch::Tensor());
+  if (!trains_) return;
+  synchronized_ = require_sync_;
+  set_gradients_of_module(torch::Tensor());
 }
 
 void FsdpCore::after_forward(bool failed) {
   in_forward_ = false;
   last_used_.reset();
-  if (!trains_ || failed) free_units();
+  if (trains_ && !failed) return;
+  try {
+    free_units();
+  } catch (const std::exception&) {
+    if (!failed) throw;  // else the group is over, and what the forward threw says more
+  }
 }
 
 void FsdpCore::watch(const torch::Tensor& output) {
@@ -318,8 +323,17 @@ void FsdpCore::take(std::size_t index) {
   if (under_way_ == 0) begin_backward();
   const ReducedParameter& parameter = parameters_[index];
   torch::Tensor& gradient = parameter.tensor.mutable_grad();
-  units_[parameter.bucket].take(parameter.member, gradient);
-  gradient = torch::Tensor();
+  const auto refuse = [&](const char* why, const char* todo) {
+    throw BadConfig("the gradient of " + parameter.name + " cannot be reduced", why, todo);
+  };
+  if (reduced_[parameter.bucket])
+    refuse("it came once more when those of its unit were reduced",
+           "run one backward, of the sum of the losses");
+  if (gradient.defined()) {  // a function of the user's may give none
+    if (gradient.is_sparse()) refuse("it is sparse", "use a dense gradient");
+    units_[parameter.bucket].take(parameter.member, gradient);
+    gradient = torch::Tensor();
+  }
   if (seen_[index]) return;
   seen_[index] = true;
   if (--missing_[parameter.bucket] > 0) return;

@@ -104,7 +104,7 @@ class FsdpCore {
   torch::Tensor not_here_;           ///< the module's `.grad`: every use of it is an error
 
   bool require_sync_ = true;
-  bool synchronized_ = true;  ///< the last forward's
+  bool synchronized_ = true;  ///< of the last forward that wanted gradients
   bool in_forward_ = false;
   bool trains_ = false;                           ///< the last forward wanted gradients
   std::optional<std::size_t> last_used_;          ///< unit of this forward or backward

@@ -81,6 +81,7 @@ std::vector<ToldField> fields_of(const FlatUnit& unit, const StateDict& state) {
       const std::string& key = item.key();
       if (key.rfind(name + '.', 0) != 0 || key.find('.', name.size() + 1) != std::string::npos) continue;
       const torch::Tensor& value = item.value();
+      if (!value.defined()) refuse(key + " is undefined");
       ToldField field{key.substr(name.size() + 1), value.scalar_type(),
                       value.dim() == 0 && value.scalar_type() == torch::kInt64, 0};
       if (field.is_counter) field.count = value.item<std::int64_t>();
@@ -169,6 +170,11 @@ FlatUnit* FsdpCore::unit_of(const torch::Tensor& shard) {
 /// The units whose shards the optimizer steps, in its order.
 std::vector<FlatUnit*> FsdpCore::units_of(torch::optim::Optimizer& optimizer, const char* call) {
   check_idle(call);
+  if (!steps_elementwise(optimizer)) {  // nothing is known of what it keeps
+    throw BadConfig(std::string("cannot run ") + call,
+                    "the optimizer is none of SGD, Adam, AdamW, RMSprop and Adagrad",
+                    "use one of these, or make it anew where the job goes on");
+  }
   std::vector<FlatUnit*> units;
   for (const auto& group : optimizer.param_groups()) {
     for (const torch::Tensor& parameter : group.params()) {
@@ -290,7 +296,8 @@ void FsdpCore::load_local_state_dict(const StateDict& state) {
   for (std::string its, mine; theirs != here.str();) {
     if (!std::getline(there, its)) its = "nothing more";
     if (!std::getline(here, mine)) mine = "nothing more";
-    if (its != mine) refuse("the state has '" + its + "' where this wrapper has '" + mine + "'");
+    if (its != mine || (!there && !here))
+      refuse("the state has '" + its + "' where this wrapper has '" + mine + "'");
   }
   StateDict expected = local_state_dict();
   if (const std::string why = difference(state, expected); !why.empty()) refuse(why);

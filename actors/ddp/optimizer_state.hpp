@@ -21,8 +21,8 @@ struct OptimizerField {
 /// alone. A class that derives from one may do anything.
 bool steps_elementwise(const torch::optim::Optimizer& optimizer);
 
-/// The fields of `param`, in a fixed order; empty before the optimizer's first step. Tensors alias the
-/// optimizer's memory. Throws BadConfig for an optimizer that is not one of the five.
+/// The fields of `param`, in a fixed order; empty before the optimizer's first step, and for one that is
+/// neither of the five nor derives from one. Tensors alias the optimizer's memory.
 std::vector<OptimizerField> optimizer_fields(torch::optim::Optimizer& optimizer, const torch::Tensor& param);
 
 /// A state of the optimizer's kind made of `fields`, whose tensors it keeps; null for no field. Errors:

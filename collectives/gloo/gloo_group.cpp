@@ -8,12 +8,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <string_view>
 
 #include "collectives/gloo/gloo_calls.hpp"
 #include "collectives/gloo/pipe_signal.hpp"
 #include "collectives/gloo/task_thread.hpp"
+#include "collectives/texts.hpp"
 
 namespace troupe::collectives {
 namespace {
@@ -104,6 +106,17 @@ class GlooGroup final : public LibraryGroup {
     if (busy) stop("rank " + std::to_string(rank()) + " left the group with operations in flight");
     collectives_.reset();
     messages_.clear();
+  }
+
+  /// The thread of the collectives may still be at their buffers. Nothing comes for messages without
+  /// connections: their threads, which may wait until they are out of time, need not be waited for.
+  void await_quiet() override {
+    if (!flag().is_set()) return;
+    close_pairs(link_->site);
+    if (collectives_->await_idle(std::chrono::steady_clock::now() + link_->timeout)) return;
+    throw Timeout({ErrorCode::kTimeout, "operations of an aborted group have not ended",
+                   "Gloo was at them for " + seconds_text(link_->timeout) + " more",
+                   "keep their buffers until the group is gone"});
   }
 
  private:

@@ -66,6 +66,11 @@ bool TaskThread::idle() const {
   return queue_.empty();
 }
 
+bool TaskThread::await_idle(std::chrono::steady_clock::time_point end) const {
+  std::unique_lock lock(mutex_);
+  return idle_.wait_until(lock, end, [&] { return queue_.empty(); });
+}
+
 void TaskThread::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -77,6 +82,7 @@ void TaskThread::loop() {
     lock.lock();
     queue_.pop_front();
     task->end();  // last: whoever has waited finds the thread idle
+    if (queue_.empty()) idle_.notify_all();
   }
 }
 

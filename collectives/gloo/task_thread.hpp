@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -27,13 +28,16 @@ class TaskThread {
   std::shared_ptr<Work> run(std::function<void()> task, std::shared_ptr<std::atomic<int>> source = nullptr);
   /// Whether nothing is queued or running.
   bool idle() const;
+  /// Waits for that until `end`; whether it is so.
+  bool await_idle(std::chrono::steady_clock::time_point end) const;
 
  private:
   class Task;
   void loop();
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable changed_;          ///< for the thread
+  mutable std::condition_variable idle_;     ///< nothing is queued or running
   std::deque<std::shared_ptr<Task>> queue_;  ///< the running one is at the front
   bool stop_ = false;
   std::thread thread_;

@@ -152,6 +152,23 @@ TEST_CASE("gloo: an abort ends the waits of all ranks, the first reason stays") 
   }));
 }
 
+TEST_CASE("gloo: when an aborted group is quiet, its collectives have ended") {
+  if (skipped()) return;
+  std::atomic<bool> seen{false};
+  all_good(run_gloo(2, [&](ProcessGroup& group) {
+    if (group.rank() == 1) {
+      test::yield_until([&] { return seen.load(); });
+      return;
+    }
+    std::vector<float> first(100), second(100);
+    const auto one = group.all_reduce(std::span(first)), two = group.all_reduce(std::span(second));
+    group.abort("enough");
+    group.await_quiet();
+    for (const auto& work : {one, two}) require(work->is_completed(), "an operation goes on");
+    seen = true;
+  }));
+}
+
 TEST_CASE("gloo: an abort from another thread ends this rank's own wait") {
   if (skipped()) return;
   std::atomic<bool> seen{false};

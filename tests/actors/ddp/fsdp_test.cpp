@@ -315,6 +315,87 @@ TEST_CASE("a unit that nobody used has gradients of zeros", "[fsdp]") {
   }));
 }
 
+/// The evaluation's no_sync was taken for the forward's, and nothing was reduced.
+TEST_CASE("an evaluation between a forward and its backward changes nothing", "[fsdp]") {
+  check_silent(fork_ddp(2, [](const Group& group) -> std::string {
+    Tower whole, sharded;
+    DistributedDataParallel ddp(whole, group);
+    FullyShardedDataParallel wrapped(sharded, group, {.units = kUnits});
+    const torch::Tensor x = batch_of(0, group->rank(), 2).x;
+    ddp(x).square().mean().backward();
+    const torch::Tensor loss = wrapped(x).square().mean();
+    {
+      const auto guard = wrapped.no_sync();
+      const torch::NoGradGuard no_grad;
+      wrapped(batch_of(1, group->rank(), 2).x);
+    }
+    loss.backward();
+    for (const torch::Tensor& shard : wrapped.parameters()) {
+      if (!shard.grad().defined()) return "a shard has no gradient";
+    }
+    return compare(whole, wrapped, 1e-6);
+  }));
+}
+
+/// Identity whose backward runs another one, of a parameter whose unit is reduced by then.
+struct Again : torch::autograd::Function<Again> {
+  static inline TowerImpl* net = nullptr;
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    const torch::AutoGradMode with_graph(true);
+    net->inlet->weight.sum().backward();
+    return gradients;
+  }
+};
+
+/// It was added to the next step's.
+TEST_CASE("a gradient that comes again when its unit was reduced is refused", "[fsdp]") {
+  const auto said = fork_ddp(2, [](const Group& group) {
+    Tower net;
+    FullyShardedDataParallel wrapped(net, group, {.units = kUnits});
+    Again::net = net.get();
+    const torch::Tensor x = Again::apply(torch::ones({1, 8}).requires_grad_());
+    return thrown_by([&] { wrapped(x).sum().backward(); });
+  });
+  for (const std::string& text : said)
+    CHECK_THAT(text, Catch::Contains("the gradient of inlet.weight cannot be reduced"));
+}
+
+/// Identity whose backward gives nothing.
+struct Silent : torch::autograd::Function<Silent> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
+    return {torch::Tensor()};
+  }
+};
+struct HalfImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return (x * used * Silent::apply(silent)).sum(); }
+  torch::Tensor used = register_parameter("used", torch::ones({8}));
+  torch::Tensor silent = register_parameter("silent", torch::ones({8}));
+};
+TORCH_MODULE(Half);
+
+/// The group was aborted: the hook was told of a gradient that is not there.
+TEST_CASE("a parameter whose backward gives no gradient has one of zeros", "[fsdp]") {
+  check_silent(fork_ddp(2, [](const Group& group) -> std::string {
+    Half net;
+    FullyShardedDataParallel wrapped(net, group);
+    torch::optim::SGD optimizer(wrapped.parameters(), 1.0);
+    wrapped(torch::ones({8})).backward();
+    optimizer.step();
+    const StateDict state = wrapped.full_state_dict();
+    if (state.is_empty()) return "";
+    if (!torch::equal(state["used"], torch::zeros({8}))) return "used";
+    return torch::equal(state["silent"], torch::ones({8})) ? "" : "silent";
+  }));
+}
+
 TEST_CASE("clip_grad_norm_ takes the norm over all ranks and units", "[fsdp]") {
   const double type = GENERATE(2.0, 1.0, double(INFINITY));
   CAPTURE(type);
@@ -455,7 +536,9 @@ TEST_CASE("an optimizer that was made before the wrap, and a parameter outside o
     text += "\n5 " + thrown_by([&] { net->zero_grad(); });
     text += "\n6 " + thrown_by([&] { wrapped.full_optimizer_state_dict(before); });
     wrapped(torch::ones({1, 8})).sum().backward();  // and it goes on
-    return text + "\n7 " + thrown_by([&] {
+    torch::optim::LBFGS unknown(wrapped.parameters());
+    text += "\n7 " + thrown_by([&] { wrapped.full_optimizer_state_dict(unknown); });
+    return text + "\n8 " + thrown_by([&] {
              Tower other(net);
              FullyShardedDataParallel twice(other, group);
            });
@@ -463,7 +546,7 @@ TEST_CASE("an optimizer that was made before the wrap, and a parameter outside o
   for (const std::string& text : said) {
     CAPTURE(text);
     std::istringstream lines(text);
-    std::vector<std::string> line(8);
+    std::vector<std::string> line(9);
     for (std::size_t i = 1; i < line.size(); ++i) std::getline(lines, line[i]);
     CHECK_THAT(line[1], Catch::Contains("BadConfig: parameter inlet.weight of unit inlet is not there") &&
                             Catch::Contains("outside of the wrapper's forward"));
@@ -475,7 +558,8 @@ TEST_CASE("an optimizer that was made before the wrap, and a parameter outside o
     }
     CHECK_THAT(line[6], Catch::Contains("is no shard of this wrapper") &&
                             Catch::Contains("make it after wrapping, over fsdp.parameters()"));
-    CHECK_THAT(line[7], Catch::Contains("parameter inlet.weight is wrapped already"));
+    CHECK_THAT(line[7], Catch::Contains("is none of SGD, Adam, AdamW, RMSprop and Adagrad"));
+    CHECK_THAT(line[8], Catch::Contains("parameter inlet.weight is wrapped already"));
   }
 }
 
@@ -517,6 +601,9 @@ TEST_CASE("states of another module, layout, rank or number of ranks are refused
     const auto mine = static_cast<std::size_t>(group->rank());
     std::string text = thrown_by([&] { wrapped.load_local_state_dict(loaded(locals[mine])); });
     text += '\n' + thrown_by([&] { wrapped.load_local_state_dict(loaded(locals[1 - mine])); });
+    StateDict cut = loaded(locals[mine]);  // within its last line end: it was compared forever
+    cut["layout"] = cut["layout"].narrow(0, 0, cut["layout"].numel() - 1);
+    text += '\n' + thrown_by([&] { wrapped.load_local_state_dict(cut); });
     Tower wide(3, 40);
     FullyShardedDataParallel other(wide, group, {.units = kUnits});
     text += '\n' + thrown_by([&] { other.load_local_state_dict(loaded(locals[mine])); });
@@ -533,6 +620,7 @@ TEST_CASE("states of another module, layout, rank or number of ranks are refused
     const std::string other = std::to_string(1 - rank), mine = std::to_string(rank);
     CAPTURE(said[rank]);
     CHECK_THAT(said[rank], Catch::StartsWith("nothing thrown\n"));
+    CHECK_THAT(said[rank], Catch::Contains("the state has 'nothing more' where this wrapper has"));
     CHECK_THAT(said[rank], Catch::Contains("the state has 'rank " + other +
                                            " of 2' where this wrapper has 'rank " + mine + " of 2'"));
     CHECK_THAT(
