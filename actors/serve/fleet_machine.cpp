@@ -10,22 +10,19 @@ constexpr Duration kWell = std::chrono::minutes(1);
 
 }  // namespace
 
-std::vector<FleetAction> FleetMachine::nodes(const std::vector<NodeId>& there, Instant now) {
-  std::vector<FleetAction> actions;
-  for (auto at = places_.begin(); at != places_.end();) {
-    const bool is_there = std::find(there.begin(), there.end(), at->first) != there.end();
-    if (!is_there && at->second.proxy != 0)
-      actions.push_back(StopProxy{at->second.proxy, "its node is gone"});
-    at = is_there ? std::next(at) : places_.erase(at);
-  }
+std::vector<StartProxy> FleetMachine::nodes(const std::vector<NodeId>& there, Instant now) {
+  std::vector<StartProxy> starts;
+  std::erase_if(places_, [&](const auto& one) {
+    return one.second.proxy == 0 && std::find(there.begin(), there.end(), one.first) == there.end();
+  });
   for (const NodeId& node : there) {
     Place& place = places_[node];
     if (place.proxy != 0 || place.leaves || now < place.not_before) continue;
     place.proxy = ++last_;
     place.listens = false;
-    actions.push_back(StartProxy{node, place.proxy});
+    starts.push_back({node, place.proxy});
   }
-  return actions;
+  return starts;
 }
 
 FleetMachine::Place* FleetMachine::place_of(ProxyId proxy) {

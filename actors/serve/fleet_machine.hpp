@@ -2,8 +2,6 @@
 #pragma once
 
 #include <map>
-#include <string>
-#include <variant>
 #include <vector>
 
 #include "actors/serve/deployment_types.hpp"
@@ -15,19 +13,16 @@ struct StartProxy {
   NodeId node;
   ProxyId proxy = 0;
 };
-struct StopProxy {
-  ProxyId proxy = 0;
-  std::string reason;
-};
-using FleetAction = std::variant<StartProxy, StopProxy>;
 
 /// Not thread-safe. `now` never goes back.
 class FleetMachine {
  public:
   explicit FleetMachine(const train::RestartPolicy& restart = {}) : restart_(restart) {}
 
-  /// The nodes that there are. REQUIRES: called about once a second.
-  std::vector<FleetAction> nodes(const std::vector<NodeId>& there, Instant now);
+  /// The nodes that something new can go to. A node that drains is not among them, and its proxy answers what
+  /// it has: a proxy ends by itself, by its node's drain or by its node's death. REQUIRES: called about once
+  /// a second.
+  std::vector<StartProxy> nodes(const std::vector<NodeId>& there, Instant now);
   void listens(ProxyId proxy, Instant now);
   /// It did not start, or died.
   void failed(ProxyId proxy, Instant now);

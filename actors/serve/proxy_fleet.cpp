@@ -87,16 +87,13 @@ void ProxyFleet::look_at_nodes() {
 }
 
 void ProxyFleet::nodes_seen(const std::vector<NodeId>& nodes) {
-  std::vector<FleetAction> actions;
+  std::vector<StartProxy> starts;
   {
     const std::lock_guard lock(mutex_);
     if (!runs_) return;
-    actions = machine_.nodes(nodes, clock_.now());
+    starts = machine_.nodes(nodes, clock_.now());
   }
-  for (const auto& action : actions) {
-    if (const auto* starts = std::get_if<StartProxy>(&action)) start(*starts);
-    if (const auto* stops = std::get_if<StopProxy>(&action)) stop(stops->proxy, stops->reason);
-  }
+  for (const auto& one : starts) start(one);
 }
 
 void ProxyFleet::start(const StartProxy& action) {
