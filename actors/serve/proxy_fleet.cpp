@@ -110,7 +110,10 @@ void ProxyFleet::started(ProxyId id, const Result<ActorHandle<Proxy>>& proxy) {
   if (!proxy) return failed(id, proxy.error().message());
   {
     const std::lock_guard lock(mutex_);
-    if (!runs_ || !machine_.is_wanted(id)) return session_.kill(*proxy, "it is not wanted any more");
+    if (!runs_ || !machine_.is_wanted(id)) {
+      machine_.failed(id, clock_.now());  // else its node has none when there is a deployment again
+      return session_.kill(*proxy, "it is not wanted any more");
+    }
     seats_[id].handle = *proxy;
   }
   session_.monitor(*proxy, [weak = weak_from_this(), id](const std::string& why) {
