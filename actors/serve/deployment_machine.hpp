@@ -67,6 +67,7 @@ class DeploymentMachine {
     Instant heard{};
     Instant checked{};  ///< when it was last asked whether it lives
     bool asked = false;
+    bool was_ready = false;  ///< else no proxy was told of it
     /// The number of the first routes that say that it gets no more; 0: none did.
     std::uint64_t closed_in = 0;
   };

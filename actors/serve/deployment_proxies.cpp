@@ -62,6 +62,7 @@ std::int64_t DeploymentMachine::max_queue_beside(ProxyId id) const {
 
 /// A proxy may yet send it a batch, or has one there.
 bool DeploymentMachine::is_held(ReplicaId id, const Replica& replica) const {
+  if (!replica.was_ready) return false;
   return std::any_of(proxies_.begin(), proxies_.end(), [&](const auto& one) {
     const Proxy& proxy = one.second;
     if (proxy.told == 0) return false;

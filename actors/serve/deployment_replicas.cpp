@@ -58,6 +58,7 @@ void DeploymentMachine::on_event(const ReplicaReady& event) {
 
 void DeploymentMachine::make_ready(ReplicaId id, Replica& replica) {
   replica.state = ReplicaState::kReady;
+  replica.was_ready = true;
   replica.closed_in = 0;
   router_.open(id, replica.version);
 }

@@ -419,6 +419,26 @@ TEST_CASE("a replica that is not wanted any more ends when every proxy has seen 
   CHECK(all(world.broken) == "");
 }
 
+// It waited for the proxies, which were told of a replica without an address; and it was made ready, and got
+// batches, when one more was wanted again.
+TEST_CASE("a replica that is not wanted any more before it is ready ends at once") {
+  ProxyWorld world(still(1, 2));
+  world.run_for(1s);
+  world.told_nothing = true;
+  world.hear(ScaleAsked{2});
+  CHECK(world.machine.view().starting == 1);
+  world.hear(ScaleAsked{1});
+  CHECK(world.machine.view().starting == 0);
+  CHECK(world.machine.view().draining == 0);
+  world.hear(ScaleAsked{2});
+  CHECK(world.machine.view().starting == 1);
+  CHECK(world.machine.view().ready == 1);
+  world.told_nothing = false;
+  world.run_for(1s);
+  CHECK(world.ready_replicas().size() == 2);
+  CHECK(all(world.broken) == "");
+}
+
 TEST_CASE("with several proxies every request ends once, whatever dies", "[simulation]") {
   std::map<Failure, int> failed;
   int answered = 0, deaths = 0, updated = 0, gone = 0, dropped = 0;
