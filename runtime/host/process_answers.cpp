@@ -44,7 +44,10 @@ void Process::answer_in_object(PendingCall call, const Message& message) {
   }
   if (call.state->ready()) return decline_answer(message);
   objects_->take(*name, [this, call = std::move(call)](Outcome outcome) {
-    if (!outcome.ok() && call.moving != nullptr)
+    // Another life has an answer; one that this node has no room for would be computed again without end.
+    const bool is_lost = !outcome.ok() && (outcome.error().code == ErrorCode::kActorDied ||
+                                           outcome.error().code == ErrorCode::kUnavailable);
+    if (is_lost && call.moving != nullptr)
       return directory_->failed(call.moving, call.to.home(), outcome.error());
     call.state->resolve(std::move(outcome));
   });
