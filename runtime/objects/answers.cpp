@@ -1,4 +1,5 @@
 // Large answers: the process that made one owns it as an object, until whoever called has copied it.
+#include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
 
@@ -42,9 +43,11 @@ void Objects::take(const ObjectName& name, std::function<void(Outcome)> then) {
     const auto self = weak.lock();
     const bool is_quick = fetched->bytes == nullptr || fetched->bytes->view().size() <= kQuickBytes;
     if (is_quick || self == nullptr) return then(copy_of(*fetched, name));
-    self->on_disk(
-        [name, fetched = std::move(fetched), handle = std::move(handle), then = std::move(then)](
-            Objects&, bool is_over) { then(is_over ? Outcome(process_ends()) : copy_of(*fetched, name)); });
+    self->on_disk([name, fetched = std::move(fetched), handle = std::move(handle), then = std::move(then)](
+                      Objects&, bool is_over) {
+      const NoWaitScope no_wait;  // who sends the answer on would wait for room, which this thread makes
+      then(is_over ? Outcome(process_ends()) : copy_of(*fetched, name));
+    });
   });
 }
 

@@ -1,6 +1,7 @@
 // How a process comes by the bytes of an object.
 #include <algorithm>
 
+#include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
 
@@ -212,6 +213,7 @@ void Objects::done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPt
   } else {
     fetch->bytes = *bytes;
   }
+  const NoWaitScope no_wait;  // it may be the disk's thread, for which others wait
   fetch->done.resolve(bytes ? Outcome(wire::Bytes{}) : Outcome(bytes.error()));
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <thread>
 
+#include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
 #include "tests/runtime/client/local_gate.hpp"
@@ -290,6 +291,23 @@ TEST_CASE("An answer that is offered lives until its caller holds it, or is gone
   CHECK(store.objects->counts().owned == 0);
   offer();  // to a process that is gone
   CHECK(store.objects->counts().owned == 0);
+}
+
+// Who sent such an answer on put it as an object, and waited there for room that this very thread makes.
+TEST_CASE("Who is given a large answer must not wait") {
+  constexpr std::size_t kLarge = std::size_t{17} << 20;
+  Store store;
+  store.on_call = [](std::uint64_t operation) -> std::optional<Outcome> {
+    if (operation != kLocate) return Outcome(wire::Bytes{});
+    return Outcome(wire::encode(Location{Where::kInline, kLarge, 0, wire::Bytes(kLarge)}));
+  };
+  const auto given = std::make_shared<std::promise<std::pair<std::size_t, bool>>>();
+  store.objects->take({kOther, 1}, [given](const Outcome& outcome) {
+    given->set_value({outcome.ok() ? outcome->size() : 0, thread_may_wait()});
+  });
+  const std::pair<std::size_t, bool> what = given->get_future().get();
+  CHECK(what.first == kLarge);
+  CHECK_FALSE(what.second);
 }
 
 TEST_CASE("Where the object of an answer is lost, the call says how its actor ended") {
