@@ -19,10 +19,10 @@ Outcome copy_of(const Fetch& fetch, const ObjectName& name) {
 
 /// The death of who made it is the death of the actor that was called.
 ErrorInfo answer_lost(const ObjectName& name, const ErrorInfo& why) {
-  if (why.code != ErrorCode::kObjectLost) return why;
-  if (why.why == freed(name).why)
+  if (why.code == ErrorCode::kObjectLost && why.why == freed(name).why)
     return {ErrorCode::kUnavailable, "a call has no answer",
             "the link broke before its answer was fetched: it has run", "call again if that does no harm"};
+  if (!is_lost_with_owner(why)) return why;
   return {ErrorCode::kActorDied, "the actor is gone", why.why + "; its answer was not fetched yet",
           "spawn it again, or monitor it to be told"};
 }

@@ -66,6 +66,9 @@ inline std::string copy_region(const ObjectName& name) {
 ErrorInfo answer_lost(const ObjectName& name, const ErrorInfo& why);
 
 ErrorInfo lost(const ObjectName& name, std::string why);
+/// By the death of its owner, rather than of its owner's disk.
+ErrorInfo lost_with_owner(const ObjectName& name, const std::string& why);
+bool is_lost_with_owner(const ErrorInfo& error);
 ErrorInfo freed(const ObjectName& name);
 ErrorInfo refused_question();
 ErrorInfo process_ends();

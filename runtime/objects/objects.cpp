@@ -11,6 +11,7 @@ namespace {
 constexpr Duration kAgain = std::chrono::milliseconds(200);
 /// References that a process passed on before it died may still be on their way to the owner.
 constexpr Duration kMourning = std::chrono::seconds(5);
+constexpr std::string_view kOwnerGone = "the process that made it is gone: ";
 
 std::string text_of(const ObjectName& name) {
   return "object " + to_hex(name.number) + " of process " + to_string(name.owner.process) + " on node " +
@@ -22,6 +23,12 @@ std::string text_of(const ObjectName& name) {
 ErrorInfo lost(const ObjectName& name, std::string why) {
   return {ErrorCode::kObjectLost, text_of(name) + " is lost", std::move(why),
           "put it again; an object lives as long as the process that made it"};
+}
+ErrorInfo lost_with_owner(const ObjectName& name, const std::string& why) {
+  return lost(name, std::string(kOwnerGone) + why);
+}
+bool is_lost_with_owner(const ErrorInfo& error) {
+  return error.code == ErrorCode::kObjectLost && error.why.starts_with(kOwnerGone);
 }
 ErrorInfo freed(const ObjectName& name) {
   return lost(name, "nobody held a reference to it any more");

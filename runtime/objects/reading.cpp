@@ -44,9 +44,9 @@ std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name) {
         why = freed(name);
       }
     } else if (const std::string* reason = dead_.find(name.owner)) {
-      why = lost(name, "the process that made it is gone: " + *reason);
+      why = lost_with_owner(name, *reason);
     } else if (const std::string* node = dead_nodes_.find(name.owner.node)) {
-      why = lost(name, "the node of the process that made it is gone: " + *node);
+      why = lost_with_owner(name, "its node is gone: " + *node);
     } else {
       const auto [at, added] = here_.emplace(name, fresh);
       if (!added) return at->second;
@@ -72,7 +72,7 @@ void Objects::locate(const ObjectName& name, FetchPtr fetch, int tries) {
 void Objects::located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome) {
   if (!outcome.ok()) {
     ErrorInfo why = outcome.error();
-    if (why.code == ErrorCode::kActorDied) why = lost(name, "the process that made it is gone: " + why.why);
+    if (why.code == ErrorCode::kActorDied) why = lost_with_owner(name, why.why);
     return done(name, fetch, std::move(why));
   }
   auto location = wire::decode<Location>(*outcome);
@@ -202,7 +202,7 @@ void Objects::end_pull(const std::shared_ptr<Pull>& pull) {
   if (!mapped.ok()) gate_.drop_region(copy_region(pull->name));  // before another process makes the copy
   tell_surely(pull->name.owner, kCopied, wire::encode(CopiedTell{pull->name.number, mapped.ok()}));
   if (!mapped.ok() && mapped.error().code == ErrorCode::kActorDied)
-    mapped = lost(pull->name, "the process that made it is gone: " + mapped.error().why);
+    mapped = lost_with_owner(pull->name, mapped.error().why);
   done(pull->name, pull->fetch, std::move(mapped));
 }
 

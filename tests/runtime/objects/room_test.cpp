@@ -312,8 +312,10 @@ TEST_CASE("Who is given a large answer must not wait") {
 
 TEST_CASE("Where the object of an answer is lost, the call says how its actor ended") {
   const ObjectName name{kOther, 1};
-  CHECK(answer_lost(name, lost(name, "it crashed")).code == ErrorCode::kActorDied);
-  CHECK(answer_lost(name, lost(name, "it crashed")).why.find("it crashed") != std::string::npos);
+  CHECK(answer_lost(name, lost_with_owner(name, "it crashed")).code == ErrorCode::kActorDied);
+  CHECK(answer_lost(name, lost_with_owner(name, "it crashed")).why.find("it crashed") != std::string::npos);
+  // Its actor lives: calls to it waited for a next life that nobody starts.
+  CHECK(answer_lost(name, lost(name, "its disk failed")).code == ErrorCode::kObjectLost);
   CHECK(answer_lost(name, freed(name)).code == ErrorCode::kUnavailable);
   CHECK(answer_lost(name, says("io")).code == ErrorCode::kIo);
 }
