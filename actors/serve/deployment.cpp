@@ -176,12 +176,17 @@ void Deployment::measure() {
 void Deployment::obey(const SendBatch& action) {
   const Seat& seat = seats_.at(action.replica);
   const BatchInput batch = book_.batch_of(action, seat.clock_offset, 0);
-  seat.handle.call<&Replica::predict>(batch).then([me = shared_from_this(), action, version = seat.version,
-                                                   rows = batch.rows](Result<BatchOutput> output) {
+  const auto done = [me = shared_from_this(), action, version = seat.version,
+                     rows = batch.rows](Result<BatchOutput> output) {
     const auto shared = std::make_shared<Result<BatchOutput>>(std::move(output));  // work is copied
     me->post(
         [me, action, version, rows, shared] { me->batch_done(action, version, rows, std::move(*shared)); });
-  });
+  };
+  try {
+    seat.handle.call<&Replica::predict>(batch).then(done);
+  } catch (const Error& error) {  // a large batch is an object, and there may be no room for one
+    done(error.info());
+  }
 }
 
 void Deployment::batch_done(const SendBatch& sent, VersionId version, const std::vector<std::int64_t>& rows,
