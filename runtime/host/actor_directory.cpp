@@ -20,7 +20,8 @@ ErrorInfo between_lives(const std::string& why) {
 
 ErrorInfo too_many() {
   return {ErrorCode::kUnavailable, "a call was not sent",
-          "64 MiB of calls wait until its actor is started again", "call again when it is"};
+          "64 MiB of calls to its actor wait: for its next life, or for the link to its node",
+          "call again in a while"};
 }
 
 /// What the runtime says for an actor that is gone. What a method threw has an origin.
