@@ -225,7 +225,8 @@ TEST_CASE(
   }
   first.go_on();
   CHECK(first.wait().steps == 2 * 40);
-  CHECK(second.wait().state_hash == run(session, options, job).result.state_hash);
+  const std::string hash = second.wait().state_hash;
+  CHECK(hash == run(session, options, job).result.state_hash);
   CHECK(session.spawn_group<Holder>(4, {.num_cpus = 1, .isolated = true}).call_all<&Holder::one>().get() ==
         std::vector<int>(4, 1));
 }
