@@ -60,7 +60,11 @@ int read_signal(int signals) {
 class Machines {
  public:
   Machines(const StartOptions& options, const ClusterFolder& folder)
-      : options_(options), folder_(folder), signals_(watch_signals()) {}
+      : options_(options),
+        folder_(folder),
+        is_default_folder_(folder.path() ==
+                           ClusterFolder::open(ClusterFolder::default_path()).value().path()),
+        signals_(watch_signals()) {}
   Machines(const Machines&) = delete;
   Machines& operator=(const Machines&) = delete;
   ~Machines() {
@@ -108,6 +112,7 @@ class Machines {
 
   const StartOptions& options_;
   const ClusterFolder& folder_;
+  const bool is_default_folder_;
   UniqueFd signals_;
   Supervisor supervisor_;
   std::optional<std::size_t> head_;
@@ -215,9 +220,8 @@ Child Machines::start_node() {
 
 std::string Machines::describe() const {
   const std::string at = to_string(contact_->address);
-  const bool is_default = folder_.path() == ClusterFolder::open(ClusterFolder::default_path()).value().path();
-  const std::string folder = is_default ? "" : " --folder " + shell_word(folder_.path());
-  const std::string program = is_default ? "" : "TROUPE_FOLDER=" + shell_word(folder_.path()) + " ";
+  const std::string folder = is_default_folder_ ? "" : " --folder " + shell_word(folder_.path());
+  const std::string program = is_default_folder_ ? "" : "TROUPE_FOLDER=" + shell_word(folder_.path()) + " ";
   const std::string process = std::to_string(::getpid());
   if (!options_.head)
     return "joined the cluster at " + at + " (process " + process + "; troupe stop" + folder + " ends it)\n";
@@ -247,9 +251,9 @@ int run(const StartOptions& options, Starter& starter) {
     }
   }
   set_log_role(options.head ? "start" : "start " + options.name);
+  Machines machines(options, folder);
   // Submitted programs submit from there, too.
   ::setenv("TROUPE_FOLDER", std::filesystem::absolute(folder.path()).c_str(), 1);
-  Machines machines(options, folder);
   if (options.head) {
     machines.add_head();
   } else {
