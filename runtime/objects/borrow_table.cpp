@@ -42,7 +42,9 @@ void BorrowTable::answered(const ObjectName& name, Said said, Actions& out) {
                                                 : Borrow::kNo;
   if (said == Said::kLost) borrow.lost = true;
   borrow.under_way = Borrow::kNothing;
-  if (borrow.known == Borrow::kYes || borrow.lost) out.push_back({Action::kSettled, name});
+  // What nobody holds any more has nothing to be known of: who waited for that waits no longer.
+  if (borrow.known == Borrow::kYes || borrow.lost || borrow.held == 0)
+    out.push_back({Action::kSettled, name});
   step(at, out);
 }
 

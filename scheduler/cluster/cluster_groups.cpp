@@ -108,8 +108,10 @@ bool ClusterMachine::place_group(Group& group) {
   }
   const auto waits = [&](const std::string& why, bool for_room) {
     if (std::exchange(group.not_placed, why) == why) return false;
-    const BundleDemand& one = group.record.spec.bundles.front();
-    group.reason = clipped(for_room ? why + held_by_groups({one.cpu_e4, true, {}, one.gpu_e4}, &group) : why);
+    const BundleDemand& first = group.record.spec.bundles.front();
+    const ActorDemand one{first.cpu_e4, true, {}, first.gpu_e4};
+    const bool may_come = for_room && index_.place(one).verdict != PlacementVerdict::kNever;
+    group.reason = clipped(may_come ? why + held_by_groups(one, &group) : why);
     for (const Requester& to : group.awaiting) {
       if (is_live(to.from.node)) out_.push_back(SpawnWaits{to, group.reason});
     }
