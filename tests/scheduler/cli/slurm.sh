@@ -18,7 +18,7 @@ end() {
 trap end EXIT
 fail() { echo "$*"; tail -n 20 "$where"/*.log "$where"/submit/*.txt 2>/dev/null; exit 1; }
 host=$(hostname -s)
-port=$((20000 + $$ % 20000))
+port=$((20000 + $$ % 12000))  # below those that the kernel gives to anybody
 cat >"$SLURM_CONF" <<CONF
 ClusterName=test
 SlurmctldHost=$host(127.0.0.1)
@@ -49,8 +49,9 @@ munged --force --key-file="$where/munge.key" --socket="$where/run/munge.sock" --
   --log-file="$where/run/munged.log" --seed-file="$where/run/seed" 2>/dev/null
 slurmctld
 slurmd
-for ((i = 0; i < 100; ++i)); do sinfo -h 2>/dev/null | grep -q idle && break; sleep 0.2; done
-sinfo -h | grep -q idle || fail "Slurm does not come up"
+up() { [[ "$(timeout 5 sinfo -h 2>/dev/null)" == *idle* ]]; }
+for ((end = SECONDS + 60; SECONDS < end; )); do up && break; sleep 0.2; done
+up || fail "Slurm does not come up"
 
 cd "$where/submit"
 submit() { sbatch --parsable --nodes=1 --ntasks-per-node=2 --overcommit --output="$1" "$script" "${@:2}"; }
