@@ -13,11 +13,14 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "bench/runtime/timing.hpp"
 #include "scheduler/init/init.hpp"
 
 namespace {
 
 using namespace troupe;
+using bench::median;
+using bench::seconds_of;
 
 /// Ray 2.60, its C++ API, the better figure of each kind, on a 2-core Xeon virtual machine.
 const std::map<std::string, double> kQuotedRay = {{"actor call, synchronous", 2230},
@@ -37,18 +40,6 @@ int next(int n) {
 }
 double ends(const View<float>& numbers) {
   return double(numbers[0]) + double(numbers[numbers.size() - 1]);
-}
-
-double seconds_of(const std::function<void()>& work) {
-  const MonotonicClock clock;
-  const Instant begin = clock.now();
-  work();
-  return to_seconds(clock.now() - begin);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 double synchronous(const ActorHandle<Echo>& echo, int calls) {

@@ -16,11 +16,14 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "bench/runtime/timing.hpp"
 #include "scheduler/init/init.hpp"
 
 namespace {
 
 using namespace troupe;
+using bench::median;
+using bench::seconds_of;
 using namespace std::chrono_literals;
 
 double ends(const View<float>& numbers) {
@@ -30,18 +33,6 @@ double ends(const View<float>& numbers) {
 struct Mortal {
   int pid() { return ::getpid(); }
 };
-
-double seconds_of(const std::function<void()>& work) {
-  const MonotonicClock clock;
-  const Instant begin = clock.now();
-  work();
-  return to_seconds(clock.now() - begin);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 /// Seconds that one TCP connection over the loopback takes for these bytes, into memory that is there:
 /// nothing is checked, encrypted or found.
