@@ -5,7 +5,7 @@
 
 option(TROUPE_QUICK_BUILD "Compile soon rather than well: for a first look (./quickstart)" OFF)
 # In every preset, so that ./check finds two files that cannot be one. OFF for tools that read compile_commands.json.
-option(TROUPE_UNITY "Compile the files that include LibTorch several at a time" ON)
+option(TROUPE_UNITY "Compile the files of a folder several at a time" ON)
 
 # Somebody else's project chooses its own flags and launcher.
 if(PROJECT_IS_TOP_LEVEL)
@@ -46,6 +46,33 @@ function(troupe_flags target)
   endif()
 endfunction()
 
+# The files of a folder are compiled up to `size` at a time, in order of their names: what they include is parsed once
+# for all of them. A name in an unnamed namespace is therefore its folder's, not its file's alone.
+function(troupe_together target size)
+  if(TROUPE_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL troupe_group_sources ${target} ${size})")  # all sources are named then
+  endif()
+endfunction()
+
+function(troupe_group_sources target size)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  list(SORT sources)
+  foreach(source ${sources})
+    cmake_path(ABSOLUTE_PATH source OUTPUT_VARIABLE folder)
+    cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${troupe_SOURCE_DIR})
+    cmake_path(REMOVE_FILENAME folder)
+    string(MAKE_C_IDENTIFIER "${folder}" group)
+    if(NOT DEFINED count_${group})
+      set(count_${group} 0)
+    endif()
+    math(EXPR at "${count_${group}} / ${size}")
+    math(EXPR count_${group} "${count_${group}} + 1")
+    set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${group}_${at})
+  endforeach()
+endfunction()
+
 # What a library of ours is, static or (BUILD_SHARED_LIBS) shared: 0.x promises nothing from one minor release to the next.
 function(troupe_library target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
@@ -67,6 +94,7 @@ function(troupe_room name)
   target_compile_features(troupe_${name} PUBLIC cxx_std_20)
   troupe_flags(troupe_${name})
   troupe_library(troupe_${name})
+  troupe_together(troupe_${name} 8)
   set_target_properties(troupe_${name} PROPERTIES EXPORT_NAME room_${name})
   if(NOT PROJECT_IS_TOP_LEVEL)  # our headers do not warn in somebody else's project
     set_property(TARGET troupe_${name} PROPERTY SYSTEM ON)
@@ -107,6 +135,7 @@ function(troupe_test name)
   cmake_parse_arguments(MODULE "ALONE" "LABEL;SECONDS;TIMEOUT" "SOURCES;LINKS" ${ARGN})
   add_executable(test_${name} ${MODULE_SOURCES})
   troupe_flags(test_${name})
+  troupe_together(test_${name} 6)
   target_link_libraries(test_${name} PRIVATE ${MODULE_LINKS} troupe_test_main)
   set(alone "")
   if(MODULE_ALONE)

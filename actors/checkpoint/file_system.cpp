@@ -15,7 +15,7 @@
 namespace troupe::checkpoint {
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
+constexpr std::size_t kReadBytes = std::size_t{16} << 20;
 
 ErrorInfo failed(const std::string& verb, const std::string& path, int error) {
   return io_error("cannot " + verb + " '" + path + "'", error);
@@ -90,7 +90,7 @@ Result<std::vector<std::byte>> PosixFileSystem::read(const std::string& path, st
   std::vector<std::byte> bytes(size);
   std::size_t at = 0;
   while (at < size) {
-    const ssize_t got = ::read(fd.get(), bytes.data() + at, std::min(size - at, kPieceBytes));
+    const ssize_t got = ::read(fd.get(), bytes.data() + at, std::min(size - at, kReadBytes));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return failed("read", path, errno);
     if (got == 0) break;

@@ -14,12 +14,8 @@ constexpr int kMostDeaths = 5;
 /// So many with the new weights died in a row: their roll-out has failed.
 constexpr int kMostDeathsOfUpdate = 3;
 
-std::string number(std::int64_t n) {
-  return std::to_string(n);
-}
-
 std::string seconds(Duration d) {
-  return number(std::chrono::ceil<std::chrono::seconds>(d).count()) + " s";
+  return std::to_string(std::chrono::ceil<std::chrono::seconds>(d).count()) + " s";
 }
 
 }  // namespace
@@ -118,7 +114,8 @@ void DeploymentMachine::drop_dead(ReplicaId id, const std::string& why, bool bla
   if (version != nullptr) count_failure(*version, why, blamed);
   if (next_ && next_->deaths >= kMostDeathsOfUpdate)
     fail_update({ErrorCode::kActorDied,
-                 number(kMostDeathsOfUpdate) + " replicas with the new weights died in a row", why, ""});
+                 std::to_string(kMostDeathsOfUpdate) + " replicas with the new weights died in a row", why,
+                 ""});
   reconcile();
   if (is_out_of_order()) router_.fail_all(Failure::kUnavailable, "no replica comes up", true, why);
   dispatch();
@@ -222,8 +219,8 @@ void DeploymentMachine::on_event(const ScaleAsked& event) {
   config_.replicas = event.replicas;
   wanted_ = std::clamp(wanted_, event.replicas.min, event.replicas.max);
   scaler_.set_range(event.replicas, wanted_, now_);
-  current_.start_reason =
-      "it was scaled to " + number(event.replicas.min) + ":" + number(event.replicas.max) + " replicas";
+  current_.start_reason = "it was scaled to " + std::to_string(event.replicas.min) + ":" +
+                          std::to_string(event.replicas.max) + " replicas";
   next_scaling_ = std::max(next_scaling_, now_);
   reconcile();
   dispatch();

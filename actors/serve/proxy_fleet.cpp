@@ -10,7 +10,7 @@ namespace {
 
 constexpr Duration kLookEvery = std::chrono::seconds(1);
 /// For the responses of a proxy that ends with its deployments.
-constexpr Duration kFlush = std::chrono::seconds(6);
+constexpr Duration kFleetFlush = std::chrono::seconds(6);
 /// For those of one whose node drains.
 constexpr std::int64_t kDrainMs = 20'000;
 
@@ -44,7 +44,7 @@ void ProxyFleet::remove(const std::string& name) {
       ending = std::exchange(seats_, {});
     }
   }
-  const Instant latest = clock_.now() + kFlush;
+  const Instant latest = clock_.now() + kFleetFlush;
   for (const auto& one : removed) (void)one.wait(std::max<Duration>(latest - clock_.now(), Duration{0}));
   for (const auto& [id, seat] : ending) {
     if (seat.handle) session_.kill(seat.handle, "nothing is served any more");

@@ -12,10 +12,6 @@ namespace {
 constexpr double kRetryShare = 0.1;
 constexpr Duration kMargin = std::chrono::milliseconds(1);
 
-std::string number(std::int64_t n) {
-  return std::to_string(n);
-}
-
 }  // namespace
 
 RequestRouter::RequestRouter(const DeploymentConfig& config, const Autoscaler& times,
@@ -94,9 +90,10 @@ void RequestRouter::arrive(const Arrived& event) {
   if (event.deadline <= now_)
     return fail(event.request, Failure::kDeadline, "its deadline came before it could be sent to a replica");
   if (!queue_.empty() && queued_rows_ + event.rows > max_queue_)
-    return fail(event.request, Failure::kQueueFull,
-                number(queued_rows_) + " rows wait, and at most " + number(max_queue_) + " may",
-                std::max<Duration>(time_of_queue(), std::chrono::seconds(1)));
+    return fail(
+        event.request, Failure::kQueueFull,
+        std::to_string(queued_rows_) + " rows wait, and at most " + std::to_string(max_queue_) + " may",
+        std::max<Duration>(time_of_queue(), std::chrono::seconds(1)));
   retries_ = std::min(retries_ + kRetryShare, static_cast<double>(4 * max_batch_));
   requests_.emplace(event.request, Request{event.rows, event.deadline, now_});
   deadlines_.emplace(event.deadline, event.request);
@@ -138,7 +135,7 @@ void RequestRouter::expire() {
     const RequestId id = deadlines_.begin()->second;
     const Request& request = requests_.at(id);
     const auto waited =
-        number(std::chrono::duration_cast<std::chrono::milliseconds>(now_ - request.arrived).count());
+        std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(now_ - request.arrived).count());
     fail(id, Failure::kDeadline,
          request.running ? "its replica had not answered after " + waited + " ms"
                          : "it waited " + waited + " ms for a replica");
@@ -244,8 +241,8 @@ std::int64_t RequestRouter::done(const BatchDone& event) {
     if (request == requests_.end()) continue;  // it left, or its deadline came
     if (!whole) {
       fail(asked[place], Failure::kModel,
-           "a replica gave " + number(static_cast<std::int64_t>(event.verdicts.size())) + " answers to " +
-               number(static_cast<std::int64_t>(asked.size())) + " requests");
+           "a replica gave " + std::to_string(static_cast<std::int64_t>(event.verdicts.size())) +
+               " answers to " + std::to_string(static_cast<std::int64_t>(asked.size())) + " requests");
       continue;
     }
     const Verdict& verdict = event.verdicts[place];

@@ -63,9 +63,9 @@ class HyperBandScheduler final : public TrialScheduler {
                        [&](const Bracket* a, const Bracket* b) { return completion(*a) < completion(*b); });
       for (const Bracket* bracket : brackets) {
         for (const Live& each : bracket->live) {
-          const TrialState state = trials().state(each.trial);
-          const bool resumes = state == TrialState::kPaused && bracket->resumable.count(each.trial) > 0;
-          if (state != TrialState::kPending && !resumes) continue;
+          const TrialStatus state = trials().state(each.trial);
+          const bool resumes = state == TrialStatus::kPaused && bracket->resumable.count(each.trial) > 0;
+          if (state != TrialStatus::kPending && !resumes) continue;
           Decision decision = Decision::because(
               Action::kContinue,
               words("the first %s in the bracket that is least complete, with %.0f %%",
@@ -174,7 +174,7 @@ class HyperBandScheduler final : public TrialScheduler {
     Decision decision;
     decision.action = Action::kPause;
     for (std::size_t i = 0; i < bad; ++i) {
-      if (trials().state(sorted[i].trial) == TrialState::kPaused) {
+      if (trials().state(sorted[i].trial) == TrialStatus::kPaused) {
         stop(bracket, sorted[i].trial, decision);
       } else {
         decision.action = Action::kStop;
@@ -185,7 +185,7 @@ class HyperBandScheduler final : public TrialScheduler {
       const auto& [trial, t, its_score] = sorted[i];
       if (goes_on(bracket, t)) {
         ++resumed;
-        if (trials().state(trial) == TrialState::kPaused)
+        if (trials().state(trial) == TrialStatus::kPaused)
           bracket.resumable.insert(trial);
         else
           decision.action = Action::kContinue;
@@ -207,7 +207,7 @@ class HyperBandScheduler final : public TrialScheduler {
     Decision decision =
         Decision::because(Action::kStop, words("its bracket is finished, at %g", bracket.until));
     for (const Live& each : std::vector<Live>(bracket.live)) {
-      if (trials().state(each.trial) == TrialState::kPaused) stop(bracket, each.trial, decision);
+      if (trials().state(each.trial) == TrialStatus::kPaused) stop(bracket, each.trial, decision);
     }
     return decision;
   }

@@ -124,8 +124,8 @@ class PbtScheduler final : public TrialScheduler {
   Quantiles quantiles() {
     std::vector<Member*> ranked;
     for (Member& each : members_) {
-      const TrialState state = trials().state(each.trial);
-      if (state == TrialState::kEnded || state == TrialState::kFailed) continue;
+      const TrialStatus state = trials().state(each.trial);
+      if (state == TrialStatus::kEnded || state == TrialStatus::kFailed) continue;
       if (each.score && !std::isnan(*each.score)) ranked.push_back(&each);
     }
     if (ranked.size() <= 1) return {};
@@ -189,10 +189,10 @@ class PbtScheduler final : public TrialScheduler {
     const bool is_running = &own == running;
     if (Quantiles::has(quantile.upper, own)) {
       decision.save.push_back(own.trial);
-      if (own.saves && trials().state(own.trial) != TrialState::kPaused) {
+      if (own.saves && trials().state(own.trial) != TrialStatus::kPaused) {
         own.latest = Saved{own.trial, own.last_train};
       }
-      const bool is_saved = own.saves || trials().state(own.trial) == TrialState::kPaused;
+      const bool is_saved = own.saves || trials().state(own.trial) == TrialStatus::kPaused;
       own.offered = is_saved ? own.latest : std::nullopt;
       if (is_running) decision.reason = "it is among the best: its state is saved";
     } else {

@@ -45,32 +45,32 @@ std::unique_ptr<Scheduler> make_scheduler(const AnyScheduler& options, Scheduler
 void TrialList::add(int trial) {
   Entry& entry = entries_[trial];
   if (entry.place > 0) {
-    set(trial, TrialState::kEnded);
+    set(trial, TrialStatus::kEnded);
     places_.erase(entry.place);
   }
   entry.place = ++next_place_;
   places_[entry.place] = trial;
-  set(trial, TrialState::kPending);
+  set(trial, TrialStatus::kPending);
 }
 
-void TrialList::set(int trial, TrialState state) {
+void TrialList::set(int trial, TrialStatus state) {
   const auto at = entries_.find(trial);
   TROUPE_ASSERT(at != entries_.end(), "an event is of a trial that was added");
   pending_.erase(at->second.place);
   paused_.erase(at->second.place);
   at->second.state = state;
-  if (state == TrialState::kPending) pending_[at->second.place] = trial;
-  if (state == TrialState::kPaused) paused_[at->second.place] = trial;
+  if (state == TrialStatus::kPending) pending_[at->second.place] = trial;
+  if (state == TrialStatus::kPaused) paused_[at->second.place] = trial;
 }
 
-TrialState TrialList::state(int trial) const {
+TrialStatus TrialList::state(int trial) const {
   const auto at = entries_.find(trial);
   TROUPE_ASSERT(at != entries_.end(), "an event is of a trial that was added");
   return at->second.state;
 }
 
 bool TrialList::waits(int trial) const {
-  return state(trial) == TrialState::kPending || state(trial) == TrialState::kPaused;
+  return state(trial) == TrialStatus::kPending || state(trial) == TrialStatus::kPaused;
 }
 
 std::optional<int> TrialList::first_waiting() const {
@@ -88,9 +88,9 @@ std::vector<int> TrialList::in_order() const {
 Decision TrialScheduler::choose() {
   Decision decision;
   decision.run = trials_.first_waiting();
-  decision.reason = !decision.run                                          ? "no trial waits"
-                    : trials_.state(*decision.run) == TrialState::kPending ? "the first that waits to begin"
-                                                                           : "the first that is paused";
+  decision.reason = !decision.run                                           ? "no trial waits"
+                    : trials_.state(*decision.run) == TrialStatus::kPending ? "the first that waits to begin"
+                                                                            : "the first that is paused";
   return decision;
 }
 
@@ -101,24 +101,24 @@ Decision TrialScheduler::step(const Event& event) {
     decision = added(*e);
   } else if (std::holds_alternative<Choose>(event)) {
     decision = choose();
-    if (decision.run) trials_.set(*decision.run, TrialState::kRunning);
+    if (decision.run) trials_.set(*decision.run, TrialStatus::kRunning);
   } else if (const auto* r = std::get_if<Reported>(&event)) {
-    trials_.set(r->trial, TrialState::kRunning);
+    trials_.set(r->trial, TrialStatus::kRunning);
     decision = reported(*r);
     if (decision.action == Action::kPause || decision.action == Action::kExploit) {
-      trials_.set(r->trial, TrialState::kPaused);
+      trials_.set(r->trial, TrialStatus::kPaused);
     }
   } else if (const auto* c = std::get_if<Completed>(&event)) {
-    trials_.set(c->trial, TrialState::kEnded);
+    trials_.set(c->trial, TrialStatus::kEnded);
     decision = completed(*c);
   } else if (const auto* f = std::get_if<Failed>(&event)) {
-    trials_.set(f->trial, f->retry ? TrialState::kEnded : TrialState::kFailed);
+    trials_.set(f->trial, f->retry ? TrialStatus::kEnded : TrialStatus::kFailed);
     decision = failed(*f);
   } else if (const auto* out = std::get_if<Removed>(&event)) {
-    trials_.set(out->trial, TrialState::kEnded);
+    trials_.set(out->trial, TrialStatus::kEnded);
     decision = removed(*out);
   }
-  for (const int trial : decision.stop) trials_.set(trial, TrialState::kEnded);
+  for (const int trial : decision.stop) trials_.set(trial, TrialStatus::kEnded);
   return decision;
 }
 

@@ -9,18 +9,18 @@
 
 namespace troupe::tune {
 
-enum class TrialState : std::uint8_t { kPending, kRunning, kPaused, kEnded, kFailed };
+enum class TrialStatus : std::uint8_t { kPending, kRunning, kPaused, kEnded, kFailed };
 
 /// Trials in the order they were added; a retried one moves to the end.
 class TrialList {
  public:
   void add(int trial);
-  void set(int trial, TrialState state);
-  TrialState state(int trial) const;
+  void set(int trial, TrialStatus state);
+  TrialStatus state(int trial) const;
   bool waits(int trial) const;  ///< pending or paused
   bool any_waits() const { return !pending_.empty() || !paused_.empty(); }
   /// Those that are not kEnded: a trial that failed for good stays.
-  bool is_live(int trial) const { return state(trial) != TrialState::kEnded; }
+  bool is_live(int trial) const { return state(trial) != TrialStatus::kEnded; }
   /// The first pending one, else the first paused one.
   std::optional<int> first_waiting() const;
   std::vector<int> in_order() const;
@@ -28,7 +28,7 @@ class TrialList {
  private:
   struct Entry {
     std::int64_t place = 0;
-    TrialState state = TrialState::kPending;
+    TrialStatus state = TrialStatus::kPending;
   };
   std::int64_t next_place_ = 0;
   std::map<int, Entry> entries_;

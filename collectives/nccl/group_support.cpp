@@ -9,7 +9,7 @@
 namespace troupe::collectives::nccl {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kRowAlignment = 256;
 
 }  // namespace
 
@@ -117,7 +117,7 @@ std::vector<std::byte*> NcclGroup::reserve(std::size_t count, DType dtype, bool 
     throw BadConfig("cannot allocate", "NCCL " + version_text(api.version) + " has no ncclMemAlloc",
                     "use NCCL 2.19 or later, or memory of your own");
   }
-  const std::size_t stride = (count * element_size(dtype) + kAlignment - 1) / kAlignment * kAlignment;
+  const std::size_t stride = (count * element_size(dtype) + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
   std::vector<std::byte*> arrays(tree ? facts().partials().size() : 1);
   const std::size_t bytes = std::max<std::size_t>(stride * arrays.size(), 1);
   void* data = nullptr;

@@ -16,7 +16,7 @@ constexpr std::string_view kFirstLine = "troupe meeting 1";
 constexpr std::string_view kLastLine = "end";
 constexpr const char* kOtherPath = "give every job a path of its own";
 
-ErrorInfo refused(const std::string& path, std::string why) {
+ErrorInfo file_refused(const std::string& path, std::string why) {
   return {ErrorCode::kRefused, "cannot meet at '" + path + "'", std::move(why), kOtherPath};
 }
 
@@ -77,7 +77,7 @@ Result<MeetingFile> MeetingFile::take(const std::string& path) {
         std::this_thread::sleep_for(kLockTime / kTries);
         continue;
       }
-      if (errno == EWOULDBLOCK) return refused(path, "the rank 0 of a job that runs holds it");
+      if (errno == EWOULDBLOCK) return file_refused(path, "the rank 0 of a job that runs holds it");
       return io_error("cannot lock '" + path + "'", errno, "give a path on a file system that has locks");
     }
     if (!is_same_file(fd.get(), path)) continue;  // its owner removed it in between
@@ -87,14 +87,14 @@ Result<MeetingFile> MeetingFile::take(const std::string& path) {
       const auto text = read_private_file(path);
       if (!text) return text.error();
       const auto note = parse_meeting_note(*text);
-      if (!note && note.error().code != ErrorCode::kUnavailable) return refused(path, note.error().why);
+      if (!note && note.error().code != ErrorCode::kUnavailable) return file_refused(path, note.error().why);
     } else if (::fchmod(fd.get(), 0600) != 0) {  // what mktemp made, say
       return io_error("cannot make '" + path + "' this user's alone", errno, kOtherPath);
     }
     if (::ftruncate(fd.get(), 0) != 0) return io_error("cannot write '" + path + "'", errno);
     return MeetingFile(path, std::move(fd));
   }
-  return refused(path, "somebody removes it as fast as it is made");
+  return file_refused(path, "somebody removes it as fast as it is made");
 }
 
 Result<void> MeetingFile::write(const MeetingNote& note) {
@@ -115,7 +115,7 @@ Result<MeetingNote> MeetingFile::read(const std::string& path) {
   const auto text = read_private_file(path);
   if (!text) return text.error();
   auto note = parse_meeting_note(*text);
-  if (!note && note.error().code != ErrorCode::kUnavailable) return refused(path, note.error().why);
+  if (!note && note.error().code != ErrorCode::kUnavailable) return file_refused(path, note.error().why);
   return note;
 }
 

@@ -10,7 +10,7 @@
 namespace troupe {
 namespace {
 
-constexpr Duration kHeadAnswers = std::chrono::seconds(30);
+constexpr Duration kGroupAnswers = std::chrono::seconds(30);
 constexpr Duration kLook = std::chrono::milliseconds(100);
 constexpr const char* kInLightActor = "spawn the actor with .isolated = true";
 
@@ -24,14 +24,14 @@ std::shared_ptr<CallState> ask(ProcessGate* process, cluster::GroupVerb verb, Gr
 }
 
 cluster::GroupStatus answer_of(const std::shared_ptr<CallState>& asked) {
-  return Future<wire::GroupAnswer>(asked).get(kHeadAnswers).status;
+  return Future<wire::GroupAnswer>(asked).get(kGroupAnswers).status;
 }
 
 /// Its name, if it has one and the head can be asked.
 std::string name_of(const PlacementGroup& group, ProcessGate* process, bool head_answers) {
   if (!head_answers) return to_string(group.id());
   const auto asked = ask(process, cluster::GroupVerb::kShow, group.id());
-  if (!asked->wait(kHeadAnswers) || !asked->outcome().ok()) return to_string(group.id());
+  if (!asked->wait(kGroupAnswers) || !asked->outcome().ok()) return to_string(group.id());
   const auto answer = wire::decode<wire::GroupAnswer>(*asked->outcome());
   const std::string name = answer ? answer->status.record.spec.name : std::string();
   return name.empty() ? to_string(group.id()) : name;
@@ -110,7 +110,7 @@ PlacementGroup Session::placement_group(const std::vector<Bundle>& bundles,
   }
   const auto asked = ask(&process(), cluster::GroupVerb::kMake, {}, std::move(spec));
   // A group that is made later would hold its room, known to nobody.
-  if (!asked->wait(kHeadAnswers))
+  if (!asked->wait(kGroupAnswers))
     asked->cancel({ErrorCode::kTimeout, "cannot make a placement group",
                    "the head did not answer within 30 s", "see whether the head runs, and make it again"});
   return {process_, answer_of(asked).record.group};

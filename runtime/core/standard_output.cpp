@@ -12,7 +12,7 @@
 namespace troupe {
 namespace {
 
-std::atomic<bool> failed{false};
+std::atomic<bool> output_has_failed{false};
 
 bool has_lost_reader(int stream) {
   pollfd at{stream, 0, 0};
@@ -49,12 +49,12 @@ void end_without_reader() {
 }
 
 void output_failed(int error) {
-  failed = true;
+  output_has_failed = true;
   if (error == EPIPE) ::kill(::getpid(), SIGPIPE);
 }
 
 bool has_output_failed() {
-  return std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || failed;
+  return std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || output_has_failed;
 }
 
 }  // namespace troupe

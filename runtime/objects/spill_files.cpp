@@ -12,7 +12,7 @@
 namespace troupe::objects {
 namespace {
 
-constexpr std::uint64_t kPart = std::uint64_t{1} << 20;
+constexpr std::uint64_t kSpillPart = std::uint64_t{1} << 20;
 constexpr std::uint64_t kFileBytes = std::uint64_t{256} << 20;
 
 std::uint64_t sum_of(wire::ByteView part) {
@@ -58,7 +58,7 @@ Result<SpillFiles::Place> SpillFiles::write(wire::ByteView bytes) {
   File& file = files_.at(*number);
   Place place{*number, file.end, bytes.size(), {}};
   for (std::uint64_t done = 0; done < bytes.size();) {
-    wire::ByteView part = bytes.subspan(done, std::min<std::uint64_t>(kPart, bytes.size() - done));
+    wire::ByteView part = bytes.subspan(done, std::min<std::uint64_t>(kSpillPart, bytes.size() - done));
     place.sums.push_back(sum_of(part));
     while (!part.empty()) {
       const auto wrote =
@@ -85,9 +85,9 @@ Result<SpillFiles::Place> SpillFiles::write(wire::ByteView bytes) {
 }
 
 Result<wire::ByteView> SpillFiles::read(const Place& place, std::uint64_t offset, wire::Bytes& part) const {
-  const std::uint64_t index = offset / kPart;
-  const std::uint64_t begin = index * kPart;
-  part.resize(std::min(kPart, place.bytes - begin));
+  const std::uint64_t index = offset / kSpillPart;
+  const std::uint64_t begin = index * kSpillPart;
+  part.resize(std::min(kSpillPart, place.bytes - begin));
   const int fd = files_.at(place.file).fd.get();
   for (std::size_t done = 0; done < part.size();) {
     const auto got =

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWhat = "cannot keep a job's package";
+constexpr const char* kCannotKeep = "cannot keep a job's package";
 constexpr const char* kPart = ".part";
 constexpr std::size_t kMostComing = 64;
 /// Left on the disk for others: the head's store, output of jobs.
@@ -65,7 +65,7 @@ class Unpacking final : public PackageSink {
 }  // namespace
 
 ErrorInfo PackageShelf::disk_error(int error) const {
-  return io_error(std::string(kWhat) + " in " + folder_, error, "make room on that disk, and it writable");
+  return io_error(std::string(kCannotKeep) + " in " + folder_, error, "make room on that disk, and it writable");
 }
 
 Result<std::vector<std::string>> PackageShelf::open() {
@@ -93,10 +93,10 @@ bool PackageShelf::has(const std::string& id) const {
 
 Result<PackageShelf::Held> PackageShelf::append(const wire::PackagePart& part) {
   if (!is_sha256_hex(part.hash))
-    return ErrorInfo{ErrorCode::kBadInput, kWhat, "its name is no SHA-256",
+    return ErrorInfo{ErrorCode::kBadInput, kCannotKeep, "its name is no SHA-256",
                      "use the same build on both sides"};
   if (part.bytes.size() > kPackagePieceBytes)
-    return ErrorInfo{ErrorCode::kLimit, kWhat, std::to_string(part.bytes.size()) + " bytes came at once",
+    return ErrorInfo{ErrorCode::kLimit, kCannotKeep, std::to_string(part.bytes.size()) + " bytes came at once",
                      "use the same build on both sides"};
   auto at = coming_.find(part.hash);
   if (at == coming_.end()) {
@@ -116,7 +116,7 @@ Result<PackageShelf::Held> PackageShelf::append(const wire::PackagePart& part) {
 
 Result<PackageShelf::Coming*> PackageShelf::begin(const wire::PackagePart& part) {
   if (coming_.size() >= kMostComing)
-    return ErrorInfo{ErrorCode::kLimit, kWhat, std::to_string(kMostComing) + " are on their way",
+    return ErrorInfo{ErrorCode::kLimit, kCannotKeep, std::to_string(kMostComing) + " are on their way",
                      "try again"};
   struct statvfs disk {};
   if (::statvfs(folder_.c_str(), &disk) != 0) return disk_error(errno);
@@ -124,7 +124,7 @@ Result<PackageShelf::Coming*> PackageShelf::begin(const wire::PackagePart& part)
   for (const auto& [id, other] : coming_) promised += other->total - other->next;
   const std::uint64_t free = disk.f_bavail * disk.f_frsize;
   if (free < promised + part.total)
-    return ErrorInfo{ErrorCode::kLimit, kWhat,
+    return ErrorInfo{ErrorCode::kLimit, kCannotKeep,
                      "it has " + std::to_string(part.total) + " bytes, and " +
                          std::to_string(free > promised ? free - promised : 0) + " are free for it in " +
                          folder_,
@@ -140,7 +140,7 @@ Result<PackageShelf::Coming*> PackageShelf::begin(const wire::PackagePart& part)
 Result<PackageShelf::Held> PackageShelf::take(Coming& coming, const wire::PackagePart& part) {
   const bool fits = part.total == coming.total && part.bytes.size() <= coming.total - coming.next;
   if (!fits)
-    return ErrorInfo{ErrorCode::kBadInput, kWhat, "a piece does not fit its place", "submit the job again"};
+    return ErrorInfo{ErrorCode::kBadInput, kCannotKeep, "a piece does not fit its place", "submit the job again"};
   if (auto fed = coming.reader.feed(part.bytes); !fed) return fed.error();
   for (std::size_t done = 0; done < part.bytes.size();) {
     const ssize_t wrote = ::pwrite(coming.fd.get(), part.bytes.data() + done, part.bytes.size() - done,
@@ -151,7 +151,7 @@ Result<PackageShelf::Held> PackageShelf::take(Coming& coming, const wire::Packag
   }
   coming.next += part.bytes.size();
   if (coming.reader.is_whole() != (coming.next == coming.total))
-    return ErrorInfo{ErrorCode::kCorrupt, kWhat, "its length is another than was said",
+    return ErrorInfo{ErrorCode::kCorrupt, kCannotKeep, "its length is another than was said",
                      "submit the job again"};
   if (coming.next < coming.total) return Held{coming.next, false};
   if (auto finished = finish(coming, part.hash); !finished) return finished.error();
@@ -206,7 +206,7 @@ Result<void> PackageShelf::unpack(const std::string& id, const std::string& to) 
   }
   if (!reader.is_whole())
     return give_up(
-        {ErrorCode::kCorrupt, kWhat, "package " + id.substr(0, 12) + " is cut short", "submit it again"});
+        {ErrorCode::kCorrupt, kCannotKeep, "package " + id.substr(0, 12) + " is cut short", "submit it again"});
   if (::rename(making.c_str(), to.c_str()) != 0) return give_up(disk_error(errno));
   return {};
 }

@@ -18,13 +18,13 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = PackageEntry::Kind;
 
-constexpr const char* kWhat = "cannot pack the job's files";
+constexpr const char* kCannotPack = "cannot pack the job's files";
 
 ErrorInfo refused(const std::string& path, const std::string& why, const std::string& todo) {
-  return {ErrorCode::kBadInput, kWhat, escape_name(path) + " " + why, todo};
+  return {ErrorCode::kBadInput, kCannotPack, escape_name(path) + " " + why, todo};
 }
 ErrorInfo unreadable(const std::string& path, int error) {
-  return io_error(std::string(kWhat) + ": " + escape_name(path), error,
+  return io_error(std::string(kCannotPack) + ": " + escape_name(path), error,
                   "make it readable, or submit another folder");
 }
 UniqueFd open_file(const std::string& path) {
@@ -50,12 +50,12 @@ Result<void> PackageSource::add(const std::string& path, PackageEntry entry) {
   if (const auto wrong = wrong_package_path(entry.path); !wrong.empty())
     return refused(path, "cannot travel: " + wrong, "rename it, or leave it out");
   if (manifest_.entries.size() >= kMaxPackageEntries)
-    return ErrorInfo{ErrorCode::kLimit, kWhat,
+    return ErrorInfo{ErrorCode::kLimit, kCannotPack,
                      "there are more than " + std::to_string(kMaxPackageEntries) + " files and folders",
                      "leave some out, or pack them into one file"};
   total_ += entry.bytes;
   if (entry.bytes > kMaxPackageTreeBytes || total_ > kMaxPackageTreeBytes) {
-    return ErrorInfo{ErrorCode::kLimit, kWhat,
+    return ErrorInfo{ErrorCode::kLimit, kCannotPack,
                      "its files take more than " + std::to_string(kMaxPackageTreeBytes) + " bytes, " +
                          escape_name(path) + " among them",
                      "leave data out: put it where every node reads it, or use --node-dir"};
@@ -120,7 +120,7 @@ Result<void> PackageSource::finish() {
   if (auto checked = check_manifest(manifest_); !checked) return checked;
   head_ = package_head(manifest_);
   if (head_.bytes.size() > kMaxManifestBytes)
-    return ErrorInfo{ErrorCode::kLimit, kWhat, "the list of its files alone is too long", "leave some out"};
+    return ErrorInfo{ErrorCode::kLimit, kCannotPack, "the list of its files alone is too long", "leave some out"};
   total_ = head_.bytes.size();
   for (const PackageEntry& entry : manifest_.entries) {
     starts_.push_back(total_);

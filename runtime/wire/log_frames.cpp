@@ -6,14 +6,14 @@
 namespace troupe::wire {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x31464c54;  // "TLF1"
+constexpr std::uint32_t kLogMagic = 0x31464c54;  // "TLF1"
 
 }  // namespace
 
 void append_log_frame(std::vector<std::byte>& to, const LogFrame& frame) {
   TROUPE_ASSERT(frame.bytes.size() <= kMaxLogFrameBytes, "a frame is one read of a pipe");
   ByteWriter(to)
-      .write(kMagic)
+      .write(kLogMagic)
       .write(static_cast<std::uint32_t>(frame.stream))
       .write(static_cast<std::uint32_t>(frame.bytes.size()))
       .write(frame.wall_ms)
@@ -29,7 +29,7 @@ Result<std::size_t> read_log_frames(std::span<const std::byte> bytes,
     std::uint64_t wall_ms = 0;
     const bool whole =
         reader.read(magic) && reader.read(stream) && reader.read(length) && reader.read(wall_ms);
-    if (!whole || magic != kMagic || stream < 1 || stream > 3 || length > kMaxLogFrameBytes)
+    if (!whole || magic != kLogMagic || stream < 1 || stream > 3 || length > kMaxLogFrameBytes)
       return ErrorInfo{ErrorCode::kCorrupt, "cannot read a job's output",
                        "it is damaged at byte " + std::to_string(at), ""};
     if (bytes.size() - at - kLogHeaderBytes < length) break;

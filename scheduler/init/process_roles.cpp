@@ -32,7 +32,7 @@
 namespace troupe {
 namespace {
 
-constexpr Duration kConfigured = std::chrono::seconds(30);
+constexpr Duration kParentConfigures = std::chrono::seconds(30);
 
 [[noreturn]] void leave_with(SocketLink& parent, const ErrorInfo& error) {
   send_control(parent, {}, wire::NotReady{error});
@@ -86,7 +86,7 @@ struct Configured {
 };
 
 Configured configure(SocketLink& parent) {
-  auto received = receive_control(parent, kConfigured);
+  auto received = receive_control(parent, kParentConfigures);
   if (!received) leave_with(parent, received.error());
   if (received->fds.size() != 1)
     leave_with(parent, {ErrorCode::kRefused, "no keys came with the configuration", "", ""});
@@ -225,7 +225,7 @@ int run_node(SocketLink parent, std::optional<ForkServer> copies) {
 }
 
 int run_worker(SocketLink link) {
-  auto received = receive_control(link, kConfigured);
+  auto received = receive_control(link, kParentConfigures);
   const auto* config = received ? std::get_if<wire::Configure>(&received->message) : nullptr;
   if (config == nullptr) {
     log(LogLevel::kError, "a worker got no configuration from its node");

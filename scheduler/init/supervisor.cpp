@@ -14,7 +14,7 @@ namespace {
 
 /// A child loads its libraries, LibTorch among them, on a machine that may be busy; a node waits for the
 /// head.
-constexpr Duration kComesUp = std::chrono::seconds(60);
+constexpr Duration kNodeComesUp = std::chrono::seconds(60);
 constexpr Duration kKilled = std::chrono::seconds(10);  ///< more than the kernel takes, on any machine
 constexpr Duration kLooksAgain = std::chrono::milliseconds(20);  ///< at a role that may not start yet
 
@@ -69,7 +69,7 @@ void Supervisor::run(int wake, const std::function<bool()>& done) {
       Entry& entry = *entries_[i];
       if (waits[2 * i + 3].revents != 0) read_link(entry, now);
       if (waits[2 * i + 2].revents != 0) died(entry, now);
-      if (entry.child && !entry.restarts.is_up() && now - entry.started > kComesUp) {
+      if (entry.child && !entry.restarts.is_up() && now - entry.started > kNodeComesUp) {
         log(LogLevel::kWarning, entry.role.name + " did not come up within 60 s; it is killed");
         signal_child(*entry.child, SIGKILL);
         entry.started = now;  // its pidfd tells the rest
@@ -104,7 +104,7 @@ int Supervisor::wait_ms(Instant now) const {
   Duration wait = std::chrono::seconds(60);
   for (const auto& entry : entries_) {
     if (entry->due) wait = std::min(wait, std::max(*entry->due - now, kLooksAgain));
-    if (entry->child && !entry->restarts.is_up()) wait = std::min(wait, entry->started + kComesUp - now);
+    if (entry->child && !entry->restarts.is_up()) wait = std::min(wait, entry->started + kNodeComesUp - now);
   }
   return static_cast<int>(std::max(wait, Duration(0)) / std::chrono::milliseconds(1)) + 1;
 }

@@ -21,7 +21,7 @@ using cluster::Placement;
 using cluster::PlacementVerdict;
 
 /// So many nodes are named in a sentence; the others are counted.
-constexpr std::size_t kNamed = 4;
+constexpr std::size_t kNearestNamed = 4;
 
 std::int64_t free_cpu(const NodeView& node) {
   return node.cpu_e4 - node.cpu_used_e4;
@@ -221,7 +221,7 @@ std::string NodeIndex::list_free(const ActorDemand& demand) const {
   for (const auto& [id, node] : nodes_) {
     if (!gpus || !node.gpus.empty()) nearest.push_back(&node);
   }
-  const std::size_t named = std::min(kNamed, nearest.size());
+  const std::size_t named = std::min(kNearestNamed, nearest.size());
   const auto free = [&](const NodeView* node) { return gpus ? free_gpu(node->gpus) : free_cpu(*node); };
   std::partial_sort(nearest.begin(), nearest.begin() + static_cast<std::ptrdiff_t>(named), nearest.end(),
                     [&](const NodeView* a, const NodeView* b) {

@@ -23,7 +23,7 @@ using simdjson::dom::object;
 
 constexpr std::string_view kHeaderLength = "Inference-Header-Content-Length";
 /// A parser keeps what its largest document took; above this it is thrown away.
-constexpr std::size_t kKeptBytes = std::size_t{1} << 20;
+constexpr std::size_t kKeptRequestBytes = std::size_t{1} << 20;
 
 struct Name {
   data::DType dtype;
@@ -39,9 +39,9 @@ constexpr std::array kDatatypes{
 
 using Error = std::optional<ErrorInfo>;
 
-class Reader {
+class RequestReader {
  public:
-  Reader(const SampleSpec& sample, std::size_t max_rows) : sample_(sample), max_rows_(max_rows) {}
+  RequestReader(const SampleSpec& sample, std::size_t max_rows) : sample_(sample), max_rows_(max_rows) {}
 
   Error bad(std::string why) const {
     std::string shape = "ROWS";
@@ -355,7 +355,7 @@ std::optional<KserveRoute> parse_kserve_path(std::string_view path) {
 Result<KserveRequest> decode_kserve(Request& request, const SampleSpec& sample, std::size_t max_rows) {
   static thread_local std::unique_ptr<simdjson::dom::parser> kept;
   if (!kept) kept = std::make_unique<simdjson::dom::parser>();
-  Reader reader(sample, max_rows);
+  RequestReader reader(sample, max_rows);
   std::string& body = request.body;
   std::size_t json_bytes = body.size();
   if (request.headers.count(kHeaderLength) > 1)
@@ -372,7 +372,7 @@ Result<KserveRequest> decode_kserve(Request& request, const SampleSpec& sample, 
   const error_code code = kept->parse(body.data(), json_bytes, false).get(root);
   Error wrong = code ? reader.bad(std::string("it is not JSON: ") + simdjson::error_message(code))
                      : reader.read(root, body.substr(json_bytes));
-  if (kept->capacity() > kKeptBytes) kept = nullptr;
+  if (kept->capacity() > kKeptRequestBytes) kept = nullptr;
   if (wrong) return *std::move(wrong);
   return reader.take();
 }

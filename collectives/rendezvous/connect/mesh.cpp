@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kBacklog = 4096;
 constexpr std::size_t kMaxRefusals = 32;
-constexpr Duration kRetryAfter = std::chrono::milliseconds(50);  ///< nobody tells when a peer listens
+constexpr Duration kDialAgainAfter = std::chrono::milliseconds(50);  ///< nobody tells when a peer listens
 
 }  // namespace
 
@@ -134,7 +134,7 @@ void Mesh::go_on() {
     if (pending.over || now < pending.deadline) continue;
     refuse(pending, "its handshake took too long");
     pending.over = true;
-    if (pending.connector) dial_at_[pending.peer] = now + kRetryAfter;
+    if (pending.connector) dial_at_[pending.peer] = now + kDialAgainAfter;
   }
   pending_.remove_if([](const Pending& p) { return p.over; });
 }
@@ -162,7 +162,7 @@ void Mesh::dial(int rank, Instant now) {
   pending.send(pending.connector->hello(), sizeof(ChallengeBytes));
   if (::connect(pending.fd.get(), address->get(), address->length) != 0 && errno != EINPROGRESS) {
     pending.over = true;
-    if (gone(pending, errno) == Step::kGone) dial_at_[rank] = now + kRetryAfter;
+    if (gone(pending, errno) == Step::kGone) dial_at_[rank] = now + kDialAgainAfter;
     return;
   }
   watch(pending.fd.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, &pending);
@@ -197,7 +197,7 @@ void Mesh::go_on(Pending& pending, Instant now) {
   pending.over = step != Step::kWaits;
   if (step == Step::kDone) finish(pending);
   // A peer that hung up without a word may not be ready, have had too many callers, or connect itself.
-  if (step == Step::kGone && pending.connector) dial_at_[pending.peer] = now + kRetryAfter;
+  if (step == Step::kGone && pending.connector) dial_at_[pending.peer] = now + kDialAgainAfter;
 }
 
 void Mesh::finish(Pending& pending) {

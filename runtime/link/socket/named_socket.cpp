@@ -10,7 +10,7 @@ namespace troupe {
 namespace {
 
 /// As SocketLink::pair has it: a packet of 64 KiB fits several times.
-constexpr int kBufferBytes = 1 << 20;
+constexpr int kNamedBufferBytes = 1 << 20;
 constexpr int kBacklog = 16;
 
 Result<socklen_t> fill(sockaddr_un& address, const std::string& name) {
@@ -23,8 +23,8 @@ Result<socklen_t> fill(sockaddr_un& address, const std::string& name) {
 }
 
 void widen(int fd) {
-  ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kBufferBytes, sizeof kBufferBytes);
-  ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kBufferBytes, sizeof kBufferBytes);
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kNamedBufferBytes, sizeof kNamedBufferBytes);
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kNamedBufferBytes, sizeof kNamedBufferBytes);
 }
 
 }  // namespace
