@@ -43,7 +43,7 @@ std::string abort_of(ProcessGroup& group) {
 }
 
 /// The place where the ranks of one test meet.
-struct Place {
+struct MeetingPlace {
   test::TempFolder folder;
   std::string url = "file://" + (folder / "meet");
   InitOptions options(int rank, int size) const {
@@ -72,7 +72,7 @@ std::uint16_t listening_port() {
 }  // namespace
 
 TEST_CASE("after kill -9 of a rank the others leave the collective and form the next generation without it") {
-  const Place place;
+  const MeetingPlace place;
   const auto ranks = fork_ranks(4, [&](int r) {
     auto group = init_process_group("native", place.url, place.options(r, 4));
     if (r == 2) {
@@ -127,7 +127,7 @@ TEST_CASE("after an abort the same processes form the next generation, by rebuil
 }
 
 TEST_CASE("a rank that dies while the group is formed is named, and not waited for") {
-  const Place place;
+  const MeetingPlace place;
   const pid_t dies = fork_process([&] {
     std::thread([] {
       // Rank 2 never comes, so this is while the ranks wait for it.
@@ -150,7 +150,7 @@ TEST_CASE("a rank that dies while the group is formed is named, and not waited f
 }
 
 TEST_CASE("when rank 0 is killed the others learn of it, and initialise again with what is left") {
-  const Place place;
+  const MeetingPlace place;
   const auto ranks = fork_ranks(3, [&](int r) {
     auto group = init_process_group("native", place.url, place.options(r, 3));
     if (r == 0) {
@@ -168,7 +168,7 @@ TEST_CASE("when rank 0 is killed the others learn of it, and initialise again wi
 
 /// The store was rank 0's, and went with it.
 TEST_CASE("when the rank that serves the store is killed, and the next, the others rebuild without them") {
-  const Place place;
+  const MeetingPlace place;
   const auto ranks = fork_ranks(5, [&](int r) {
     auto group = init_process_group("native", place.url, place.options(r, 5));
     const auto pair = group->new_group({2, 4});  // of none of the dead: goes on
@@ -205,7 +205,7 @@ TEST_CASE("when the rank that serves the store is killed, and the next, the othe
 TEST_CASE("a living rank that the others take for dead serves no store of its own") {
   // Was: a rank that came back after a silence was refused by the next store, as one that is over, took the
   // rank that serves it for dead, and served another one alone: its rebuild() waited until the timeout.
-  const Place place;
+  const MeetingPlace place;
   const std::string key(64, '7');
   int ports[2], over[2];
   REQUIRE((::pipe(ports) == 0 && ::pipe(over) == 0));
@@ -256,7 +256,7 @@ TEST_CASE("a living rank that the others take for dead serves no store of its ow
 TEST_CASE("a rank that lost its connection to a living store serves none of its own") {
   // Was: the server of the store dropped a silent rank. When that one came back it took the server for dead,
   // and formed a next generation by itself, beside that of the others.
-  const Place place;
+  const MeetingPlace place;
   const auto ranks = fork_ranks(3, [&](int r) {
     auto group = init_process_group("native", place.url, place.options(r, 3));
     const auto met = group->barrier();

@@ -33,7 +33,7 @@ namespace {
 const std::string kKey(64, '7');
 
 /// The sum over the ranks of 2^rank, as every rank got it.
-float sum_of(ProcessGroup& group) {
+float sum_over(ProcessGroup& group) {
   std::vector<float> values(1000, static_cast<float>(1 << group.rank()));
   group.all_reduce(std::span(values))->wait();
   for (const float v : values) {
@@ -86,7 +86,7 @@ TEST_CASE("ranks as processes meet under env://, tcp:// and file://, and leave n
       for (int again = 0; again < 2; ++again) {  // the same place, once the first group is gone
         const auto group = init_process_group("native", url, options);
         expect(group->rank() == r && group->size() == 3, "it is who it said");
-        expect(sum_of(*group) == 7, "the sum is right");
+        expect(sum_over(*group) == 7, "the sum is right");
         const auto values = group->allocate<double>(100);
         std::iota(values.begin(), values.end(), r);
         group->all_reduce(values)->wait();
@@ -111,17 +111,17 @@ TEST_CASE("several groups of subsets live at once, in the order of their ranks")
     expect(mine->size() == 2 && mine->rank() == world->rank() / 2, "ranks are in ascending order");
     expect(mine->generation() != world->generation(), "every group has its generation");
     for (int i = 0; i < 3; ++i) {
-      expect(sum_of(*mine) == 3, "the sum of a subset");
-      if (three) expect(sum_of(*three) == 7, "the sum of another");
-      expect(sum_of(*world) == 15, "the sum of all");
+      expect(sum_over(*mine) == 3, "the sum of a subset");
+      if (three) expect(sum_over(*three) == 7, "the sum of another");
+      expect(sum_over(*world) == 15, "the sum of all");
     }
     if (three) {  // a group of a group's ranks
       const auto pair = three->new_group({0, 2});
       expect((pair == nullptr) == (three->rank() == 1), "ranks are those of the parent");
-      if (pair) expect(sum_of(*pair) == 3, "the sum of a subset of a subset");
+      if (pair) expect(sum_over(*pair) == 3, "the sum of a subset of a subset");
     }
     if (odd) odd->abort("only this one");
-    expect(sum_of(*world) == 15, "an abort is of one group");
+    expect(sum_over(*world) == 15, "an abort is of one group");
   });
   for (const auto& what : thrown) CHECK(what.empty());
 }
@@ -130,7 +130,7 @@ TEST_CASE("a group outlives the one that it was made of") {
   const auto thrown = run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
     auto part = world->new_group({1, 2});
     world.reset();
-    if (part) expect(sum_of(*part) == 3, "the sum");
+    if (part) expect(sum_over(*part) == 3, "the sum");
   });
   for (const auto& what : thrown) CHECK(what.empty());
 }
@@ -148,7 +148,7 @@ TEST_CASE("what is in flight moves while its rank forms a group") {
     const auto again = world->new_group({0, 1, 2});
     sum->wait();
     other->wait();
-    expect(sums[4999] == 3 && (!pair || pairs[4999] == 2) && sum_of(*again) == 7, "the sums are right");
+    expect(sums[4999] == 3 && (!pair || pairs[4999] == 2) && sum_over(*again) == 7, "the sums are right");
   });
   for (const auto& what : thrown) CHECK(what == "");
 }
@@ -164,7 +164,7 @@ TEST_CASE("lists of ranks that make no sense are errors; different lists are fou
           } catch (const BadConfig&) {
           }
         }
-        expect(sum_of(*world) == 7, "nobody is out of step");
+        expect(sum_over(*world) == 7, "nobody is out of step");
         (void)world->new_group(world->rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 1, 2});
       },
       {.timeout = 2s});
@@ -449,7 +449,7 @@ TEST_CASE("a stale note is overwritten, and ranks that read it wait for the new 
   std::filesystem::permissions(path,
                                std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   const auto thrown = run_at("file://" + path, 2, {1, 0}, [](const std::shared_ptr<ProcessGroup>& group) {
-    expect(sum_of(*group) == 3, "the sum");
+    expect(sum_over(*group) == 3, "the sum");
   });
   for (const auto& what : thrown) CHECK(what.empty());
   CHECK(std::filesystem::is_empty(folder.path()));
@@ -491,8 +491,8 @@ TEST_CASE("a forked child neither uses nor ends its parent's group") {
       int how = -1;
       expect(::waitpid(child, &how, 0) == child && how == 0, "the child is refused, and ends");
     }
-    for (int i = 0; i < 3; ++i) expect(sum_of(*group) == 3, "the sum");
-    expect(sum_of(*world->new_group({0, 1})) == 3, "the store answers the parent");
+    for (int i = 0; i < 3; ++i) expect(sum_over(*group) == 3, "the sum");
+    expect(sum_over(*world->new_group({0, 1})) == 3, "the store answers the parent");
   });
   for (const auto& what : thrown) CHECK(what.empty());
 }
@@ -531,9 +531,9 @@ TEST_CASE("ranks that share no memory connect, with the addresses that the store
                   const auto across = world->new_group({0, 3});
                   const auto three = world->new_group({1, 2, 3});
                   for (int i = 0; i < 3; ++i) {
-                    expect(sum_of(*world) == 15, "the sum of all");
-                    if (across) expect(sum_of(*across) == 3, "the sum of two machines with one rank each");
-                    if (three) expect(sum_of(*three) == 7, "the sum of three");
+                    expect(sum_over(*world) == 15, "the sum of all");
+                    if (across) expect(sum_over(*across) == 3, "the sum of two machines with one rank each");
+                    if (three) expect(sum_over(*three) == 7, "the sum of three");
                   }
                 },
                 kPatient, "native", {"first", "first", "second", "second"});

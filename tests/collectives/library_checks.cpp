@@ -13,7 +13,7 @@
 namespace troupe::collectives::testing {
 namespace {
 
-std::size_t index(int r) {
+std::size_t as_index(int r) {
   return static_cast<std::size_t>(r);
 }
 
@@ -31,8 +31,8 @@ void check_messages(ProcessGroup& group, std::size_t count) {
   constexpr std::uint32_t kTags = 3;
   std::vector<std::vector<std::int16_t>> in, out;
   std::vector<std::shared_ptr<Work>> works;
-  in.reserve(index(n) * kTags * 2);
-  out.reserve(index(n) * kTags * 2);
+  in.reserve(as_index(n) * kTags * 2);
+  out.reserve(as_index(n) * kTags * 2);
   const auto values = [&](int from, int to, std::uint32_t tag, int which) {
     return values_of(from * 100 + to * 10 + static_cast<int>(tag) * 2 + which, count);
   };
@@ -73,14 +73,14 @@ void check_any_source(ProcessGroup& group) {
     if (me != 0) {
       group.send(std::span(mine), 0, 9)->wait();
     } else {
-      std::vector<bool> seen(index(n));
+      std::vector<bool> seen(as_index(n));
       for (int i = 1; i < n; ++i) {
         std::vector<std::int16_t> got(count);
         const auto work = group.recv(std::span(got), kAnyRank, 9);
         work->wait();
         const int from = work->source();
-        require(from > 0 && from < n && !seen[index(from)], "the source of a message");
-        seen[index(from)] = true;
+        require(from > 0 && from < n && !seen[as_index(from)], "the source of a message");
+        seen[as_index(from)] = true;
         require(got == values_of(from, count), "a message from any rank");
       }
     }
@@ -129,11 +129,11 @@ void check_refusals(ProcessGroup& group) {
   });
   refused<BadInput>(group, {"f32 has no 1e+300"},
                     [&] { group.all_reduce(whole, Reduction::premul_sum(1e300)); });
-  std::vector<std::size_t> counts(index(n) + 1, 0);
+  std::vector<std::size_t> counts(as_index(n) + 1, 0);
   refused<BadInput>(group, {"all_gather_v", "counts of the output"},
                     [&] { group.all_gather(part, part, counts); });
-  counts.assign(index(n), 1);
-  counts[index(group.rank())] = 5;
+  counts.assign(as_index(n), 1);
+  counts[as_index(group.rank())] = 5;
   refused<BadInput>(group, {"reduce_scatter_v"}, [&] { group.reduce_scatter(part, part, counts); });
   group.barrier()->wait();
 }
@@ -212,7 +212,7 @@ void check_complex(ProcessGroup& group) {
   group.all_reduce(c, {ReduceOp::kSum, false})->wait();
   refused<BadInput>(group, {"c128 by max", "order"}, [&] { group.all_reduce(c, ReduceOp::kMax); });
   refused<BadInput>(group, {"c64 by bxor"}, [&] { group.all_reduce(f, ReduceOp::kBxor); });
-  std::vector<std::complex<double>> gathered(300 * index(group.size()));
+  std::vector<std::complex<double>> gathered(300 * as_index(group.size()));
   group.all_gather(c, gathered)->wait();
   require(gathered.back() == c.back(), "complex numbers are moved");
 }

@@ -52,7 +52,7 @@ struct Pair {
         acceptor(acceptor_key, {kGeneration, 4, 1}, random) {}
 };
 
-UniqueFd dial(const Endpoint& endpoint) {
+UniqueFd dial_raw(const Endpoint& endpoint) {
   UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -211,7 +211,7 @@ TEST_CASE("ranks form a mesh among strangers, and a group over it has the right 
     // Strangers are in the queue of rank 0 before anybody else.
     std::vector<UniqueFd> strangers;
     const auto stranger = [&](std::span<const std::byte> says) {
-      strangers.push_back(dial(peers[0]));
+      strangers.push_back(dial_raw(peers[0]));
       say(strangers.back(), says);
     };
     SeededRandom random(5);
@@ -278,7 +278,7 @@ TEST_CASE("slow connections, however many, do not keep the good one out") {
   SeededRandom random(6);
   const auto hello = ConnectorHandshake(kKey, {kGeneration, 2, 1}, 0, random).hello();
   for (std::size_t i = 0; i < kMaxPendingHandshakes + 40; ++i) {
-    slow.push_back(dial(zero->endpoint()));
+    slow.push_back(dial_raw(zero->endpoint()));
     say(slow.back(), std::span(hello).first(i % hello.size()));
   }
   std::thread good([&] { CHECK(meet(one, kKey, options_for(1, 2, peers)).ok()); });
@@ -297,7 +297,7 @@ TEST_CASE("a mesh that does not come about says who is missing and whom it turne
   const std::map<int, Endpoint> peers{{0, zero->endpoint()}, {1, one->endpoint()}, {2, one->endpoint()}};
   auto options = options_for(0, 3, peers);
   options.handshake_timeout = std::chrono::milliseconds(50);
-  const UniqueFd silent = dial(zero->endpoint());
+  const UniqueFd silent = dial_raw(zero->endpoint());
   const auto late = meet(zero, kKey, options, {.timeout = 200ms});
   REQUIRE_FALSE(late.ok());
   CHECK(late.error().code == ErrorCode::kTimeout);
@@ -443,7 +443,7 @@ TEST_CASE("two ranks that ask at once, or one after the other, have one connecti
       }
       if (turn < 12 && random.below(6) == 0) {
         const auto at = static_cast<int>(random.below(2));
-        strangers.push_back(dial(two.listeners[at]->endpoint()));
+        strangers.push_back(dial_raw(two.listeners[at]->endpoint()));
         const auto hello = ConnectorHandshake(kOtherKey, {kGeneration, 2, 1 - at}, at, random).hello();
         const std::span<const std::byte> says[] = {noise, hello, std::span(hello).first(9)};
         say(strangers.back(), says[random.below(3)]);
@@ -548,7 +548,7 @@ TEST_CASE("a listener serves one generation after another: who comes early waits
   two.open(0, kKey, {2, 8});
   two.mesh[0]->connect(1);
   SeededRandom random(9);
-  const UniqueFd early = dial(two.listeners[1]->endpoint());
+  const UniqueFd early = dial_raw(two.listeners[1]->endpoint());
   say(early, ConnectorHandshake(kKey, {{2, 8}, 2, 0}, 1, random).hello());
   const Instant until = MonotonicClock().now() + 20s;
   for (pollfd heard{early.get(), POLLIN, 0}; ::poll(&heard, 1, 0) == 0 && MonotonicClock().now() < until;) {

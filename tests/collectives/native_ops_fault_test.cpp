@@ -17,7 +17,8 @@ using troupe::test::contains;
 
 namespace {
 
-const std::vector<std::vector<std::vector<int>>> kLayouts = {{{0, 1, 2}}, {{0, 1}, {2}}, {{0}, {1}, {2}}};
+const std::vector<std::vector<std::vector<int>>> kFaultLayouts = {
+    {{0, 1, 2}}, {{0, 1}, {2}}, {{0}, {1}, {2}}};
 
 /// The buffers of one call of three ranks.
 struct Buffers {
@@ -31,7 +32,7 @@ struct Buffers {
 }  // namespace
 
 TEST_CASE("an abort lets every rank out of every operation, small and large, with the first reason") {
-  for (const auto& nodes : kLayouts) {
+  for (const auto& nodes : kFaultLayouts) {
     for (OpKind kind : kCollectives) {
       for (const std::size_t count : {std::size_t{4}, std::size_t{300000}}) {
         std::atomic<int> waiting{0};
@@ -176,7 +177,7 @@ TEST_CASE("a call of several rounds in place of a small one gives nobody data of
 }
 
 TEST_CASE("every operation times out with its name and who is missing, under wait and under polling") {
-  for (const auto& nodes : kLayouts) {
+  for (const auto& nodes : kFaultLayouts) {
     for (OpKind kind : kCollectives) {
       const OpSpec spec{.kind = kind, .count = 1000, .root = 1};
       const int how = static_cast<int>(kind) % 3;
@@ -219,7 +220,7 @@ TEST_CASE("every operation times out with its name and who is missing, under wai
 }
 
 TEST_CASE("a rank that leaves in or before any operation lets the others out") {
-  for (const auto& nodes : kLayouts) {
+  for (const auto& nodes : kFaultLayouts) {
     for (OpKind kind : kCollectives) {
       for (const bool busy : {false, true}) {
         const OpSpec spec{.kind = kind, .count = 200000, .root = 1};

@@ -16,7 +16,7 @@ using Catch::Contains;
 
 namespace {
 
-constexpr int kAbortOnly = 22605, kRevoke = 23003, kDestroyWaits = 23102;
+constexpr int kAbortOnly = 22605, kRevokeCall = 23003, kDestroyWaits = 23102;
 
 /// A message from rank 0 to rank 1 and back: connects them.
 void connect(NcclRank& rank) {
@@ -88,7 +88,7 @@ TEST_CASE("nccl: a communicator that is aborted while it is about to be flushed"
 /// The collective's kernel waits, by the user's stream, for a receive that never ends. Communicator by
 /// communicator, the end of the first would wait for a kernel of the second.
 TEST_CASE("nccl: an abort ends communicators whose streams wait for each other") {
-  const int version = GENERATE(kAbortOnly, kRevoke);
+  const int version = GENERATE(kAbortOnly, kRevokeCall);
   NcclCluster cluster(version);
   std::barrier both(2);
   const auto thrown = run_two(cluster, [&](NcclRank& rank) {
@@ -117,7 +117,7 @@ TEST_CASE("nccl: an abort ends communicators whose streams wait for each other")
 /// A pair connects inside the library, which another rank's abort has to end: without it the call waits for
 /// good. What the call uses is freed behind it.
 TEST_CASE("nccl: an abort ends a call that waits inside the library") {
-  const int version = GENERATE(kAbortOnly, kRevoke);
+  const int version = GENERATE(kAbortOnly, kRevokeCall);
   NcclCluster cluster(version);
   const auto thrown = run_two(cluster, [&](NcclRank& rank) {
     if (rank.p == 1) {
@@ -133,7 +133,7 @@ TEST_CASE("nccl: an abort ends a call that waits inside the library") {
 /// NCCL refuses to revoke then, and a group's job that is left behind keeps the communicator from ever being
 /// quiet.
 TEST_CASE("nccl: a communicator that a call is in is aborted, the others are revoked") {
-  NcclCluster cluster(kRevoke);
+  NcclCluster cluster(kRevokeCall);
   std::barrier both(2);
   const auto thrown = run_two(cluster, [&](NcclRank& rank) {
     reduce(rank);

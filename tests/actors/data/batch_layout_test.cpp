@@ -12,7 +12,7 @@ using namespace troupe::data::testing;
 
 namespace {
 
-const std::vector<std::int64_t> kIndices{4, 2, 9};
+const std::vector<std::int64_t> kLayoutIndices{4, 2, 9};
 
 BatchLayout some_layout() {
   return BatchLayout({{"input", DType::kFloat32, {3, 2, 5}},
@@ -41,14 +41,14 @@ TEST_CASE("a batch of fields of any dtype and shape reads as it was written") {
   for (std::size_t f = 0; f < layout.fields().size(); ++f) {
     for (auto& byte : layout.place(memory.span(), f)) byte = std::byte(f + 1);
   }
-  layout.seal(memory.span(), {3, 700, 2}, kIndices);
+  layout.seal(memory.span(), {3, 700, 2}, kLayoutIndices);
   for (const auto beyond : memory.span().subspan(layout.total())) CHECK(beyond == std::byte{0xee});
 
   const auto view = view_batch(memory.span());
   REQUIRE(view.ok());
   CHECK(view->key() == BatchKey{3, 700, 2});
   CHECK(view->header.count == 3);
-  CHECK(view->header.index_hash == index_hash(kIndices));
+  CHECK(view->header.index_hash == index_hash(kLayoutIndices));
   REQUIRE(view->fields.size() == layout.fields().size());
   for (std::size_t f = 0; f < view->fields.size(); ++f) {
     const auto& field = view->fields[f];
@@ -86,7 +86,7 @@ TEST_CASE("memory that holds no whole batch is refused") {
   const auto layout = some_layout();
   const Memory memory(layout.total() + 64);
   std::memset(memory.at.get(), 0, memory.size);
-  layout.seal(memory.span(), {}, kIndices);
+  layout.seal(memory.span(), {}, kLayoutIndices);
   CHECK(view_batch(memory.span().first(layout.total())).ok());
   CHECK_FALSE(view_batch(memory.span().first(layout.total() - 1)).ok());
   CHECK_FALSE(view_batch(memory.span().first(63)).ok());
@@ -100,7 +100,7 @@ TEST_CASE("a field whose size overflows, or that begins in another one, is refus
   const Memory memory(layout.total());
   std::memset(memory.at.get(), 0, memory.size);
   const auto why = [&](auto change) {
-    layout.seal(memory.span(), {}, kIndices);
+    layout.seal(memory.span(), {}, kLayoutIndices);
     FieldHeader first;
     std::memcpy(&first, memory.at.get() + sizeof(BatchHeader), sizeof first);
     change(first);

@@ -16,7 +16,7 @@ using namespace troupe::data;
 namespace {
 
 /// Sample i is i; a batch of them says that it was collated.
-struct Numbers {
+struct Integers {
   std::int64_t count = 10;
   std::int64_t size() const { return count; }
   Sample get(std::int64_t index, data::Random&) const { return {{"input", index}}; }
@@ -37,15 +37,15 @@ std::vector<std::int64_t> values_of(const Dataset& dataset) {
 }  // namespace
 
 TEST_CASE("a subset has the samples that it names, and what else its dataset says") {
-  const Subset part(Numbers{}, {7, 2, 7});
+  const Subset part(Integers{}, {7, 2, 7});
   CHECK(values_of(part) == std::vector<std::int64_t>{7, 2, 7});
   CHECK(part.collate({Sample{}, Sample{}}).value()["count"].values<std::int64_t>()[0] == 2);
   CHECK(values_of(Subset(part, {1})) == std::vector<std::int64_t>{2});
-  CHECK(values_of(first_samples(Numbers{}, 2)) == std::vector<std::int64_t>{0, 1});
-  CHECK(first_samples(Numbers{}, 99).size() == 10);
-  CHECK_THROWS_WITH(Subset(Numbers{}, {0, 10}),
+  CHECK(values_of(first_samples(Integers{}, 2)) == std::vector<std::int64_t>{0, 1});
+  CHECK(first_samples(Integers{}, 99).size() == 10);
+  CHECK_THROWS_WITH(Subset(Integers{}, {0, 10}),
                     Catch::Contains("a subset of 10 samples") && Catch::Contains("it names sample 10"));
-  CHECK_THROWS_AS(Subset(Numbers{}, {-1}), BadConfig);
+  CHECK_THROWS_AS(Subset(Integers{}, {-1}), BadConfig);
   // One that writes straight into a batch still does, the chosen samples.
   const Digits digits(Split::kTrain, {.size = 50});
   const Subset turned(digits, {49, 3});
@@ -61,7 +61,7 @@ TEST_CASE("a subset has the samples that it names, and what else its dataset say
 
 TEST_CASE("a random split is PyTorch's, number for number") {
   // torch.utils.data.random_split(range(10), [3, 7], generator=torch.Generator().manual_seed(42))
-  const auto parts = random_split(Numbers{}, {3, 7}, 42);
+  const auto parts = random_split(Integers{}, {3, 7}, 42);
   REQUIRE(parts.size() == 2);
   CHECK(values_of(parts[0]) == std::vector<std::int64_t>{2, 6, 1});
   CHECK(values_of(parts[1]) == std::vector<std::int64_t>{8, 4, 5, 0, 9, 3, 7});
@@ -69,17 +69,17 @@ TEST_CASE("a random split is PyTorch's, number for number") {
   const auto fractions = split_indices(10, std::vector<double>{0.33, 0.33, 0.34}, 42);
   CHECK(fractions[0] == std::vector<std::int64_t>{2, 6, 1, 8});
   CHECK(fractions[2] == std::vector<std::int64_t>{9, 3, 7});
-  CHECK(random_split(map(Numbers{}, [](Sample sample, data::Random&) { return sample; }), {0.5, 0.5}, 1)[1]
+  CHECK(random_split(map(Integers{}, [](Sample sample, data::Random&) { return sample; }), {0.5, 0.5}, 1)[1]
             .size() == 5);
   CHECK(split_indices(0, std::vector<std::int64_t>{0}, 1)[0].empty());
   const std::vector<std::int64_t> wanted{5, 5};
-  CHECK(random_split(Numbers{}, wanted, 42)[0].size() == 5);
+  CHECK(random_split(Integers{}, wanted, 42)[0].size() == 5);
 }
 
 TEST_CASE("a split that does not add up is refused with both numbers") {
-  CHECK_THROWS_WITH(random_split(Numbers{}, {3, 6}, 0),
+  CHECK_THROWS_WITH(random_split(Integers{}, {3, 6}, 0),
                     Catch::Contains("10 samples") && Catch::Contains("3 + 6"));
-  CHECK_THROWS_WITH(random_split(Numbers{}, {0.5, 0.4}, 0), Catch::Contains("add up to 0.9"));
+  CHECK_THROWS_WITH(random_split(Integers{}, {0.5, 0.4}, 0), Catch::Contains("add up to 0.9"));
   for (const auto& lengths : std::vector<std::vector<std::int64_t>>{
            {}, {11}, {12, -2}, {std::numeric_limits<std::int64_t>::max(), 10}}) {
     CHECK_THROWS_AS(split_indices(10, lengths, 0), BadConfig);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr ActorId kSelf{1};
 constexpr ActorId kPeer{2};
-constexpr Generation kFirst{1, 1};
+constexpr Generation kFirstGeneration{1, 1};
 constexpr Generation kSecond{1, 2};
 
 GenerationPlan plan_of(Generation generation, StateOrigin origin, std::int64_t first_step) {
@@ -36,13 +36,13 @@ const std::vector<SlotReport> kSlots{{0, 5, 1.0F}, {1, 6, 2.0F}};
 /// A trainer that runs generation 1.1 and may run steps below `limit`.
 TrainerMachine running(std::int64_t limit, Mutations mutations = {}) {
   TrainerMachine trainer(kSelf, mutations);
-  trainer.on(Quiesce{kFirst, "welcome"});
-  trainer.on(StartGeneration{plan_of(kFirst, StateOrigin::kInitial, 0)});
+  trainer.on(Quiesce{kFirstGeneration, "welcome"});
+  trainer.on(StartGeneration{plan_of(kFirstGeneration, StateOrigin::kInitial, 0)});
   take<FormGroup>(trainer);
   trainer.done(TaskDone{});
   take<MakeInitialState>(trainer);
   trainer.done(StateReady{});
-  trainer.on(Committed{kFirst, 0, limit});
+  trainer.on(Committed{kFirstGeneration, 0, limit});
   return trainer;
 }
 
@@ -61,7 +61,7 @@ TEST_CASE("a trainer runs up to its limit, then waits for the commit") {
   run_step(trainer);
   CHECK(trainer.steps() == 2);
   take<Wait>(trainer);
-  trainer.on(Committed{kFirst, 1, 3});
+  trainer.on(Committed{kFirstGeneration, 1, 3});
   CHECK(take<ComputeStep>(trainer).step == 2);
 }
 
@@ -76,12 +76,12 @@ TEST_CASE("a trainer that a step halts runs no more of them, but does what is du
   trainer.done(halts);
   CHECK(trainer.steps() == 2);
   take<Wait>(trainer);
-  trainer.on(Committed{kFirst, 2, 9});
+  trainer.on(Committed{kFirstGeneration, 2, 9});
   take<Wait>(trainer);
-  trainer.on(WriteCheckpoint{kFirst, 2, {}});
+  trainer.on(WriteCheckpoint{kFirstGeneration, 2, {}});
   take<RunCheckpoint>(trainer);
   trainer.done(CheckpointStored{});
-  trainer.on(Finish{kFirst});
+  trainer.on(Finish{kFirstGeneration});
   take<HashState>(trainer);
 }
 
@@ -98,7 +98,7 @@ TEST_CASE(
     "an apply under way is finished, and the slots of uncommitted steps are told to the next generation") {
   TrainerMachine trainer = running(5);
   run_step(trainer);
-  trainer.on(Committed{kFirst, 1, 6});
+  trainer.on(Committed{kFirstGeneration, 1, 6});
   run_step(trainer);
   take<ComputeStep>(trainer);
   trainer.done(Reduced{kSlots});
@@ -118,7 +118,7 @@ TEST_CASE("a receiver counts as having no state until the new one is in place, w
   GenerationPlan plan = plan_of(kSecond, StateOrigin::kMembers, 2);
   plan.source = 1;
   plan.receivers = {0};
-  plan.lineage = kFirst;
+  plan.lineage = kFirstGeneration;
   trainer.on(StartGeneration{plan});
   take<FormGroup>(trainer);
   trainer.done(TaskDone{});
@@ -144,10 +144,11 @@ TEST_CASE("a receiver counts as having no state until the new one is in place, w
 TEST_CASE("orders of an old generation are ignored, with a reason") {
   TrainerMachine trainer = running(2);
   trainer.on(Quiesce{kSecond, "joined"});
-  CHECK_FALSE(trainer.on(Quiesce{kFirst, "late"}).reason.empty());
-  CHECK_FALSE(trainer.on(Committed{kFirst, 9, 9}).reason.empty());
-  CHECK_FALSE(trainer.on(StartGeneration{plan_of(kFirst, StateOrigin::kInitial, 0)}).reason.empty());
-  CHECK_FALSE(trainer.on(Evaluate{kFirst, 0, 0, 5}).reason.empty());
+  CHECK_FALSE(trainer.on(Quiesce{kFirstGeneration, "late"}).reason.empty());
+  CHECK_FALSE(trainer.on(Committed{kFirstGeneration, 9, 9}).reason.empty());
+  CHECK_FALSE(
+      trainer.on(StartGeneration{plan_of(kFirstGeneration, StateOrigin::kInitial, 0)}).reason.empty());
+  CHECK_FALSE(trainer.on(Evaluate{kFirstGeneration, 0, 0, 5}).reason.empty());
   CHECK(trainer.limit() == 2);
 }
 
@@ -192,7 +193,7 @@ TEST_CASE("a heartbeat tells whether the trainer computes, in what, and that it 
   CHECK_FALSE(at().computes);
 
   TrainerMachine writes = running(5);
-  writes.on(WriteCheckpoint{kFirst, 0});
+  writes.on(WriteCheckpoint{kFirstGeneration, 0});
   take<RunCheckpoint>(writes);
   // No abort ends it: the driver learns from the heartbeat that it is not to be killed for it.
   CHECK(writes.on(Quiesce{kSecond, "peer died"}).reports.empty());
@@ -230,15 +231,15 @@ TEST_CASE("a state of another lineage is not taken for the plan's") {
 
 TEST_CASE("the plan's first steps are proven until the state is through, and the second is rehearsed") {
   TrainerMachine trainer(kSelf);
-  trainer.on(Quiesce{kFirst, "welcome"});
-  GenerationPlan plan = plan_of(kFirst, StateOrigin::kInitial, 0);
+  trainer.on(Quiesce{kFirstGeneration, "welcome"});
+  GenerationPlan plan = plan_of(kFirstGeneration, StateOrigin::kInitial, 0);
   plan.prove = true;
   trainer.on(StartGeneration{plan});
   take<FormGroup>(trainer);
   trainer.done(TaskDone{});
   take<MakeInitialState>(trainer);
   trainer.done(StateReady{});
-  trainer.on(Committed{kFirst, 0, 5});
+  trainer.on(Committed{kFirstGeneration, 0, 5});
   CHECK_FALSE(take<ComputeStep>(trainer).rehearse);
   trainer.done(Reduced{kSlots});
   CHECK(take<ApplyStep>(trainer).proves == 0);
@@ -259,15 +260,15 @@ TEST_CASE("the plan's first steps are proven until the state is through, and the
 
 TEST_CASE("no step is rehearsed where bits may differ") {
   TrainerMachine trainer(kSelf);
-  trainer.on(Quiesce{kFirst, "welcome"});
-  GenerationPlan plan = plan_of(kFirst, StateOrigin::kInitial, 0);
+  trainer.on(Quiesce{kFirstGeneration, "welcome"});
+  GenerationPlan plan = plan_of(kFirstGeneration, StateOrigin::kInitial, 0);
   plan.exact = false;
   trainer.on(StartGeneration{plan});
   take<FormGroup>(trainer);
   trainer.done(TaskDone{});
   take<MakeInitialState>(trainer);
   trainer.done(StateReady{});
-  trainer.on(Committed{kFirst, 0, 5});
+  trainer.on(Committed{kFirstGeneration, 0, 5});
   take<ComputeStep>(trainer);
   trainer.done(Reduced{kSlots});
   take<ApplyStep>(trainer);
@@ -277,7 +278,7 @@ TEST_CASE("no step is rehearsed where bits may differ") {
 
 TEST_CASE("a newcomer follows beside the steps, and joins with what it has") {
   TrainerMachine trainer(kSelf);
-  trainer.on(FollowState{kFirst, "where B is", kFirst, kFirst});
+  trainer.on(FollowState{kFirstGeneration, "where B is", kFirstGeneration, kFirstGeneration});
   CHECK(take<FollowSource>(trainer).until == kNoState);
   CHECK(trainer.steps() == kNoState);
 
@@ -291,10 +292,10 @@ TEST_CASE("a newcomer follows beside the steps, and joins with what it has") {
     CHECK(trainer.done(Followed{4, {{3, kSlots}}}).reports.empty());
     const auto held = std::get<TrainerQuiesced>(trainer.on(Quiesce{kSecond, "joined"}).reports.at(0));
     CHECK(held.steps == 4);
-    CHECK(held.lineage == kFirst);
+    CHECK(held.lineage == kFirstGeneration);
     CHECK(held.uncommitted == std::vector<StepReport>{{3, kSlots}});
     GenerationPlan plan = plan_of(kSecond, StateOrigin::kMembers, 6);
-    plan.lineage = kFirst;
+    plan.lineage = kFirstGeneration;
     plan.source = 1;
     plan.followers = {0};
     trainer.on(StartGeneration{plan});
@@ -315,7 +316,7 @@ TEST_CASE("a newcomer follows beside the steps, and joins with what it has") {
   SECTION("or not at all, and may try again") {
     const auto out = trainer.done(TaskAborted{"the source is gone", {}});
     CHECK(std::get<FollowFailed>(out.reports.at(0)).reason == "the source is gone");
-    trainer.on(FollowState{kFirst, "where C is", kFirst, kFirst});
+    trainer.on(FollowState{kFirstGeneration, "where C is", kFirstGeneration, kFirstGeneration});
     CHECK(take<FollowSource>(trainer).order.source == "where C is");
   }
 }
@@ -323,7 +324,7 @@ TEST_CASE("a newcomer follows beside the steps, and joins with what it has") {
 TEST_CASE("a state is shared between steps") {
   TrainerMachine trainer = running(5);
   take<ComputeStep>(trainer);
-  trainer.on(ShareState{kFirst});
+  trainer.on(ShareState{kFirstGeneration});
   trainer.done(Reduced{kSlots});
   take<ApplyStep>(trainer);
   trainer.done(Applied{});
@@ -334,8 +335,8 @@ TEST_CASE("a state is shared between steps") {
 
 TEST_CASE("a checkpoint that does not load here is reported, and the group stays") {
   TrainerMachine trainer(kSelf);
-  trainer.on(Quiesce{kFirst, "welcome"});
-  GenerationPlan plan = plan_of(kFirst, StateOrigin::kCheckpoint, 4);
+  trainer.on(Quiesce{kFirstGeneration, "welcome"});
+  GenerationPlan plan = plan_of(kFirstGeneration, StateOrigin::kCheckpoint, 4);
   plan.checkpoint = "c";
   plan.state_hash = "h4";
   trainer.on(StartGeneration{plan});
@@ -351,8 +352,8 @@ TEST_CASE("a checkpoint that does not load here is reported, and the group stays
 TEST_CASE("with shards a trainer that has applied a step holds no whole state, unless it is alone") {
   const int members = GENERATE(1, 2);
   TrainerMachine trainer(kSelf);
-  trainer.on(Quiesce{kFirst, "welcome"});
-  GenerationPlan plan = plan_of(kFirst, StateOrigin::kInitial, 0);
+  trainer.on(Quiesce{kFirstGeneration, "welcome"});
+  GenerationPlan plan = plan_of(kFirstGeneration, StateOrigin::kInitial, 0);
   plan.sharded = true;
   plan.members.resize(static_cast<std::size_t>(members));
   trainer.on(StartGeneration{plan});
@@ -360,7 +361,7 @@ TEST_CASE("with shards a trainer that has applied a step holds no whole state, u
   trainer.done(TaskDone{});
   take<MakeInitialState>(trainer);
   trainer.done(StateReady{});
-  trainer.on(Committed{kFirst, 0, 2});
+  trainer.on(Committed{kFirstGeneration, 0, 2});
   run_step(trainer);
   CHECK(trainer.steps() == 1);
   const auto out = trainer.on(Quiesce{kSecond, "a peer died"});

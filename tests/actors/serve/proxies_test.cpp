@@ -347,7 +347,7 @@ class ProxyWorld {
   bool draining_ = false, stopped_ = false;
 };
 
-std::string all(const std::vector<std::string>& lines) {
+std::string joined(const std::vector<std::string>& lines) {
   std::string text;
   for (const auto& line : lines) text += line + "\n";
   return text;
@@ -389,7 +389,7 @@ TEST_CASE("the queue is one for all proxies: each may fill what the others leave
   (void)world.submit(2, 8);
   CHECK(world.failed[Failure::kQueueFull] >= 1);
   world.run_for(10s);
-  CHECK(all(world.broken) == "");
+  CHECK(joined(world.broken) == "");
 }
 
 TEST_CASE("a proxy goes on with what it was told last while nobody tells it anything") {
@@ -403,7 +403,7 @@ TEST_CASE("a proxy goes on with what it was told last while nobody tells it anyt
     world.run_for(100ms);
   }
   CHECK(world.answered[1] == 50);
-  CHECK(all(world.broken) == "");
+  CHECK(joined(world.broken) == "");
 }
 
 TEST_CASE("a replica that is not wanted any more ends when every proxy has seen that") {
@@ -416,7 +416,7 @@ TEST_CASE("a replica that is not wanted any more ends when every proxy has seen 
   world.run_for(60s);                         // by then both are dropped
   CHECK(world.dropped >= 2);
   CHECK(world.ready_replicas().size() == 1);
-  CHECK(all(world.broken) == "");
+  CHECK(joined(world.broken) == "");
 }
 
 // It waited for the proxies, which were told of a replica without an address; and it was made ready, and got
@@ -436,7 +436,7 @@ TEST_CASE("a replica that is not wanted any more before it is ready ends at once
   world.told_nothing = false;
   world.run_for(1s);
   CHECK(world.ready_replicas().size() == 2);
-  CHECK(all(world.broken) == "");
+  CHECK(joined(world.broken) == "");
 }
 
 TEST_CASE("with several proxies every request ends once, whatever dies", "[simulation]") {
@@ -464,7 +464,7 @@ TEST_CASE("with several proxies every request ends once, whatever dies", "[simul
     options.scales = pick(0.5);
     ProxyWorld world(options);
     world.run();
-    INFO("seed " << seed << "\n" << all(world.broken));
+    INFO("seed " << seed << "\n" << joined(world.broken));
     REQUIRE(world.broken.empty());
     for (const auto& [proxy, count] : world.answered) answered += proxy == 0 ? 0 : count;
     deaths += world.deaths;
@@ -493,7 +493,7 @@ TEST_CASE("while proxies come and go and weights roll out, no request of a livin
     options.updates = options.scales = 0.7;
     ProxyWorld world(options);
     world.run();
-    INFO("seed " << seed << "\n" << all(world.broken));
+    INFO("seed " << seed << "\n" << joined(world.broken));
     REQUIRE(world.broken.empty());
     CHECK(world.failed.empty());
     updated += world.updated;

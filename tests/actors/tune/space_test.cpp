@@ -70,7 +70,7 @@ Sample<Job> sample_of(const Space<Job>& space, int trial, std::uint64_t seed = 7
   return space.sample(Job{"data"}, [&](const Parameter& parameter) { return search->suggest(parameter); });
 }
 
-const double kNan = std::numeric_limits<double>::quiet_NaN();
+const double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
 std::string refusal(const std::function<void()>& make) {
   try {
@@ -171,7 +171,7 @@ TEST_CASE("TPE draws near the good trials, and repeats itself from its calls", "
       const double off = std::abs(job.lr - 0.3) + (job.kind == "adam");
       if (trial >= 40) sum += off;
       search->tell({trial, trial % 7 == 6 ? Ended::How::kPruned : Ended::How::kComplete,
-                    trial == 3 ? kNan : off, 1.0});
+                    trial == 3 ? kNotANumber : off, 1.0});
     }
     CHECK(sum / 20 < 0.4);  // random draws: 0.8
   }
@@ -202,7 +202,9 @@ TEST_CASE("a space that nothing can be drawn from is refused", "[tune]") {
   CHECK(refusal([] {
           S{{&Job::batch, log_integer(0, 9)}};
         }).find("zero has no logarithm") != std::string::npos);
-  CHECK(refusal([] { S{{&Job::lr, uniform(0, kNan)}}; }).find("not a finite number") != std::string::npos);
+  CHECK(refusal([] {
+          S{{&Job::lr, uniform(0, kNotANumber)}};
+        }).find("not a finite number") != std::string::npos);
   CHECK(refusal([] { S{{&Job::lr, uniform(0, 1, -1)}}; }).find("step") != std::string::npos);
   CHECK(refusal([] { S{{&Job::lr, normal(0, 0)}}; }).find("standard deviation") != std::string::npos);
   CHECK(refusal([] {

@@ -20,10 +20,10 @@ using namespace troupe::test;
 
 namespace {
 
-struct Pair {
+struct SocketPair {
   SocketLink a;
   SocketLink b;
-  explicit Pair(std::size_t queue_bytes = kLinkQueueBytes) {
+  explicit SocketPair(std::size_t queue_bytes = kLinkQueueBytes) {
     auto made = SocketLink::pair();
     REQUIRE(made.ok());
     a = SocketLink(std::move(made->first.socket()), queue_bytes);
@@ -32,7 +32,7 @@ struct Pair {
 };
 
 /// The next message; both ends take turns until it is there.
-Message next_message(Pair& pair) {
+Message next_message(SocketPair& pair) {
   Message message;
   const Instant deadline = MonotonicClock().now() + std::chrono::seconds(30);
   while (MonotonicClock().now() < deadline) {
@@ -52,7 +52,7 @@ UniqueFd some_descriptor() {
 }  // namespace
 
 TEST_CASE("socket: descriptors travel with their message, also when it waits and when it is cut") {
-  Pair pair;
+  SocketPair pair;
   std::size_t sent = 0;
   for (std::size_t i = 0; i < 200; ++i) {
     const auto header = numbered_header(1, i);
@@ -75,7 +75,7 @@ TEST_CASE("socket: descriptors travel with their message, also when it waits and
 }
 
 TEST_CASE("socket: full is an answer, and leaves what it did not take") {
-  Pair pair(1 << 20);
+  SocketPair pair(1 << 20);
   const auto header = numbered_header(1, 0);
   const wire::Bytes body = body_of(header, 100'000);
   std::size_t taken = 0;
@@ -107,7 +107,7 @@ TEST_CASE("socket: full is an answer, and leaves what it did not take") {
 // before it gives what the peer had written. A reader that stops at the reset loses the last words of a
 // worker.
 TEST_CASE("socket: what arrived before the end is received, also after a reset") {
-  Pair pair;
+  SocketPair pair;
   REQUIRE(pair.b.send(numbered_header(9, 1), body_of(numbered_header(9, 1), 10)) == Sent::kQueued);
   for (std::uint64_t i = 0; i < 3; ++i) {
     REQUIRE(pair.a.send(numbered_header(1, i), body_of(numbered_header(1, i), 100)) == Sent::kQueued);
@@ -124,7 +124,7 @@ TEST_CASE("socket: what arrived before the end is received, also after a reset")
 }
 
 TEST_CASE("socket: the side that closes says why") {
-  Pair pair;
+  SocketPair pair;
   for (int i = 0; i < 100; ++i) {  // more than the socket takes: the goodbye counts what was begun
     REQUIRE(pair.a.send(numbered_header(1, 1), body_of(numbered_header(1, 1), 100'000)) == Sent::kQueued);
   }
@@ -143,7 +143,7 @@ TEST_CASE("socket: the side that closes says why") {
 }
 
 TEST_CASE("socket: a packet out of sequence closes the link, and both sides know why") {
-  Pair pair;
+  SocketPair pair;
   const auto header = numbered_header(1, 1);
   const wire::HeaderBytes head = wire::encode_header(header);
   const Cutter second(2, head, {}, 65536);  // message 1 is lost
@@ -158,7 +158,7 @@ TEST_CASE("socket: a packet out of sequence closes the link, and both sides know
 }
 
 TEST_CASE("socket: descriptors that are lost close the link") {
-  Pair pair;
+  SocketPair pair;
   std::vector<UniqueFd> fds;
   for (int i = 0; i < 4; ++i) fds.push_back(some_descriptor());
   const int top = fds.back().get();
@@ -177,7 +177,7 @@ TEST_CASE("socket: descriptors that are lost close the link") {
 }
 
 TEST_CASE("socket: first exchange") {
-  Pair pair;
+  SocketPair pair;
   SECTION("a message with a descriptor") {
     std::vector<UniqueFd> fds;
     fds.push_back(some_descriptor());

@@ -15,13 +15,13 @@ using namespace troupe::objects;
 
 namespace {
 
-constexpr std::size_t kBytes = 100'000;
+constexpr std::size_t kSegmentBytes = 100'000;
 
-wire::Bytes filled(char with, std::size_t bytes = kBytes) {
+wire::Bytes filled(char with, std::size_t bytes = kSegmentBytes) {
   return wire::Bytes(bytes, static_cast<std::byte>(with));
 }
 /// A node's, whose descriptor everybody gets.
-SharedMemory region(std::size_t bytes = kBytes) {
+SharedMemory region(std::size_t bytes = kSegmentBytes) {
   return SharedMemory::create("test", bytes + kTagBytes, false, true).value();
 }
 UniqueFd fd_of(const SharedMemory& memory) {
@@ -44,10 +44,10 @@ TEST_CASE("Memory that somebody reads is not written again") {
   // Story: a View stays valid whatever becomes of its object, also when the next object would fit there.
   const auto memory = region();
   const auto segment = segment_of(memory, 1, filled('a'));
-  auto first = read_segment(fd_of(memory), 1, kBytes).value();
-  auto same = read_segment(fd_of(memory), 1, kBytes).value();
+  auto first = read_segment(fd_of(memory), 1, kSegmentBytes).value();
+  auto same = read_segment(fd_of(memory), 1, kSegmentBytes).value();
   CHECK(holds(first, filled('a')));
-  const auto b = filled('b', kBytes / 2);
+  const auto b = filled('b', kSegmentBytes / 2);
   CHECK_FALSE(is_unread(fd_of(memory)));
   CHECK_FALSE(segment->write_again(fd_of(memory), 2, b.size(), source_of(b)).value());
   same.reset();
@@ -58,7 +58,7 @@ TEST_CASE("Memory that somebody reads is not written again") {
   CHECK(segment->write_again(fd_of(memory), 2, b.size(), source_of(b)).value());
   CHECK(holds(read_segment(fd_of(memory), 2, b.size()).value(), b));
   // Who comes late for the first one does not get the second.
-  CHECK(read_segment(fd_of(memory), 1, kBytes).error().code == ErrorCode::kUnavailable);
+  CHECK(read_segment(fd_of(memory), 1, kSegmentBytes).error().code == ErrorCode::kUnavailable);
 }
 
 TEST_CASE("A reader that is killed reads no more") {
@@ -68,7 +68,7 @@ TEST_CASE("A reader that is killed reads no more") {
   REQUIRE(::pipe(ready) == 0);
   const pid_t reader = ::fork();
   if (reader == 0) {
-    const auto held = read_segment(fd_of(memory), 1, kBytes);
+    const auto held = read_segment(fd_of(memory), 1, kSegmentBytes);
     char ok = held ? 'y' : 'n';
     if (::write(ready[1], &ok, 1) == 1) ::pause();
     ::_exit(0);
@@ -77,23 +77,23 @@ TEST_CASE("A reader that is killed reads no more") {
   REQUIRE(::read(ready[0], &ok, 1) == 1);
   CHECK(ok == 'y');
   const auto b = filled('b');
-  CHECK_FALSE(segment->write_again(fd_of(memory), 2, kBytes, source_of(b)).value());
+  CHECK_FALSE(segment->write_again(fd_of(memory), 2, kSegmentBytes, source_of(b)).value());
   ::kill(reader, SIGKILL);
   REQUIRE(::waitpid(reader, nullptr, 0) == reader);
-  CHECK(segment->write_again(fd_of(memory), 2, kBytes, source_of(b)).value());
+  CHECK(segment->write_again(fd_of(memory), 2, kSegmentBytes, source_of(b)).value());
   ::close(ready[0]), ::close(ready[1]);
 }
 
 TEST_CASE("Memory without a seal is no object, and a write that fails leaves none") {
   const auto memory = region();
-  CHECK(read_segment(fd_of(memory), 1, kBytes).error().code == ErrorCode::kUnavailable);
+  CHECK(read_segment(fd_of(memory), 1, kSegmentBytes).error().code == ErrorCode::kUnavailable);
   const auto segment = segment_of(memory, 1, filled('a'));
   const Source fails = [](std::uint64_t) -> Result<wire::ByteView> {
     return ErrorInfo{ErrorCode::kCorrupt, "no", "more", "bytes"};
   };
-  CHECK(segment->write_again(fd_of(memory), 2, kBytes, fails).error().code == ErrorCode::kCorrupt);
-  CHECK_FALSE(read_segment(fd_of(memory), 1, kBytes));
-  CHECK_FALSE(read_segment(fd_of(memory), 2, kBytes));
+  CHECK(segment->write_again(fd_of(memory), 2, kSegmentBytes, fails).error().code == ErrorCode::kCorrupt);
+  CHECK_FALSE(read_segment(fd_of(memory), 1, kSegmentBytes));
+  CHECK_FALSE(read_segment(fd_of(memory), 2, kSegmentBytes));
 }
 
 TEST_CASE("Kept memory goes to an object that fits, and is given back when it is too much or idle") {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr NodeId kNode{1};
 constexpr ProcessAddress kDriver{kNode, ProcessId{7}};
-const ErrorInfo kFull{ErrorCode::kIo, "cannot write to the store", "the disk is full", "free space"};
+const ErrorInfo kStoreIsFull{ErrorCode::kIo, "cannot write to the store", "the disk is full", "free space"};
 
 /// A head whose disk answers when it is told to.
 struct Scene {
@@ -49,7 +49,7 @@ struct Scene {
   void sync() {
     while (write) {
       const auto batch = std::exchange(write, nullptr);
-      take(head->written(disk_full ? Result<void>(kFull) : store.apply(*batch), now));
+      take(head->written(disk_full ? Result<void>(kStoreIsFull) : store.apply(*batch), now));
     }
   }
   void on(const ClusterEvent& event, bool synced = true) {
@@ -283,7 +283,8 @@ TEST_CASE("a head that comes back while its store fails ends no node that lives"
   s.spawn(job, 1);
   s.disk_full = true;
   s.restart();
-  s.on(ActorFailed{kNode, s.head->cluster().actors().begin()->first, kFull});  // to be written, and cannot be
+  s.on(ActorFailed{kNode, s.head->cluster().actors().begin()->first,
+                   kStoreIsFull});  // to be written, and cannot be
   REQUIRE(s.head->trouble());
   std::size_t held = 0;
   for (int i = 0; i < 30; ++i) {

@@ -178,19 +178,19 @@ struct RunningHead {
   }
 };
 
-constexpr NodeId kNode{1};
+constexpr NodeId kHeadsNode{1};
 
 }  // namespace
 
 TEST_CASE("a head serves nodes and says why spawns wait") {
   RunningHead h;
-  h.join(kNode);
-  CHECK(h.heard<NodeAccepted>(kNode).node == kNode);
-  const JobId job = h.job(kNode);
-  for (std::uint64_t request = 1; request <= 5; ++request) h.spawn(kNode, job, request);
-  const ActorId actor = h.heard<StartActor>(kNode).actor;
-  h.say(kNode, ActorStarted{kNode, actor, ProcessId{9}});
-  CHECK(h.heard<SpawnAnswered>(kNode).ok);
+  h.join(kHeadsNode);
+  CHECK(h.heard<NodeAccepted>(kHeadsNode).node == kHeadsNode);
+  const JobId job = h.job(kHeadsNode);
+  for (std::uint64_t request = 1; request <= 5; ++request) h.spawn(kHeadsNode, job, request);
+  const ActorId actor = h.heard<StartActor>(kHeadsNode).actor;
+  h.say(kHeadsNode, ActorStarted{kHeadsNode, actor, ProcessId{9}});
+  CHECK(h.heard<SpawnAnswered>(kHeadsNode).ok);
   const auto status = h.status();
   CHECK(status.nodes.size() == 1);
   CHECK(status.nodes.at(0).actors == 2);
@@ -206,22 +206,22 @@ TEST_CASE("bytes that do not decode never end the head") {
   CAPTURE(seed);
   SeededRandom random(seed);
   const NodeJoined joined{
-      {kNode, "n", "", "", kCpu, false}, {{ActorId{1}, ProcessId{2}}}, {JobId{3}}, {NodeId{4}}};
+      {kHeadsNode, "n", "", "", kCpu, false}, {{ActorId{1}, ProcessId{2}}}, {JobId{3}}, {NodeId{4}}};
   const auto good = wire::control_frame(wire::ToHead{joined});
   for (int i = 0; i < 2000; ++i) {
     auto bad = good;
     for (std::uint64_t k = 1 + random.below(3); k > 0; --k)
       bad[random.below(bad.size())] = static_cast<std::byte>(random.below(256));
     if (random.below(4) == 0) bad.resize(random.below(bad.size()));
-    h.transport.say(RunningHead::name(kNode), std::move(bad));
+    h.transport.say(RunningHead::name(kHeadsNode), std::move(bad));
   }
-  h.transport.say(RunningHead::name(kNode), {});
+  h.transport.say(RunningHead::name(kHeadsNode), {});
   // In another node's name, and a message that is not for a head.
-  h.say(NodeId{2}, Heartbeat{kNode});
-  h.transport.say(RunningHead::name(kNode), wire::control_frame(wire::ToHead{NodeLeft{NodeId{2}, ""}}));
-  h.transport.say(RunningHead::name(kNode), wire::control_frame(wire::ToHead{Restored{}}));
-  h.transport.say(RunningHead::name(kNode), wire::control_frame(wire::ToHead{Tick{}}));
-  h.transport.say(RunningHead::name(kNode), wire::control_frame(wire::Pulse{}));
+  h.say(NodeId{2}, Heartbeat{kHeadsNode});
+  h.transport.say(RunningHead::name(kHeadsNode), wire::control_frame(wire::ToHead{NodeLeft{NodeId{2}, ""}}));
+  h.transport.say(RunningHead::name(kHeadsNode), wire::control_frame(wire::ToHead{Restored{}}));
+  h.transport.say(RunningHead::name(kHeadsNode), wire::control_frame(wire::ToHead{Tick{}}));
+  h.transport.say(RunningHead::name(kHeadsNode), wire::control_frame(wire::Pulse{}));
   h.join(NodeId{5});
   CHECK(h.heard<NodeAccepted>(NodeId{5}).node == NodeId{5});
 }
@@ -229,22 +229,22 @@ TEST_CASE("bytes that do not decode never end the head") {
 // Arguments above 16 MiB failed to persist, and the head's loop stopped.
 TEST_CASE("large arguments are refused with the limit, and the next spawn works") {
   RunningHead h;
-  h.join(kNode);
-  const JobId job = h.job(kNode);
-  h.spawn(kNode, job, 1, std::size_t{20} << 20);
-  const auto refused = h.heard<SpawnAnswered>(kNode);
+  h.join(kHeadsNode);
+  const JobId job = h.job(kHeadsNode);
+  h.spawn(kHeadsNode, job, 1, std::size_t{20} << 20);
+  const auto refused = h.heard<SpawnAnswered>(kHeadsNode);
   CHECK(refused.error.code == ErrorCode::kLimit);
   CHECK(refused.error.why.find("4194304 are the most") != std::string::npos);
-  h.spawn(kNode, job, 2);
-  CHECK(h.heard<StartActor>(kNode).spec.payload == "x");
+  h.spawn(kHeadsNode, job, 2);
+  CHECK(h.heard<StartActor>(kHeadsNode).spec.payload == "x");
 }
 
 TEST_CASE("a full disk refuses new work by name, and the head goes on when there is space") {
   RunningHead h;
-  h.join(kNode);
-  const JobId job = h.job(kNode);
+  h.join(kHeadsNode);
+  const JobId job = h.job(kHeadsNode);
   h.disk.set(true, true);
-  h.spawn(kNode, job, 1);
+  h.spawn(kHeadsNode, job, 1);
   h.transport.say("machine/a", wire::control_frame(wire::AdmitAsk{
                                    1, NodeId{9}, to_string(CurveKeyPair::generate().public_key())}));
   h.status();  // both were taken up before the first write fails: they are held
@@ -252,8 +252,8 @@ TEST_CASE("a full disk refuses new work by name, and the head goes on when there
   while (h.status().waiting.empty()) {
   }
   CHECK(h.status().waiting.at(0).find("the disk is full") != std::string::npos);
-  h.spawn(kNode, job, 2);
-  const auto refused = h.heard<SpawnAnswered>(kNode);
+  h.spawn(kHeadsNode, job, 2);
+  const auto refused = h.heard<SpawnAnswered>(kHeadsNode);
   CHECK(refused.to.request == 2);
   CHECK(refused.error.code == ErrorCode::kIo);
   CHECK(refused.error.todo == "free space");
@@ -261,39 +261,39 @@ TEST_CASE("a full disk refuses new work by name, and the head goes on when there
                                    1, NodeId{8}, to_string(CurveKeyPair::generate().public_key())}));
   CHECK(h.answer("machine/b").error.code == ErrorCode::kIo);
   h.disk.set(false, false);
-  CHECK(h.heard<StartActor>(kNode).spec.payload == "x");
+  CHECK(h.heard<StartActor>(kHeadsNode).spec.payload == "x");
   CHECK(h.answer("machine/a").ok);
-  h.spawn(kNode, job, 3);
-  h.heard<StartActor>(kNode);
+  h.spawn(kHeadsNode, job, 3);
+  h.heard<StartActor>(kHeadsNode);
 }
 
 TEST_CASE("a disk that stands still holds up what is to be durable, and nothing else") {
   RunningHead h;
-  h.join(kNode);
-  const JobId job = h.job(kNode);
+  h.join(kHeadsNode);
+  const JobId job = h.job(kHeadsNode);
   h.disk.set(false, true);
-  h.spawn(kNode, job, 1);
-  h.spawn(kNode, job, 2);
+  h.spawn(kHeadsNode, job, 1);
+  h.spawn(kHeadsNode, job, 2);
   CHECK(h.status().actors.size() == 2);
   CHECK(h.status().actors.size() == 2);
-  CHECK(h.transport.waiting(RunningHead::name(kNode)) == 0);
+  CHECK(h.transport.waiting(RunningHead::name(kHeadsNode)) == 0);
   h.disk.set(false, false);
-  h.heard<StartActor>(kNode);
-  h.heard<StartActor>(kNode);
+  h.heard<StartActor>(kHeadsNode);
+  h.heard<StartActor>(kHeadsNode);
 }
 
 TEST_CASE("a node whose queue was full is asked to register again, and hears nothing before") {
   RunningHead h;
-  h.join(kNode);
-  const JobId job = h.job(kNode);
-  h.transport.set_full(RunningHead::name(kNode), true);
-  h.spawn(kNode, job, 1);
+  h.join(kHeadsNode);
+  const JobId job = h.job(kHeadsNode);
+  h.transport.set_full(RunningHead::name(kHeadsNode), true);
+  h.spawn(kHeadsNode, job, 1);
   h.transport.wait_until_refused();
-  h.transport.set_full(RunningHead::name(kNode), false);
-  h.say(kNode, Heartbeat{kNode});
-  h.heard<RequestRegistration>(kNode);
-  h.join(kNode);
-  h.heard<StartActor>(kNode);
+  h.transport.set_full(RunningHead::name(kHeadsNode), false);
+  h.say(kHeadsNode, Heartbeat{kHeadsNode});
+  h.heard<RequestRegistration>(kHeadsNode);
+  h.join(kHeadsNode);
+  h.heard<StartActor>(kHeadsNode);
 }
 
 TEST_CASE("a peer that speaks faster than it is heard must say everything again") {
@@ -313,14 +313,14 @@ TEST_CASE("a peer that speaks faster than it is heard must say everything again"
 
 TEST_CASE("a node that floods the head is asked to register, and the head does not grow") {
   RunningHead h({1 << 20, 1 << 22});
-  h.join(kNode);
-  h.heard<NodeAccepted>(kNode);
+  h.join(kHeadsNode);
+  h.heard<NodeAccepted>(kHeadsNode);
   std::promise<void> go;
   h.loop.post([blocked = go.get_future().share()] { blocked.wait(); });
   const std::string reason(10'000, 'x');
-  for (int i = 0; i < 1000; ++i) h.say(kNode, ActorDown{kNode, ActorId{1}, reason});
+  for (int i = 0; i < 1000; ++i) h.say(kHeadsNode, ActorDown{kHeadsNode, ActorId{1}, reason});
   go.set_value();
-  CHECK(h.heard<RequestRegistration>(kNode).reason == "it spoke too fast, and not all of it was heard");
-  h.join(kNode);
-  h.heard<NodeAccepted>(kNode);
+  CHECK(h.heard<RequestRegistration>(kHeadsNode).reason == "it spoke too fast, and not all of it was heard");
+  h.join(kHeadsNode);
+  h.heard<NodeAccepted>(kHeadsNode);
 }

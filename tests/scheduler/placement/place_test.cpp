@@ -27,14 +27,14 @@ ActorDemand gpus(double count, double cpus = 0, NodeId affinity = {}) {
   return {static_cast<std::int64_t>(cpus * kCpu), true, affinity, static_cast<std::int64_t>(count * kGpu)};
 }
 
-NodeIndex index(const std::vector<NodeView>& nodes) {
+NodeIndex index_of(const std::vector<NodeView>& nodes) {
   NodeIndex made;
   for (const NodeView& one : nodes) made.set(one);
   return made;
 }
 
 Placement place(const std::vector<NodeView>& nodes, const ActorDemand& demand) {
-  return index(nodes).place(demand);
+  return index_of(nodes).place(demand);
 }
 
 /// The policy, said once more by looking at every node.
@@ -86,14 +86,14 @@ TEST_CASE("ties go to fewer actors when spreading and to more when packing, then
 }
 
 TEST_CASE("what does not fit now waits, what never fits is refused, and the sentence says why") {
-  const auto waits = index({node(1, "a", 2, 1.5), node(2, "b", 1, 0.25)});
+  const auto waits = index_of({node(1, "a", 2, 1.5), node(2, "b", 1, 0.25)});
   CHECK(waits.place({kCpu, true, {}}).verdict == PlacementVerdict::kWait);
   CHECK(waits.why_waits({kCpu, true, {}}) == "no node has 1 CPU free: b has 0.75 of 1, a has 0.5 of 2");
   const auto never = place({node(1, "a", 2, 0)}, {3 * kCpu, true, {}});
   CHECK(never.verdict == PlacementVerdict::kNever);
   CHECK(never.reason == "no node has 3 CPU at all: the largest has 2");
   CHECK(place({}, {kCpu, true, {}}).verdict == PlacementVerdict::kWait);
-  CHECK(index({}).why_waits({kCpu, true, {}}) == "no node has joined yet");
+  CHECK(index_of({}).why_waits({kCpu, true, {}}) == "no node has joined yet");
 }
 
 TEST_CASE("of many nodes a sentence names a few") {
@@ -108,14 +108,15 @@ TEST_CASE("affinity names one node: full waits, too small or gone is refused") {
   CHECK(place(nodes, {kCpu, false, NodeId{1}}).verdict == PlacementVerdict::kWait);
   CHECK(place(nodes, {3 * kCpu, false, NodeId{1}}).verdict == PlacementVerdict::kNever);
   CHECK(place(nodes, {kCpu, false, NodeId{9}}).verdict == PlacementVerdict::kNever);
-  CHECK(index(nodes).why_waits({kCpu, false, NodeId{1}}) == "it must run on a, and a has 0 of 2");
+  CHECK(index_of(nodes).why_waits({kCpu, false, NodeId{1}}) == "it must run on a, and a has 0 of 2");
 }
 
 TEST_CASE("a silent node gets nothing new") {
   auto silent = node(1, "a", 8, 0);
   silent.suspect = true;
   CHECK(place({silent, node(2, "b", 2, 1)}, {kCpu, true, {}}).node == NodeId{2});
-  CHECK(index({silent}).why_waits({kCpu, true, {}}) == "no node has 1 CPU free: a has 8 of 8 and is silent");
+  CHECK(index_of({silent}).why_waits({kCpu, true, {}}) ==
+        "no node has 1 CPU free: a has 8 of 8 and is silent");
 }
 
 TEST_CASE("whole GPUs are the first that nobody holds; a part lies on one GPU, the fullest with room") {
@@ -151,7 +152,7 @@ TEST_CASE("who asks for GPUs goes where the fewest suffice, so that whole nodes 
 }
 
 TEST_CASE("who waits for GPUs is told what is free of each, and who asks too much what there is") {
-  const auto full = index(
+  const auto full = index_of(
       {with_gpus(node(1, "a", 8, 0), {1, 0.5}), with_gpus(node(2, "b", 8, 0), {1}), node(3, "c", 8, 0)});
   CHECK(full.place(gpus(1)).verdict == PlacementVerdict::kWait);
   CHECK(full.why_waits(gpus(1)) ==

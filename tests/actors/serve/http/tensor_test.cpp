@@ -15,11 +15,11 @@ namespace {
 
 const SampleSpec kMatrix{DType::kFloat32, {2, 2}};
 
-Result<Tensor> decode(std::string json, const SampleSpec& sample = kMatrix) {
+Result<Tensor> decode_tensor(std::string json, const SampleSpec& sample = kMatrix) {
   return decode_json(json, sample, 4);
 }
-std::string why_not(const std::string& json, const SampleSpec& sample = kMatrix) {
-  const auto decoded = decode(json, sample);
+std::string why_wrong(const std::string& json, const SampleSpec& sample = kMatrix) {
+  const auto decoded = decode_tensor(json, sample);
   return decoded ? "it was accepted" : decoded.error().why;
 }
 template <class T>
@@ -31,55 +31,55 @@ std::vector<T> values(const Tensor& tensor) {
 }  // namespace
 
 TEST_CASE("samples from JSON") {
-  const auto decoded = decode(" {\"in\\u0070uts\": [[[1, -2.5], [3e2, 4]], [[0,0],[0,1e-46]]]} ");
+  const auto decoded = decode_tensor(" {\"in\\u0070uts\": [[[1, -2.5], [3e2, 4]], [[0,0],[0,1e-46]]]} ");
   REQUIRE(decoded);
   CHECK(decoded->shape() == Shape{2, 2, 2});
   CHECK(values<float>(*decoded) == std::vector<float>{1, -2.5, 300, 4, 0, 0, 0, 0});
-  const auto scalars = decode("{\"inputs\":[1,-9223372036854775808]}", {DType::kInt64, {}});
+  const auto scalars = decode_tensor("{\"inputs\":[1,-9223372036854775808]}", {DType::kInt64, {}});
   REQUIRE(scalars);
   CHECK(scalars->shape() == Shape{2});
   CHECK(values<std::int64_t>(*scalars) ==
         std::vector<std::int64_t>{1, std::numeric_limits<std::int64_t>::min()});
-  CHECK(values<std::uint8_t>(*decode("{\"inputs\":[[255,0]]}", {DType::kUInt8, {2}})) ==
+  CHECK(values<std::uint8_t>(*decode_tensor("{\"inputs\":[[255,0]]}", {DType::kUInt8, {2}})) ==
         std::vector<std::uint8_t>{255, 0});
-  CHECK(decode("{\"inputs\":[true,false]}", {DType::kBool, {}})->values<bool>()[0]);
-  CHECK(decode("{\"inputs\":[0.1]}", {DType::kFloat64, {}})->values<double>()[0] == 0.1);
+  CHECK(decode_tensor("{\"inputs\":[true,false]}", {DType::kBool, {}})->values<bool>()[0]);
+  CHECK(decode_tensor("{\"inputs\":[0.1]}", {DType::kFloat64, {}})->values<double>()[0] == 0.1);
 }
 
 TEST_CASE("JSON that is not what is served says where and what is expected") {
-  CHECK(why_not("{\"inputs\": [[[1, 2], [3]]]}") == "inputs[0][1] has 1 elements, where 2 are expected");
-  CHECK(why_not("{\"inputs\": [[[1,2],[3,4]], [[1,2],[3,4,5]]]}") ==
+  CHECK(why_wrong("{\"inputs\": [[[1, 2], [3]]]}") == "inputs[0][1] has 1 elements, where 2 are expected");
+  CHECK(why_wrong("{\"inputs\": [[[1,2],[3,4]], [[1,2],[3,4,5]]]}") ==
         "inputs[1][1] has more than the 2 elements expected");
-  CHECK(why_not("{\"inputs\": [[1, 2], [3, 4]]}") ==
+  CHECK(why_wrong("{\"inputs\": [[1, 2], [3, 4]]}") ==
         "inputs[0][0] is a number, where a list of 2 is expected");
-  CHECK(why_not("{\"inputs\": [[[1, 2], [3, [4]]]]}") ==
+  CHECK(why_wrong("{\"inputs\": [[[1, 2], [3, [4]]]]}") ==
         "inputs[0][1][1] is a list, where one float32 is expected");
-  CHECK(why_not("{\"inputs\": [[[1, 2], [3, null]]]}") ==
+  CHECK(why_wrong("{\"inputs\": [[[1, 2], [3, null]]]}") ==
         "inputs[0][1][1] is null, where one float32 is expected");
-  CHECK(why_not("{\"inputs\": [[[1, 2], [3, \"4\"]]]}") ==
+  CHECK(why_wrong("{\"inputs\": [[[1, 2], [3, \"4\"]]]}") ==
         "inputs[0][1][1] is a string, where one float32 is expected");
-  CHECK(why_not("{\"inputs\": [[[1, 2], [3, NaN]]]}")
+  CHECK(why_wrong("{\"inputs\": [[[1, 2], [3, NaN]]]}")
             .starts_with("inputs[0][1][1] is no value of JSON (as NaN"));
-  CHECK(why_not("{\"inputs\": [[[1, 2], [3, -Infinity]]]}").starts_with("inputs[0][1][1] is "));
-  CHECK(why_not("{\"inputs\": [[[1, 2], [3, 1e39]]]}") == "inputs[0][1][1] does not fit into float32");
-  CHECK(why_not("{\"inputs\": [[[1, 2], [3, 1e999]]]}") == "inputs[0][1][1] does not fit into float32");
+  CHECK(why_wrong("{\"inputs\": [[[1, 2], [3, -Infinity]]]}").starts_with("inputs[0][1][1] is "));
+  CHECK(why_wrong("{\"inputs\": [[[1, 2], [3, 1e39]]]}") == "inputs[0][1][1] does not fit into float32");
+  CHECK(why_wrong("{\"inputs\": [[[1, 2], [3, 1e999]]]}") == "inputs[0][1][1] does not fit into float32");
   // Was: "is a number, where one float32 is expected".
-  CHECK(why_not("{\"inputs\": [[[1, 2], [3, 01 ]]]}") ==
+  CHECK(why_wrong("{\"inputs\": [[[1, 2], [3, 01 ]]]}") ==
         "inputs[0][1][1] is \"01\", which is no number of JSON");
-  CHECK(why_not("{\"inputs\": []}") == "inputs is empty: at least one sample is expected");
-  CHECK(why_not("{\"inputs\": 3}").starts_with("inputs is a number"));
-  CHECK(why_not("{}") == "it has no inputs");
-  CHECK(why_not("{\"instances\": []}") == "it has the unknown key \"instances\"");
-  CHECK(why_not("{\"inputs\": [[[1,2],[3,4]]], \"inputs\": []}") == "it has inputs twice");
-  CHECK(why_not("[[[1,2],[3,4]]]") == "it is no object");
-  CHECK(why_not("{\"inputs\": [[[1,2],[3,4]]]} {}") == "something follows the object");
-  CHECK(why_not("{\"inputs\":[1,1,1,1,1]}", {DType::kFloat32, {}}) == "inputs has more than 4 samples");
-  CHECK(why_not("{\"inputs\":[1.5]}", {DType::kInt64, {}})
+  CHECK(why_wrong("{\"inputs\": []}") == "inputs is empty: at least one sample is expected");
+  CHECK(why_wrong("{\"inputs\": 3}").starts_with("inputs is a number"));
+  CHECK(why_wrong("{}") == "it has no inputs");
+  CHECK(why_wrong("{\"instances\": []}") == "it has the unknown key \"instances\"");
+  CHECK(why_wrong("{\"inputs\": [[[1,2],[3,4]]], \"inputs\": []}") == "it has inputs twice");
+  CHECK(why_wrong("[[[1,2],[3,4]]]") == "it is no object");
+  CHECK(why_wrong("{\"inputs\": [[[1,2],[3,4]]]} {}") == "something follows the object");
+  CHECK(why_wrong("{\"inputs\":[1,1,1,1,1]}", {DType::kFloat32, {}}) == "inputs has more than 4 samples");
+  CHECK(why_wrong("{\"inputs\":[1.5]}", {DType::kInt64, {}})
             .starts_with("inputs[0] is a number, where one int64"));
-  CHECK(why_not("{\"inputs\":[9223372036854775808]}", {DType::kInt64, {}}).starts_with("inputs[0] is "));
-  CHECK(why_not("{\"inputs\":[256]}", {DType::kUInt8, {}}) == "inputs[0] does not fit into uint8");
-  CHECK(why_not("{\"inputs\":[1]}", {DType::kBool, {}}).starts_with("inputs[0] is "));
-  CHECK(why_not("{\"inputs\":[1]}", {DType::kFloat16, {}}) == "its samples are float16");
+  CHECK(why_wrong("{\"inputs\":[9223372036854775808]}", {DType::kInt64, {}}).starts_with("inputs[0] is "));
+  CHECK(why_wrong("{\"inputs\":[256]}", {DType::kUInt8, {}}) == "inputs[0] does not fit into uint8");
+  CHECK(why_wrong("{\"inputs\":[1]}", {DType::kBool, {}}).starts_with("inputs[0] is "));
+  CHECK(why_wrong("{\"inputs\":[1]}", {DType::kFloat16, {}}) == "its samples are float16");
   for (const char* text :
        {"", " ", "{", "{\"inputs\"", "{\"inputs\": [[[1,2],[3,4]]", "{\"inputs\": [[[1,2],[3,4]],]}",
         "{\"inputs\": [[[1,,2],[3,4]]]}", "{\"inputs\": [[[01,2],[3,4]]]}", "{\"inputs\": [[[1 2],[3,4]]]}",
@@ -87,9 +87,9 @@ TEST_CASE("JSON that is not what is served says where and what is expected") {
         "{\"inputs\": [[[1,2],[3,.4]]]}", "{\"inputs\": [[[0x1,2],[3,4]]]}", "\xef\xbb\xbf{}",
         "{\"\xff\": 1}"}) {
     INFO(text);
-    CHECK(!decode(text));
+    CHECK(!decode_tensor(text));
   }
-  const auto error = decode("{}").error();
+  const auto error = decode_tensor("{}").error();
   CHECK(error.message() ==
         "the body is not what is served here: it has no inputs (send {\"inputs\": [sample, ...]}, each "
         "sample nested lists of shape [2, 2] of float32)");
@@ -97,12 +97,12 @@ TEST_CASE("JSON that is not what is served says where and what is expected") {
 
 TEST_CASE("JSON of any depth and length takes no stack") {
   const std::string deep(1'000'000, '[');
-  CHECK(!decode(deep));
-  CHECK(!decode("{\"inputs\": " + deep));
-  CHECK(!decode("{\"inputs\": " + deep + std::string(1'000'000, ']') + "}"));
+  CHECK(!decode_tensor(deep));
+  CHECK(!decode_tensor("{\"inputs\": " + deep));
+  CHECK(!decode_tensor("{\"inputs\": " + deep + std::string(1'000'000, ']') + "}"));
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += "{\"inputs\":";
-  CHECK(!decode(objects));
+  CHECK(!decode_tensor(objects));
 }
 
 TEST_CASE("answers as JSON read back as the same bits") {
@@ -111,7 +111,7 @@ TEST_CASE("answers as JSON read back as the same bits") {
   REQUIRE(json);
   CHECK(*json == "{\"outputs\": [[0.1,-0],[1e-45,3.4028235e+38],[16777216,0.33333334]]}\n");
   std::string again = "{\"inputs" + json->substr(json->find("\": "));
-  const auto back = decode(again, {DType::kFloat32, {2}});
+  const auto back = decode_tensor(again, {DType::kFloat32, {2}});
   REQUIRE(back);
   for (std::size_t i = 0; i < all.size(); ++i) {
     CHECK(back->values<float>()[i] == all[i]);
