@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <queue>
 #include <set>
 
 #include "actors/serve/credits.hpp"
@@ -13,6 +12,7 @@
 #include "actors/serve/fleet_machine.hpp"
 #include "actors/serve/proxy_machine.hpp"
 #include "runtime/core/random.hpp"
+#include "tests/actors/serve/due_queue.hpp"
 
 using namespace troupe;
 using namespace troupe::serve;
@@ -139,9 +139,7 @@ class ProxyWorld {
   Duration some(Duration most) {
     return Duration(static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(most.count()) + 1)));
   }
-  void at(Duration delay, std::function<void()> what) {
-    due_.push({{now + delay, ++last_due_}, std::move(what)});
-  }
+  void at(Duration delay, std::function<void()> what) { due_.add(now + delay, std::move(what)); }
 
   bool step(Instant until) {
     Instant wake = machine.wake_at();
@@ -152,7 +150,7 @@ class ProxyWorld {
         whose = id;
       }
     }
-    const Instant next = due_.empty() ? Instant::max() : due_.top().first.first;
+    const Instant next = due_.next();
     if (std::min(wake, next) > until) {
       now = std::max(now, until);
       return false;
@@ -163,9 +161,7 @@ class ProxyWorld {
       return true;
     }
     now = std::max(now, next);
-    const auto what = due_.top().second;
-    due_.pop();
-    what();
+    due_.run_next();
     return true;
   }
 
@@ -330,12 +326,7 @@ class ProxyWorld {
 
   const Options options_;
   SeededRandom random_;
-  using Due = std::pair<std::pair<Instant, std::uint64_t>, std::function<void()>>;
-  struct Later {
-    bool operator()(const Due& a, const Due& b) const { return a.first > b.first; }
-  };
-  std::priority_queue<Due, std::vector<Due>, Later> due_;
-  std::uint64_t last_due_ = 0;
+  DueQueue due_;
   std::map<RequestId, Request> requests_;
   std::map<ReplicaId, Replica> replicas_;
   std::map<ProxyId, std::unique_ptr<ProxyMachine>> proxies_;
@@ -346,12 +337,6 @@ class ProxyWorld {
   Instant load_until_{};
   bool draining_ = false, stopped_ = false;
 };
-
-std::string all(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const auto& line : lines) text += line + "\n";
-  return text;
-}
 
 Options still(Replicas replicas, int proxies) {
   Options options;
