@@ -8,10 +8,10 @@ using namespace troupe::train;
 
 namespace {
 
-constexpr Generation kNext{1, 2};
+constexpr Generation kResumedIn{1, 2};
 
 std::string cause_of(Interruption& of) {
-  const auto told = of.end(kNext, 1, seconds(9));
+  const auto told = of.end(kResumedIn, 1, seconds(9));
   return told ? told->cause : "nothing";
 }
 
@@ -20,28 +20,28 @@ std::string cause_of(Interruption& of) {
 TEST_CASE("what interrupted the job is told once, with when it was seen, left and over") {
   Interruption interruption;
   CHECK_FALSE(interruption.is_on());
-  CHECK_FALSE(interruption.end(kNext, 2, seconds(1)));
+  CHECK_FALSE(interruption.end(kResumedIn, 2, seconds(1)));
   interruption.add("trainer 2 died: signal 9", true, seconds(1));
   CHECK(interruption.is_on());
   CHECK(interruption.detected() == seconds(1));
   interruption.member_left(seconds(2));
   interruption.member_left(seconds(3));
-  const auto told = interruption.end(kNext, 2, seconds(4));
+  const auto told = interruption.end(kResumedIn, 2, seconds(4));
   REQUIRE(told);
-  CHECK(told->generation == kNext);
+  CHECK(told->generation == kResumedIn);
   CHECK(told->cause == "trainer 2 died: signal 9");
   CHECK(told->fault);
   CHECK(told->detected == seconds(1));
   CHECK(told->left == seconds(3));
   CHECK(told->training_again == seconds(4));
   CHECK(told->trainers == 2);
-  CHECK_FALSE(interruption.end(kNext, 2, seconds(5)));
+  CHECK_FALSE(interruption.end(kResumedIn, 2, seconds(5)));
 }
 
 TEST_CASE("who left nobody's collective is told as left when it was seen") {
   Interruption interruption;
   interruption.add("trainer 3 joined", false, seconds(1));
-  const auto told = interruption.end(kNext, 2, seconds(2));
+  const auto told = interruption.end(kResumedIn, 2, seconds(2));
   REQUIRE(told);
   CHECK(told->left == seconds(1));
   CHECK_FALSE(told->fault);
@@ -52,7 +52,7 @@ TEST_CASE("a fault during a recovery is of the same interruption, which is then 
   interruption.add("trainer 3 joined", false, seconds(1));
   interruption.add("trainer 2 died", true, seconds(2));
   interruption.add("trainer 4 joined", false, seconds(3));
-  const auto told = interruption.end(kNext, 2, seconds(4));
+  const auto told = interruption.end(kResumedIn, 2, seconds(4));
   REQUIRE(told);
   CHECK(told->cause == "trainer 3 joined; trainer 2 died; trainer 4 joined");
   CHECK(told->fault);
