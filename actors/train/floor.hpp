@@ -64,6 +64,8 @@ class TrainFloor {
   virtual std::unique_ptr<GroupMaker> make_groups(const Session& session, const RunSettings& settings) = 0;
   /// `progress` is called about every 16 MiB of a long read.
   virtual std::unique_ptr<checkpoint::FileSystem> files(std::function<void()> progress) = 0;
+  /// This process, for people: "pid 77 on b".
+  virtual std::string who() const = 0;
 
   // A simulation breaks rules on purpose, and looks on.
   virtual Mutations mutations() const { return {}; }

@@ -135,7 +135,7 @@ std::size_t RingStream::write(std::span<const std::span<const std::byte>> pieces
 
 std::size_t RingStream::read(std::span<std::byte> into) {
   const std::size_t got = in_.take(into);
-  if (in_.lies()) broken_ = "its ring in shared memory is not in order";
+  if (in_.is_corrupt()) broken_ = "its ring in shared memory is not in order";
   return got;
 }
 

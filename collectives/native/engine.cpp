@@ -258,7 +258,8 @@ void Engine::abort(AbortKind kind, const std::string& reason) {
 
 /// A rank that waits for nothing reads its sockets here: the others of another host tell of an abort there.
 std::string Engine::abort_reason() {
-  if (std::unique_lock lock(mutex_, std::try_to_lock); lock && gateways_.any() && !gateways_.has_told()) {
+  if (std::unique_lock lock(mutex_, std::try_to_lock);
+      lock && gateways_.any() && !gateways_.has_told_abort()) {
     try {
       telling([&] { gateways_.exchange(); });
     } catch (const Error&) {

@@ -537,7 +537,7 @@ bool Gateways::wait_to_send() {
 }
 
 void Gateways::tell_abort() {
-  if (std::exchange(told_, true)) return;
+  if (std::exchange(told_abort_, true)) return;
   connector_.reset();
   if (peers_.empty()) return;
   const std::string reason = region_abort_reason(view_.region.abort_word()).text;

@@ -74,7 +74,7 @@ class Gateways {
   /// The group is aborted: the others are told why, once, for as long as that takes little time. Nobody
   /// connects any more, and nothing is received.
   void tell_abort();
-  bool has_told() const { return told_; }
+  bool has_told_abort() const { return told_abort_; }
   /// The rank leaves: says so, or why the group is aborted. Half a frame may lie in buffers that are gone by
   /// now: then it stays unsent, and the reason with it.
   void leave();
@@ -165,7 +165,7 @@ class Gateways {
   std::unique_ptr<Connector> connector_;  ///< until this rank leaves, or the group is aborted
   bool connections_due_ = false;          ///< the connector has something to do
   UniqueFd sockets_;                      ///< epoll, of the peers and the connector
-  bool told_ = false;                     ///< other hosts know of the abort
+  bool told_abort_ = false;               ///< other hosts know of the abort
   bool stalled_ = false;
   std::uint64_t missing_here_ = 0;
   std::uint32_t delivered_ = 0;

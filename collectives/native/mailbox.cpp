@@ -58,9 +58,9 @@ void Mailbox::finish(Transfer& transfer) {
 std::shared_ptr<const Transfer> Mailbox::oldest() const {
   if (sending_) return sending_;
   if (!streaming_.empty()) return streaming_.front();
-  if (!offered_.empty()) return offered_.begin()->second;
-  if (!unsaid_.empty()) return unsaid_.front();
-  if (!cleared_.empty()) return cleared_.begin()->second;
+  if (!awaiting_clear_.empty()) return awaiting_clear_.begin()->second;
+  if (!unannounced_.empty()) return unannounced_.front();
+  if (!clear_to_send_.empty()) return clear_to_send_.begin()->second;
   if (!receives_waiting_.empty()) return receives_waiting_.front();
   return nullptr;
 }
@@ -76,7 +76,7 @@ std::shared_ptr<Transfer> Mailbox::post(const Op& call, std::uint64_t place) {
   if (sends && peer_ == self_) {
     send_to_self(made);
   } else if (sends) {
-    unsaid_.push_back(made);
+    unannounced_.push_back(made);
   } else {
     const auto at = arrival_for(made->call);
     if (at == arrivals_.end()) {
@@ -179,7 +179,7 @@ void Mailbox::match(const Ref& receive, Arrival& arrival) {
     std::memcpy(receive->data, shared_.data() + (arrival.place - 1), receive->bytes);
     controls_.push_back({control(FrameKind::kCopied, arrival.header.sequence), receive});
   } else {
-    cleared_[arrival.header.sequence] = receive;
+    clear_to_send_[arrival.header.sequence] = receive;
     controls_.push_back({control(FrameKind::kClearToSend, arrival.header.sequence), nullptr});
   }
 }
@@ -195,9 +195,9 @@ void Mailbox::taken_one() {
 std::optional<Mailbox::Frame> Mailbox::next() {
   sends_control_ = !controls_.empty();
   if (sends_control_) return Frame{controls_.front().header, {}};
-  const bool announces = !unsaid_.empty();
+  const bool announces = !unannounced_.empty();
   if (!announces && streaming_.empty()) return std::nullopt;
-  sending_ = announces ? unsaid_.front() : streaming_.front();
+  sending_ = announces ? unannounced_.front() : streaming_.front();
   const Transfer& send = *sending_;
   Frame frame{.header = {.sequence = send.number, .round = send.call.tag, .call = encode(send.call)},
               .pieces = {}};
@@ -235,9 +235,9 @@ void Mailbox::sent() {
     }
     return;
   }
-  unsaid_.pop_front();
+  unannounced_.pop_front();
   if (sent_kind_ == FrameKind::kRequestToSend) {
-    offered_[send->number] = send;
+    awaiting_clear_[send->number] = send;
   } else {
     ++eager_sent_;
     finish(*send);
@@ -262,8 +262,8 @@ std::span<std::byte> Mailbox::begin(const FrameHeader& header) {
       return coming_.data;
     }
     case FrameKind::kPayload: {
-      const auto at = cleared_.find(header.sequence);
-      if (at == cleared_.end()) break;
+      const auto at = clear_to_send_.find(header.sequence);
+      if (at == clear_to_send_.end()) break;
       const std::uint64_t left = at->second->bytes - at->second->moved;  // none of an empty message
       if (bytes > left || (bytes == 0 && left != 0)) break;
       target_ = at->second;
@@ -279,7 +279,7 @@ std::span<std::byte> Mailbox::begin(const FrameHeader& header) {
 
 void Mailbox::end() {
   const FrameHeader& header = coming_.header;
-  const auto offer = offered_.find(header.sequence);
+  const auto offer = awaiting_clear_.find(header.sequence);
   switch (header.kind) {
     case FrameKind::kMessage:
       if (header.payload_bytes != decode_op(header.call).bytes()) return out_of_turn();
@@ -290,7 +290,7 @@ void Mailbox::end() {
     case FrameKind::kPayload:
       target_->moved += header.payload_bytes;
       if (target_->moved == target_->bytes) {
-        cleared_.erase(header.sequence);
+        clear_to_send_.erase(header.sequence);
         finish(*target_);
       }
       return;
@@ -301,10 +301,10 @@ void Mailbox::end() {
       eager_taken_ = header.sequence;
       return;
     default:
-      if (offer == offered_.end()) return out_of_turn();
+      if (offer == awaiting_clear_.end()) return out_of_turn();
       if (header.kind == FrameKind::kClearToSend) streaming_.push_back(offer->second);
       if (header.kind == FrameKind::kCopied) finish(*offer->second);
-      offered_.erase(offer);
+      awaiting_clear_.erase(offer);
   }
 }
 

@@ -136,9 +136,9 @@ class Mailbox {
 
   // Sends.
   std::uint32_t sends_ = 0;
-  std::deque<Ref> unsaid_;                ///< not announced yet
-  std::map<std::uint32_t, Ref> offered_;  ///< by number
-  std::deque<Ref> streaming_;             ///< asked for, in that order
+  std::deque<Ref> unannounced_;                  ///< to be announced
+  std::map<std::uint32_t, Ref> awaiting_clear_;  ///< by number
+  std::deque<Ref> streaming_;                    ///< asked for, in that order
   std::uint32_t eager_sent_ = 0;
   std::uint32_t eager_taken_ = 0;
   std::deque<Control> controls_;
@@ -150,11 +150,11 @@ class Mailbox {
 
   // Receives.
   std::uint32_t receives_ = 0;
-  std::uint32_t announced_ = 0;           ///< messages of the other rank
-  std::list<Ref> receives_waiting_;       ///< no message yet, oldest first
-  std::list<Arrival> arrivals_;           ///< no receive yet, oldest first
-  std::map<std::uint32_t, Ref> cleared_;  ///< by number
-  std::uint32_t eager_come_ = 0;          ///< small messages, of which so many have been
+  std::uint32_t announced_ = 0;                 ///< messages of the other rank
+  std::list<Ref> receives_waiting_;             ///< no message yet, oldest first
+  std::list<Arrival> arrivals_;                 ///< no receive yet, oldest first
+  std::map<std::uint32_t, Ref> clear_to_send_;  ///< by number
+  std::uint32_t eager_come_ = 0;                ///< eager messages received so far
   std::uint32_t eager_received_ = 0;
   std::uint32_t eager_told_ = 0;
   std::size_t self_bytes_ = 0;

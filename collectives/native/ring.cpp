@@ -21,8 +21,8 @@ void sleep_on(Progress& progress, std::uint32_t seen, Duration slice) {
 
 std::size_t Ring::put(std::span<const std::byte> from) {
   const std::size_t used = at_ - head_->read.rounds.load(std::memory_order_acquire);
-  lies_ = lies_ || used > mask_ + 1;
-  if (lies_) return 0;
+  is_corrupt_ = is_corrupt_ || used > mask_ + 1;
+  if (is_corrupt_) return 0;
   const std::size_t fit = std::min(from.size(), mask_ + 1 - used);
   const std::size_t begin = at_ & mask_;
   const std::size_t first = std::min(fit, mask_ + 1 - begin);
@@ -34,8 +34,8 @@ std::size_t Ring::put(std::span<const std::byte> from) {
 
 std::size_t Ring::take(std::span<std::byte> into) {
   const std::size_t there = head_->written.rounds.load(std::memory_order_acquire) - at_;
-  lies_ = lies_ || there > mask_ + 1;
-  if (lies_) return 0;
+  is_corrupt_ = is_corrupt_ || there > mask_ + 1;
+  if (is_corrupt_) return 0;
   const std::size_t got = std::min(there, into.size());
   if (got == 0) return 0;
   const std::size_t begin = at_ & mask_;

@@ -78,14 +78,14 @@ class Ring {
   /// The reader's: copies what is there.
   std::size_t take(std::span<std::byte> into);
   /// Whether the other end's count cannot be: nothing was read for it.
-  bool lies() const { return lies_; }
+  bool is_corrupt() const { return is_corrupt_; }
 
  private:
   RingHead* head_;
   std::byte* data_;
   std::size_t mask_;
   std::uint32_t at_;  ///< this end's own count
-  bool lies_ = false;
+  bool is_corrupt_ = false;
 };
 
 }  // namespace troupe::collectives

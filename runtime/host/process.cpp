@@ -35,7 +35,7 @@ ErrorInfo other_job() {
 }
 
 /// Runs functions one after another, off the threads that receive.
-caf::behavior mailman(caf::event_based_actor* self) {
+caf::behavior callback_runner(caf::event_based_actor* self) {
   return {[self](const RunMessage& message) {
     const Turn turn(self->ctrl());
     const NoWaitScope no_wait;
@@ -78,7 +78,7 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
   caf_config_.set("scheduler.max-threads", std::size_t{2});
   caf_ = std::make_unique<caf::actor_system>(caf_config_);
   inline_unit_ = std::make_unique<InlineUnit>(*caf_);
-  mailman_ = caf::actor_cast<caf::strong_actor_ptr>(caf_->spawn(mailman));
+  callback_runner_ = caf::actor_cast<caf::strong_actor_ptr>(caf_->spawn(callback_runner));
   actors_ = std::make_unique<ActorTable>(*caf_, *this, threads_);
   node_ = std::make_unique<NodeLink>(address(), std::move(floor.channel));
   rings_ = floor.make_rings(
@@ -134,8 +134,8 @@ void Process::end() {
   // The threads that receive end first; what actors still send goes nowhere, but to memory that is there.
   node_->stop();
   rings_->stop();
-  caf::anon_send_exit(caf::actor_cast<caf::actor>(mailman_), caf::exit_reason::user_shutdown);
-  mailman_ = nullptr;
+  caf::anon_send_exit(caf::actor_cast<caf::actor>(callback_runner_), caf::exit_reason::user_shutdown);
+  callback_runner_ = nullptr;
   run_turns();
 }
 
@@ -149,9 +149,9 @@ void Process::run_turns() {
 
 void Process::later(Duration delay, std::function<void()> work) {
   if (delay == Duration::zero())
-    return enqueue(mailman_, caf::make_message(RunMessage{std::move(work)}), nullptr);
-  hand_over(mailman_.get());
-  caf::delayed_anon_send(caf::actor_cast<caf::actor>(mailman_), delay, RunMessage{std::move(work)});
+    return enqueue(callback_runner_, caf::make_message(RunMessage{std::move(work)}), nullptr);
+  hand_over(callback_runner_.get());
+  caf::delayed_anon_send(caf::actor_cast<caf::actor>(callback_runner_), delay, RunMessage{std::move(work)});
 }
 
 // Calls.

@@ -144,7 +144,7 @@ class Process final : public ProcessGate, public ActorHome {
   caf::actor_system_config caf_config_;
   std::unique_ptr<caf::actor_system> caf_;
   std::unique_ptr<InlineUnit> inline_unit_;  ///< of the thread that leads the rings
-  caf::strong_actor_ptr mailman_;            ///< runs what `later` is given, in order
+  caf::strong_actor_ptr callback_runner_;    ///< runs what `later` is given, in order
   CallTable calls_;
   std::unique_ptr<ActorDirectory> directory_;  ///< where actors are that are started again
   std::unique_ptr<LeavingActors> leaving_;

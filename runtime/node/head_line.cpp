@@ -20,7 +20,7 @@ void HeadLine::tell(cluster::ClusterEvent event, Actions& out) {
     out.push_back(TellHead{std::move(event)});
   } else if (outlives_connection(event)) {
     kept_.push_back(std::move(event));
-    if (kept_.size() > limits_.says) kept_.pop_front();
+    if (kept_.size() > limits_.kept_events) kept_.pop_front();
   }
 }
 
@@ -89,7 +89,7 @@ void HeadLine::cancel(ProcessId process, std::uint64_t request) {
 void HeadLine::remember_unwanted(const Key& key) {
   if (!unwanted_.insert(key).second) return;
   unwanted_order_.push_back(key);
-  if (unwanted_order_.size() <= limits_.says) return;
+  if (unwanted_order_.size() <= limits_.kept_events) return;
   unwanted_.erase(unwanted_order_.front());
   unwanted_order_.pop_front();
 }

@@ -5,12 +5,12 @@
 namespace troupe::node {
 
 void HostedActors::fail(ActorLifeId actor, ErrorInfo error, Actions& out) {
-  ended_.bury(actor, error.message());
+  ended_.add(actor, error.message());
   head_.tell(cluster::ActorFailed{self_.info.id, actor.actor, std::move(error), actor.incarnation}, out);
 }
 
 void HostedActors::down(ActorLifeId actor, const std::string& reason, Actions& out, bool on_purpose) {
-  ended_.bury(actor, reason);
+  ended_.add(actor, reason);
   head_.tell(cluster::ActorDown{self_.info.id, actor.actor, reason, actor.incarnation, on_purpose}, out);
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/node/graveyard.hpp"
+#include "runtime/node/end_reasons.hpp"
 #include "runtime/node/head_line.hpp"
 #include "runtime/node/local_processes.hpp"
 #include "runtime/node/package_fetches.hpp"
@@ -84,7 +84,7 @@ class HostedActors {
   Lives actors_;
   /// By the hash of the executable that they wait for.
   std::map<std::string, std::map<ActorLifeId, cluster::StartActor>> waiting_;
-  Graveyard<ActorLifeId> ended_;
+  EndReasons<ActorLifeId> ended_;
 };
 
 }  // namespace troupe::node

@@ -26,7 +26,7 @@ struct Limits {
   std::size_t dead = 4096;            ///< remembered, of each kind
   std::size_t fetches = 8;            ///< executables on their way at a time
   std::size_t packages = 4;           ///< kept though no process runs them
-  std::size_t says = 4096;            ///< kept for a head that is away
+  std::size_t kept_events = 4096;     ///< for a head that is away
 };
 
 struct Times {

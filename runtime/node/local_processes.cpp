@@ -76,12 +76,12 @@ bool LocalProcesses::begin_end(LocalProcess& process, const std::string& how) {
   return true;
 }
 
-void LocalProcesses::bury(LocalProcess& process, const std::string& last_line) {
+void LocalProcesses::finish_end(LocalProcess& process, const std::string& last_line) {
   TROUPE_ASSERT(process.state == LocalProcess::State::kEnding, "a death is told once, after it was seen");
   process.state = LocalProcess::State::kDead;
   // A process that ended itself may have said why; one that was killed from outside has not.
   if (ended_by_itself(process.end_reason)) process.end_reason = with_last_line(process.end_reason, last_line);
-  dead_.bury(process.id, process.end_reason);
+  dead_.add(process.id, process.end_reason);
   const auto shared = shared_.find(process.job);
   if (shared != shared_.end() && shared->second == process.id) shared_.erase(shared);
   if (process.id == parent_) parent_ = {};

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "runtime/core/random.hpp"
-#include "runtime/node/graveyard.hpp"
+#include "runtime/node/end_reasons.hpp"
 #include "runtime/node/limits.hpp"
 #include "runtime/node/node_events.hpp"
 
@@ -66,7 +66,7 @@ class LocalProcesses {
   /// Its death was seen. False if it was before.
   bool begin_end(LocalProcess& process, const std::string& how);
   /// Its death is told from now on, with its whole reason: frames to it are refused with that.
-  void bury(LocalProcess& process, const std::string& last_line);
+  void finish_end(LocalProcess& process, const std::string& last_line);
   /// Kills who is silent. `slip` is time in which this node itself did not run, and could hear nobody.
   void tick(Instant now, Duration slip, Actions& out);
   void forget(ProcessId process) { all_.erase(process); }
@@ -94,7 +94,7 @@ class LocalProcesses {
   std::map<ProcessId, LocalProcess> all_;
   std::map<JobId, ProcessId> shared_;
   ProcessId parent_{};
-  Graveyard<ProcessId> dead_;
+  EndReasons<ProcessId> dead_;
 };
 
 }  // namespace troupe::node

@@ -56,8 +56,8 @@ class LogSegments {
       : files_(std::move(folder), limits, SegmentFiles::Names::kOffsets) {}
 
   void append(wire::LogStream stream, std::span<const std::byte> bytes);
-  /// Bytes that the disk did not take and that were not said so far.
-  std::uint64_t unsaid() const { return dropped_; }
+  /// Bytes that the disk did not take, and that the log does not mention yet.
+  std::uint64_t unreported() const { return dropped_; }
 
  private:
   bool write(wire::LogStream stream, std::span<const std::byte> bytes);

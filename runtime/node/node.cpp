@@ -114,7 +114,7 @@ Result<void> Node::connect_head(Transport& over) {
       if (state == LinkState::kRefused) tell(HeadRefused{why});
       if (state == LinkState::kLost) {
         tell(HeadLost{why});
-        for (auto& event : std::exchange(unsaid_, {})) tell(HeadUnsaid{std::move(event)});
+        for (auto& event : std::exchange(unsent_, {})) tell(HeadUnsent{std::move(event)});
       }
     });
   };
@@ -178,7 +178,7 @@ void Node::carry_out(Actions actions) {
 void Node::act(ConnectHeadAnew& /*a*/) {
   was_cut_off_ = true;
   head_.reset();
-  for (auto& event : std::exchange(unsaid_, {})) tell(HeadUnsaid{std::move(event)});
+  for (auto& event : std::exchange(unsent_, {})) tell(HeadUnsent{std::move(event)});
   if (options_.make_transport) fresh_.push_back(options_.make_transport());
   const auto connected = connect_head(fresh_.empty() ? transport_ : *fresh_.back());
   if (!connected) log(LogLevel::kError, "cannot connect to the head: " + connected.error().message());
@@ -395,19 +395,19 @@ void Node::read_log(const wire::ReadLog& ask) {
 }
 
 void Node::act(TellHead& a) {
-  unsaid_.push_back(std::move(a.event));
+  unsent_.push_back(std::move(a.event));
   flush_head();
 }
 
 void Node::flush_head() {
-  while (!unsaid_.empty()) {
+  while (!unsent_.empty()) {
     const Sent sent = head_ == nullptr
                           ? Sent::kClosed
-                          : head_->send(wire::control_frame(wire::ToHead{unsaid_.front()}, {id_, {}}));
+                          : head_->send(wire::control_frame(wire::ToHead{unsent_.front()}, {id_, {}}));
     if (sent == Sent::kFull) return;  // on_room
-    auto event = std::move(unsaid_.front());
-    unsaid_.pop_front();
-    if (sent == Sent::kClosed) tell(HeadUnsaid{std::move(event)});
+    auto event = std::move(unsent_.front());
+    unsent_.pop_front();
+    if (sent == Sent::kClosed) tell(HeadUnsent{std::move(event)});
     if (sent == Sent::kTooLarge) log(LogLevel::kError, "a message to the head is too long");
   }
 }

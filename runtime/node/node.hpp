@@ -138,7 +138,7 @@ class Node {
   std::deque<node::NodeEvent> events_;
   bool busy_ = false;  ///< an event is at hand
   /// Said to the head, for which its link had no room.
-  std::deque<cluster::ClusterEvent> unsaid_;
+  std::deque<cluster::ClusterEvent> unsent_;
   std::unique_ptr<node::PeerLinks> peers_;
   std::atomic<std::size_t> inbound_bytes_{0};  ///< of other nodes' frames, not looked at yet
   bool was_cut_off_ = false;

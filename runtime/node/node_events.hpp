@@ -28,7 +28,7 @@ struct HeadLost {
   std::string why;
 };
 /// There was no connection for that TellHead any more.
-struct HeadUnsaid {
+struct HeadUnsent {
   cluster::ClusterEvent event;
 };
 /// The head's handshake refused our key.
@@ -194,7 +194,7 @@ struct DrainAsked {
 /// Every second.
 struct Tick {};
 
-struct NodeEvent : OneOf<HeadConnected, HeadLost, HeadUnsaid, HeadRefused, HeadUnreachable, HeadSaid,
+struct NodeEvent : OneOf<HeadConnected, HeadLost, HeadUnsent, HeadRefused, HeadUnreachable, HeadSaid,
                          DriverAttached, LocalSaid, LocalBroke, WorkerNotStarted, WorkerWrote, ProcessEnding,
                          OutputDrained, ProcessEnded, RegionMade, RingMade, PeerConnected, PeerUnusable,
                          PeerCameIn, PeerLost, PeerFailed, PeerSaid, PartTaken, LocalStuck, PeerStuck,

@@ -65,7 +65,7 @@ void NodeMachine::handle(const HeadConnected& /*e*/) {
 void NodeMachine::handle(const HeadLost& /*e*/) {
   head_.lost();
 }
-void NodeMachine::handle(const HeadUnsaid& e) {
+void NodeMachine::handle(const HeadUnsent& e) {
   head_.lost();
   head_.tell(e.event, out_);
 }
@@ -396,7 +396,7 @@ void NodeMachine::handle(const OutputDrained& e) {
   LocalProcess* found = locals_.find(e.process);
   if (found == nullptr || found->state != LocalProcess::State::kEnding) return;
   LocalProcess& process = *found;
-  locals_.bury(process, e.last_line);
+  locals_.finish_end(process, e.last_line);
   const wire::ProcessDown down{{self_.info.id, process.id}, process.end_reason};
   locals_.tell_all(down, out_);
   peers_.tell_linked(down, now_, out_);

@@ -50,7 +50,7 @@ class NodeMachine {
   // The head.
   void handle(const HeadConnected& e);
   void handle(const HeadLost& e);
-  void handle(const HeadUnsaid& e);
+  void handle(const HeadUnsent& e);
   void handle(const HeadRefused& e);
   void handle(const HeadUnreachable& e);
   void handle(const HeadSaid& e);

@@ -171,11 +171,11 @@ Peers::Refused Peers::came_in(NodeId node, Actions& out) {
   Refused refused;
   if (at->second.incoming) {
     refused = lost(node, false, "it made a new connection", out);
-  } else if (at->second.came_before) {
+  } else if (at->second.was_incoming) {
     // We heard of the old one's end before it did: what it said there meanwhile is lost, too.
     refused = failed(node, "it made a new connection", out);
   }
-  at->second.incoming = at->second.came_before = true;
+  at->second.incoming = at->second.was_incoming = true;
   return refused;
 }
 
@@ -219,7 +219,7 @@ Peers::Refused Peers::unusable(NodeId node, const ErrorInfo& error, Actions& out
 
 Peers::Refused Peers::died(NodeId node, const std::string& reason, Actions& out) {
   if (dead_.find(node) != nullptr || node == self_.info.id) return std::nullopt;
-  dead_.bury(node, reason);
+  dead_.add(node, reason);
   ErrorInfo error = troupe::node::died(reason);
   locals_.tell_all(wire::NodeDown{node, reason}, out);
   const auto at = peers_.find(node);

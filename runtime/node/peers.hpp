@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/node/graveyard.hpp"
+#include "runtime/node/end_reasons.hpp"
 #include "runtime/node/head_line.hpp"
 #include "runtime/node/local_processes.hpp"
 
@@ -78,11 +78,11 @@ class Peers {
     };
     cluster::NodeInfo info;  ///< with its id alone until the head has answered
     State state = State::kWanted;
-    std::size_t held = 0;      ///< bytes that wait. Invariant: 0 but for kWanted and kConnecting
-    Instant since{};           ///< when the first of them began to
-    bool incoming = false;     ///< it is connected to us
-    bool came_before = false;  ///< it was, at least once
-    bool under_way = false;    ///< something passed since the last NodeLost
+    std::size_t held = 0;       ///< bytes that wait. Invariant: 0 but for kWanted and kConnecting
+    Instant since{};            ///< when the first of them began to
+    bool incoming = false;      ///< it is connected to us
+    bool was_incoming = false;  ///< it was, at least once
+    bool under_way = false;     ///< something passed since the last NodeLost
   };
   bool may_wait_unknown(bool is_new, std::size_t bytes) const;
   static bool is_connected(const Peer& peer) { return peer.state == Peer::State::kUp || peer.incoming; }
@@ -96,7 +96,7 @@ class Peers {
   LocalProcesses& locals_;
   HeadLine& head_;
   std::map<NodeId, Peer> peers_;
-  Graveyard<NodeId> dead_;
+  EndReasons<NodeId> dead_;
 };
 
 }  // namespace troupe::node

@@ -9,8 +9,8 @@ namespace {
 
 /// What broke with its link is said again after this long.
 constexpr Duration kAgain = std::chrono::milliseconds(200);
-/// References that a process passed on before it died may still be on their way to the owner.
-constexpr Duration kMourning = std::chrono::seconds(5);
+/// What a dead process borrowed counts for this long: references that it passed on may still be on their way.
+constexpr Duration kDeadBorrowerGrace = std::chrono::seconds(5);
 constexpr std::string_view kOwnerGone = "the process that made it is gone: ";
 
 std::string text_of(const ObjectName& name) {
@@ -362,7 +362,7 @@ void Objects::owners_down(const OwnerTable::IsDown& is_down, const std::string& 
   if (!theirs.empty()) log(LogLevel::kDebug, std::to_string(theirs.size()) + " objects are lost: " + reason);
   for (const auto& name : theirs) forget(name);
   carry_out(std::move(actions));
-  gate_.later(kMourning, [weak = weak_from_this(), is_down] {
+  gate_.later(kDeadBorrowerGrace, [weak = weak_from_this(), is_down] {
     const auto self = weak.lock();
     if (self == nullptr) return;
     OwnerTable::Actions freed_now;

@@ -35,7 +35,7 @@ void ClusterMachine::drain(NodeId id, Duration left, const std::string& reason) 
   node.drain->reason = reason;
   if (drains) return;
   draining_.insert(id);
-  hide(id);
+  remove_from_index(id);
   refuse_bound_to(id, "node " + node.info.name + " drains: " + reason);
   // What starts there goes on to do so, and its owner is told when it lives: it holds its CPUs until the node
   // says that it is gone, which a drain that is cancelled could not wait for.

@@ -402,7 +402,7 @@ void ClusterMachine::fill(NodeId node) {
 
 /// The node died or leaves that was to start it.
 void ClusterMachine::place_again(ActorId id, int attempts) {
-  let_go(actors_.at(id));
+  release(actors_.at(id));
   Actor actor = actors_.take(id);
   out_.push_back(Erase{key_of(actor.record)});
   // Without its payload it starts anew when its request is repeated.
@@ -445,7 +445,7 @@ void ClusterMachine::hold(const Actor& actor) {
   refresh(record.node);
 }
 
-void ClusterMachine::let_go(const Actor& actor) {
+void ClusterMachine::release(const Actor& actor) {
   const ActorRecord& record = actor.record;
   Node& node = nodes_.at(record.node);
   Group* group = groups_.find(record.spec.demand.group);
@@ -458,7 +458,7 @@ void ClusterMachine::let_go(const Actor& actor) {
       charge(job->queue, -record.spec.demand.cpu_e4, -record.spec.demand.gpu_e4);
   }
   const bool was_there = node.actors.erase(record.actor) == 1;
-  TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "an actor is let go once");
+  TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "an actor is released once");
   if (Job* job = jobs_.find(record.spec.job)) {
     job->actors.erase(record.actor);
     if (--job->actors_on.at(record.node) == 0) job->actors_on.erase(record.node);
@@ -552,7 +552,7 @@ void ClusterMachine::end_actor(Actor& actor, const std::string& reason) {
 void ClusterMachine::actor_gone(Actor& actor, const ErrorInfo& why, bool may_restart) {
   const ActorState state = actor.record.state;
   if (state == ActorState::kDead || state == ActorState::kRestarting) return;
-  let_go(actor);
+  release(actor);
   const bool moves = std::exchange(actor.moves, false) && state == ActorState::kAlive &&
                      jobs_.runs(actor.record.spec.job) && is_live(actor.record.requester.from.node);
   if (moves) return begin_restart(actor, why.why, true);

@@ -273,14 +273,14 @@ class ClusterMachine {
   void restore_submission(const SubmissionRecord& record);
   void trim_submissions();
   void hold(const SubmissionRecord& submission);
-  void let_go(const SubmissionRecord& submission);
+  void release(const SubmissionRecord& submission);
 
   void node_leaves(NodeId node);
   void node_gone(NodeId node, const std::string& reason);
   std::vector<ActorId> starting_for_others(NodeId node) const;
-  void hide(NodeId node);
-  /// What only a node of that size can hold is given time for one to come.
-  void mourn(std::int64_t cpu_e4, std::int64_t gpus);
+  void remove_from_index(NodeId node);
+  /// Demands that only a node of this size can hold wait that long for one to come.
+  void grant_grace(std::int64_t cpu_e4, std::int64_t gpus);
   void refuse_bound_to(NodeId node, const std::string& why);
   void take_leases(NodeId id, Node& node, const std::vector<JobId>& leases);
   void take_peers(NodeId id, Node& node, const std::vector<NodeId>& peers);
@@ -308,7 +308,7 @@ class ClusterMachine {
   std::string not_started(const Actor& actor, Duration after) const;
   std::string why_waits_briefly(const PendingSpawn& spawn) const;
   void hold(const Actor& actor);
-  void let_go(const Actor& actor);
+  void release(const Actor& actor);
   void free_name(const ActorSpec& spec);
   void want_taken_name(const SpawnRequested& e, const Job& job);
   void refuse_taken_name(const SpawnRequested& e);

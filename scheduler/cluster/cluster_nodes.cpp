@@ -23,7 +23,7 @@ void ClusterMachine::handle(const NodeJoined& e) {
   out_.push_back(NodeAccepted{id});
   // Until now any size could have come: what waits for one that has not is given time.
   refresh(id);
-  if (was_seen) mourn(had_cpu_e4, had_gpus);
+  if (was_seen) grant_grace(had_cpu_e4, had_gpus);
   if (first && !waiting_.empty()) losses_.push_back({-1, 0, now_ + config_.lost_node_grace});
   take_leases(id, node, e.leases);
   take_peers(id, node, e.peers);
@@ -89,7 +89,7 @@ void ClusterMachine::handle(const NodeLeaving& e) {
 void ClusterMachine::node_leaves(NodeId id) {
   Node& node = nodes_.at(id);
   node.leaving = true;
-  hide(id);
+  remove_from_index(id);
   for (const ActorId actor_id : starting_for_others(id)) place_again(actor_id, actors_.at(actor_id).attempts);
   refuse_bound_to(id, "node " + node.info.name + " leaves the cluster");
 }
@@ -108,8 +108,8 @@ std::vector<ActorId> ClusterMachine::starting_for_others(NodeId id) const {
   return starting;
 }
 
-/// Placement sees it no more. What only a node of its size can hold is given time for one to come.
-void ClusterMachine::hide(NodeId id) {
+/// Placement no longer sees it.
+void ClusterMachine::remove_from_index(NodeId id) {
   const auto seen = index_.nodes().find(id);
   if (seen == index_.nodes().end()) return;
   const std::int64_t cpu_e4 = seen->second.cpu_e4;
@@ -117,10 +117,10 @@ void ClusterMachine::hide(NodeId id) {
   index_.remove(id);
   show_bundles(id);
   look_at_queue_ = true;  // what waited for a node of its size holds up nobody any more
-  mourn(cpu_e4, gpus);
+  grant_grace(cpu_e4, gpus);
 }
 
-void ClusterMachine::mourn(std::int64_t cpu_e4, std::int64_t gpus) {
+void ClusterMachine::grant_grace(std::int64_t cpu_e4, std::int64_t gpus) {
   if (!index_.has_room_for(cpu_e4, gpus)) losses_.push_back({cpu_e4, gpus, now_ + config_.lost_node_grace});
 }
 
@@ -155,7 +155,7 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
     nodes_.at(peer).peers.erase(id);
     out_.push_back(NodeDead{peer, id, reason});
   }
-  hide(id);
+  remove_from_index(id);
   for (const JobId lease : node.leases) jobs_.find(lease)->leases.erase(id);
 
   const std::string died = "its node " + node.info.name + " is dead: " + reason;

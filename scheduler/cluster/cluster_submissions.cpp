@@ -214,7 +214,7 @@ void ClusterMachine::handle(const DriverEnded& e) {
 
 /// It ended, or nobody can say any more what it does.
 void ClusterMachine::driver_gone(SubmissionRecord& submission, const DriverEnd& end) {
-  let_go(submission);
+  release(submission);
   const std::string how = attempt_of(submission) + clipped(end.how);
   if (end.signal > 0) {
     submission.exit_code = 128 + end.signal;
@@ -326,7 +326,7 @@ void ClusterMachine::restore_submission(const SubmissionRecord& record) {
 }
 
 void ClusterMachine::withdraw(const SubmissionRecord& submission) {
-  if (holds_a_node(submission)) let_go(submission);
+  if (holds_a_node(submission)) release(submission);
   out_.push_back(Erase{"submission/" + submission.spec.id});
   files_at_.erase(submission.spec.id);
   submissions_.remove(submission);
@@ -354,12 +354,12 @@ void ClusterMachine::hold(const SubmissionRecord& submission) {
   refresh(submission.node);
 }
 
-void ClusterMachine::let_go(const SubmissionRecord& submission) {
+void ClusterMachine::release(const SubmissionRecord& submission) {
   Node& node = nodes_.at(submission.node);
   free_room(node, submission.spec.cpu_e4, submission.spec.gpu_e4, submission.gpus);
   charge(cluster::queue_of(submission.spec), -submission.spec.cpu_e4, -submission.spec.gpu_e4);
   const bool was_there = node.drivers.erase(submission.spec.id) == 1;
-  TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "a driver is let go once");
+  TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "a driver is released once");
   if (membership_.liveness(submission.node) == Liveness::kDead) return;
   refresh(submission.node);
   freed_.push_back(submission.node);

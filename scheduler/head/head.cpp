@@ -68,7 +68,7 @@ Result<void> Head::start() {
     machine_.set_wall_clock(wall_clock_ms());
     carry_out(machine_.tick(clock_.now()));
     tick_clients();
-    forget_keys_of_the_gone();
+    remove_expired_keys();
   });
   return {};
 }
@@ -104,7 +104,8 @@ Result<void> Head::restore() {
   carry_out(std::move(restored));
   for (const auto& [key, peer] : admission_->peers()) {
     const NodeId node{std::strtoull(peer.name.c_str(), nullptr, 16)};
-    if (!peer.name.starts_with(kMachinePrefix) && !machine_.cluster().nodes().contains(node)) doubt(node);
+    if (!peer.name.starts_with(kMachinePrefix) && !machine_.cluster().nodes().contains(node))
+      expire_key(node);
   }
   return {};
 }
@@ -151,7 +152,7 @@ void Head::on(const cluster::ClusterEvent& event) {
 
 void Head::carry_out(HeadMachine::Output output) {
   for (const auto& line : output.log) log(line.level, line.text);
-  for (const NodeId node : output.died) doubt(node);
+  for (const NodeId node : output.died) expire_key(node);
   for (HeadMessage& message : output.send) {
     if (auto* reply = std::get_if<HeadReply>(&message)) {
       server_->send(reply->to, std::move(reply->frame));  // who is gone asks again

@@ -97,8 +97,8 @@ class Head {
   static std::int64_t wall_clock_ms();
 
   Endpoint reached_at() const;
-  void doubt(NodeId node);
-  void forget_keys_of_the_gone();
+  void expire_key(NodeId node);
+  void remove_expired_keys();
 
   EventLoop& loop_;
   Transport& transport_;
@@ -108,7 +108,7 @@ class Head {
   HeadMachine machine_;
   std::unique_ptr<Storage> admission_storage_;
   std::unique_ptr<Admission> admission_;
-  std::map<std::string, Instant> keys_in_doubt_;  ///< nodes that are not there; their keys go then
+  std::map<std::string, Instant> key_deadlines_;  ///< nodes that are not there; their keys go then
   /// Nodes whose queue was full. They hear nothing until they have been asked to register again.
   std::set<NodeId> missed_;
   struct Client {

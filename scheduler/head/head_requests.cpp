@@ -100,7 +100,7 @@ Result<wire::Bytes> Head::admit(const PeerName& from, const wire::AdmitAsk& ask)
   if (!key) return key.error();
   const std::string name = to_hex(ask.node.value);
   if (auto added = admission_->add_peer(*key, name, from); !added) return added.error();
-  keys_in_doubt_[name] = clock_.now() + kKeyGrace;  // until it has come
+  key_deadlines_[name] = clock_.now() + kKeyGrace;  // until it has come
   return wire::Bytes{};
 }
 
@@ -268,9 +268,9 @@ Endpoint Head::reached_at() const {
   return at;
 }
 
-void Head::forget_keys_of_the_gone() {
+void Head::remove_expired_keys() {
   const Instant now = clock_.now();
-  for (auto at = keys_in_doubt_.begin(); at != keys_in_doubt_.end();) {
+  for (auto at = key_deadlines_.begin(); at != key_deadlines_.end();) {
     if (now < at->second) {
       ++at;
       continue;
@@ -283,14 +283,14 @@ void Head::forget_keys_of_the_gone() {
         continue;
       }
     }
-    at = keys_in_doubt_.erase(at);
+    at = key_deadlines_.erase(at);
   }
   if (auto swept = admission_->sweep(); !swept) log(LogLevel::kError, swept.error().message());
 }
 
-void Head::doubt(NodeId node) {
+void Head::expire_key(NodeId node) {
   missed_.erase(node);
-  keys_in_doubt_[to_hex(node.value)] = clock_.now() + kKeyGrace;
+  key_deadlines_[to_hex(node.value)] = clock_.now() + kKeyGrace;
 }
 
 }  // namespace troupe

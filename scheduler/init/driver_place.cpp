@@ -13,6 +13,7 @@ namespace troupe {
 namespace {
 
 constexpr Duration kConfigured = std::chrono::seconds(30);
+constexpr const char* kNode = "this driver's node";
 constexpr const char* kNodeGone = "the node of its program is gone";
 
 std::shared_ptr<CallState> failed_call(ErrorInfo why) {
@@ -130,7 +131,7 @@ bool DriverPlace::take_next() {
     log(LogLevel::kWarning, "this driver has a new node: spawns work again");
     return true;
   }
-  if (!leaving_ && !is_over_) say_why(restarts_.gave_up("this driver's node"), true);
+  if (!leaving_ && !is_over_) say_why(restarts_.gave_up(kNode), true);
   return false;
 }
 
@@ -146,23 +147,20 @@ std::optional<Duration> DriverPlace::try_next() {
     }
     link = *std::move(next);
   } catch (const Error& error) {
-    return failed(error, error.code() == ErrorCode::kUnavailable);
+    return failed(error, Restarts::Failed::kStart);
   }
   try {
     take(*std::move(link));
     return Duration(0);
   } catch (const Error& error) {
-    return failed(error, false);
+    return failed(error, Restarts::Failed::kJoin);
   }
 }
 
-std::optional<Duration> DriverPlace::failed(const Error& error, bool is_blocked) {
+std::optional<Duration> DriverPlace::failed(const Error& error, Restarts::Failed at) {
   if (leaving_) return std::nullopt;
-  const ErrorCode code = error.code();
-  is_blocked =
-      is_blocked || code == ErrorCode::kTimeout || code == ErrorCode::kIo;  // the head's store, for one
   say_why(error.info(), false);
-  return is_blocked ? restarts_.blocked(error.what()) : restarts_.died(clock_.now(), error.what());
+  return restarts_.failed(clock_.now(), kNode, error.info(), at).wait;
 }
 
 void DriverPlace::sleep(Duration wait) {

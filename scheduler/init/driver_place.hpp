@@ -77,7 +77,7 @@ class DriverPlace final : public ProcessGate {
   void take(SocketLink link);
   bool take_next();
   std::optional<Duration> try_next();
-  std::optional<Duration> failed(const Error& error, bool is_blocked);
+  std::optional<Duration> failed(const Error& error, Restarts::Failed at);
   void sleep(Duration wait);
   void say_why(const ErrorInfo& why, bool for_good);
   void lost(std::uint32_t place);

@@ -28,6 +28,34 @@ Duration Restarts::blocked(std::string why) {
   return wait_after(++blocked_, policy_.longest_blocked);
 }
 
+namespace {
+
+/// What failed then may come back. A disk that is full had room when it came up the first time.
+bool may_come_back(Restarts::Failed at, ErrorCode why) {
+  switch (at) {
+    case Restarts::Failed::kStart:  // the head that it joins is away, or late
+      return why == ErrorCode::kUnavailable || why == ErrorCode::kTimeout || why == ErrorCode::kIo;
+    case Restarts::Failed::kJoin:  // the head's store is late
+      return why == ErrorCode::kTimeout || why == ErrorCode::kIo;
+    case Restarts::Failed::kReady:
+      return why == ErrorCode::kIo;
+    case Restarts::Failed::kRunning:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
+Restarts::Next Restarts::failed(Instant now, const std::string& name, const ErrorInfo& why, Failed at) {
+  const bool was_up = was_up_;
+  const auto wait = was_up && may_come_back(at, why.code) ? blocked(why.message()) : died(now, why.message());
+  if (!was_up && why.code != ErrorCode::kUnavailable && why.code != ErrorCode::kTimeout)
+    return {std::nullopt, why, true};
+  if (!wait) return {std::nullopt, gave_up(name)};
+  return {wait};
+}
+
 Duration Restarts::wait_after(int failures, Duration longest) const {
   Duration wait = policy_.first;
   for (int i = 1; i < failures && wait < longest; ++i) wait *= 2;

@@ -1,6 +1,7 @@
 /// When a process that died is started again, and when not any more.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -22,6 +23,20 @@ class Restarts {
     int most_deaths = 20;  ///< failures in a row, starts and soon deaths together
   };
 
+  /// Where a start or a life ended.
+  enum class Failed : std::uint8_t {
+    kStart,    ///< nothing of it ran
+    kJoin,     ///< it ran, and did not take the process that it was started for
+    kReady,    ///< it ran, and reported why it is not ready
+    kRunning,  ///< it died without a report
+  };
+  /// What follows a failure.
+  struct Next {
+    std::optional<Duration> wait;  ///< until it is started again; nothing: it is not
+    ErrorInfo why_not{};           ///< then
+    bool is_permanent = false;     ///< it never came up, and the same start would fail again
+  };
+
   Restarts() = default;
   explicit Restarts(const Policy& policy) : policy_(policy) {}
 
@@ -33,8 +48,12 @@ class Restarts {
   /// to wait before the next try. Never given up, and no failure of its own.
   Duration blocked(std::string why);
 
+  /// died() or blocked(), by where and why it failed. What came up once waits for what may come back. What
+  /// never did is given up where the same start would fail again: a port in use, a folder that is not ours.
+  /// `name` is for the error.
+  Next failed(Instant now, const std::string& name, const ErrorInfo& why, Failed at);
+
   bool is_up() const { return up_since_.has_value(); }
-  bool was_up() const { return was_up_; }
   /// Why `name` is not started again. REQUIRES: died() said so.
   ErrorInfo gave_up(const std::string& name) const;
 

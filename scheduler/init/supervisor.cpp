@@ -18,16 +18,6 @@ constexpr Duration kNodeComesUp = std::chrono::seconds(60);
 constexpr Duration kKilled = std::chrono::seconds(10);  ///< more than the kernel takes, on any machine
 constexpr Duration kLooksAgain = std::chrono::milliseconds(20);  ///< at a role that may not start yet
 
-/// The same start would fail again: a port in use, a folder that is not ours.
-bool is_permanent(const ErrorInfo& error) {
-  return error.code != ErrorCode::kUnavailable && error.code != ErrorCode::kTimeout;
-}
-
-/// Of one that came up before: its disk had room then.
-bool is_full_disk(const ErrorInfo& error) {
-  return error.code == ErrorCode::kIo;
-}
-
 }  // namespace
 
 void end_child(const Child& child, Duration grace) {
@@ -95,7 +85,7 @@ void Supervisor::start_due(Instant now) {
       entry->child.emplace(entry->role.start());
       entry->pid = entry->child->pid;
     } catch (const Error& error) {  // nothing of it ran: the disk is full, or the head that it joins is away
-      failed(*entry, clock_.now(), error.info(), !is_permanent(error.info()) || is_full_disk(error.info()));
+      failed(*entry, clock_.now(), error.info(), Restarts::Failed::kStart);
     }
   }
 }
@@ -151,28 +141,24 @@ void Supervisor::died(Entry& entry, Instant now) {
   if (how.empty()) return;
   entry.child.reset();
   const auto said = std::exchange(entry.not_ready, std::nullopt);
-  const bool blocked = said && is_full_disk(*said);
-  failed(entry, now, said ? *said : ErrorInfo{ErrorCode::kUnavailable, how, "", ""}, blocked);
+  if (said) return failed(entry, now, *said, Restarts::Failed::kReady);
+  failed(entry, now, ErrorInfo{ErrorCode::kUnavailable, how, "", ""}, Restarts::Failed::kRunning);
 }
 
-/// `blocked`: for want of something that may come back.
-void Supervisor::failed(Entry& entry, Instant now, const ErrorInfo& why, bool blocked) {
+void Supervisor::failed(Entry& entry, Instant now, const ErrorInfo& why, Restarts::Failed at) {
   if (ending_) return;
   if (entry.role.is_over()) return entry.role.on_death(why.message());
+  const std::string& name = entry.role.name;
   const bool was_up = entry.restarts.is_up();
-  const bool came_up_once = entry.restarts.was_up();
-  const bool for_good = is_permanent(why) && !came_up_once;
-  const auto wait = blocked && came_up_once ? entry.restarts.blocked(why.message())
-                                            : entry.restarts.died(now, why.message());
+  const auto [wait, why_not, is_permanent] = entry.restarts.failed(now, name, why, at);
   entry.role.on_death(why.message());
-  if (wait && !for_good) {
+  if (wait) {
     entry.due = now + *wait;
-    return log(LogLevel::kWarning, entry.role.name + (was_up ? " died (" : " did not come up (") +
-                                       why.message() + "); it is started again");
+    return log(LogLevel::kWarning,
+               name + (was_up ? " died (" : " did not come up (") + why.message() + "); it is started again");
   }
-  const ErrorInfo error = for_good ? why : entry.restarts.gave_up(entry.role.name);
-  if (!for_good) log(LogLevel::kError, error.message());
-  if (entry.role.vital && !failure_) failure_ = error;
+  if (!is_permanent) log(LogLevel::kError, why_not.message());
+  if (entry.role.vital && !failure_) failure_ = why_not;
 }
 
 bool Supervisor::all_up() const {

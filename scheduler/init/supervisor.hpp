@@ -83,7 +83,7 @@ class Supervisor {
   void start_due(Instant now);
   void take_up(Entry& entry, const std::string& address, Instant now);
   static void not_up(Entry& entry, ErrorInfo why);
-  void failed(Entry& entry, Instant now, const ErrorInfo& why, bool blocked);
+  void failed(Entry& entry, Instant now, const ErrorInfo& why, Restarts::Failed at);
   void died(Entry& entry, Instant now);
   void read_link(Entry& entry, Instant now);
   int wait_ms(Instant now) const;

@@ -1,21 +1,81 @@
 #include "scheduler/store/records.hpp"
 
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+#include <utility>
+#include <variant>
+
 #include "runtime/wire/codec.hpp"
-#include "scheduler/store/old_records.hpp"
 
 namespace troupe {
 namespace {
 
 constexpr std::byte kEnvelope{0xfe};
 constexpr std::size_t kEnvelopeBytes = 3;
-/// What version 1 knew. Its layouts are those of version 2.
-constexpr std::size_t kKindsOfVersion1 = 3;
 
-template <class Old>
-Result<cluster::Record> decode_old(wire::ByteView bytes) {
-  auto old = wire::decode<Old>(bytes);
-  if (!old) return std::move(old).error();
-  return std::visit([](auto&& record) { return store::converted(std::move(record)); }, *std::move(old));
+/// The kinds that a version knew: later ones were added at the variant's end.
+constexpr std::size_t kinds_in(int version) {
+  return version < 2 ? 3 : version < 5 ? 4 : version < 6 ? 5 : std::variant_size_v<cluster::Record>;
+}
+
+/// The fields that a struct had in a version. A struct that holds one of these is listed, too; all others
+/// never changed.
+constexpr std::size_t kAll = SIZE_MAX;
+constexpr std::size_t fields_in(int version, const cluster::ActorDemand&) {
+  return version < 5 ? 4 : kAll;  // its placement group and bundle
+}
+constexpr std::size_t fields_in(int version, const cluster::ActorSpec&) {
+  return version < 3 ? 5 : kAll;  // max_restarts, max_task_retries
+}
+constexpr std::size_t fields_in(int version, const cluster::ActorRecord&) {
+  return version < 3 ? 7 : version < 5 ? 9 : kAll;  // incarnation, restarts; bundle
+}
+constexpr std::size_t fields_in(int version, const cluster::SubmissionSpec&) {
+  return version < 4 ? 8 : version < 6 ? 11 : kAll;  // package, executable, priority; queue
+}
+constexpr std::size_t fields_in(int, const cluster::SubmissionRecord&) {
+  return kAll;
+}
+constexpr std::size_t fields_in(int version, const cluster::JobRecord&) {
+  return version < 6 ? 6 : kAll;  // submission
+}
+constexpr std::size_t fields_in(int version, const cluster::GroupSpec&) {
+  return version < 6 ? 4 : kAll;  // start_only
+}
+constexpr std::size_t fields_in(int, const cluster::GroupRecord&) {
+  return kAll;
+}
+
+template <class T>
+bool read_in(int version, wire::Reader& from, T& value) {
+  if constexpr (requires { fields_in(version, value); }) {
+    std::size_t left = fields_in(version, value);
+    return std::apply(
+        [&](auto&... field) { return ((left == 0 || (--left, read_in(version, from, field))) && ...); },
+        wire::fields(value));
+  } else {
+    return wire::read(from, value);
+  }
+}
+
+template <std::size_t... I>
+bool read_kind(int version, wire::Reader& from, cluster::Record& record, std::index_sequence<I...>) {
+  std::uint8_t kind = 0;
+  if (!wire::read(from, kind)) return false;
+  if (kind >= kinds_in(version)) return from.fail("its version has no such kind of record");
+  bool ok = false;
+  (void)((I == kind && (ok = read_in(version, from, record.emplace<I>()), true)) || ...);
+  return ok;
+}
+
+Result<cluster::Record> decode_in(int version, wire::ByteView bytes) {
+  wire::Reader from(bytes);
+  cluster::Record record;
+  const bool ok =
+      read_kind(version, from, record, std::make_index_sequence<std::variant_size_v<cluster::Record>>{});
+  if (!ok || !from.finish()) return from.error(type_name<cluster::Record>());
+  return record;
 }
 
 }  // namespace
@@ -28,8 +88,7 @@ wire::Bytes encode_record(const cluster::Record& record) {
 }
 
 Result<cluster::Record> decode_record(wire::ByteView bytes) {
-  if (!bytes.empty() && std::to_integer<std::size_t>(bytes[0]) < kKindsOfVersion1)
-    return decode_old<store::Record2>(bytes);
+  if (!bytes.empty() && std::to_integer<std::size_t>(bytes[0]) < kinds_in(1)) return decode_in(1, bytes);
   if (bytes.size() < kEnvelopeBytes || bytes[0] != kEnvelope)
     return ErrorInfo{ErrorCode::kBadInput, "refused a record", "it does not begin as one", ""};
   const int version = std::to_integer<int>(bytes[1]) | std::to_integer<int>(bytes[2]) << 8;
@@ -39,12 +98,7 @@ Result<cluster::Record> decode_record(wire::ByteView bytes) {
                          std::to_string(kRecordVersion),
                      "run the troupe that wrote it, or a newer one"};
   }
-  const wire::ByteView body = bytes.subspan(kEnvelopeBytes);
-  if (version < 3) return decode_old<store::Record2>(body);
-  if (version < 4) return decode_old<store::Record3>(body);
-  if (version < 5) return decode_old<store::Record4>(body);
-  if (version < 6) return decode_old<store::Record5>(body);
-  return wire::decode<cluster::Record>(body);
+  return decode_in(std::max(version, 2), bytes.subspan(kEnvelopeBytes));
 }
 
 }  // namespace troupe

@@ -6,9 +6,9 @@
 /// since 2      0xfe    u16 version    the codec's bytes of that version's Record
 /// ```
 ///
-/// Who changes the layout of anything in a Record raises kRecordVersion, keeps the old struct in
-/// old_records.hpp, and converts it in decode_record. tests/scheduler/store/records_test.cpp holds the bytes
-/// of every version that was.
+/// Who changes the layout of anything in a Record adds fields at a struct's end, raises kRecordVersion, and
+/// says in records.cpp how many fields the struct had before. What older records lack keeps its default.
+/// tests/scheduler/store/records_test.cpp holds the bytes of every version that was.
 #pragma once
 
 #include "runtime/core/result.hpp"

@@ -9,9 +9,9 @@
 #include "collectives/check_op.hpp"
 #include "collectives/native/waiting.hpp"
 #include "runtime/core/error.hpp"
+#include "tests/collectives/library_checks.hpp"
 #include "tests/collectives/ranks.hpp"
 #include "tests/support/contains.hpp"
-#include "tests/collectives/library_checks.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -254,7 +254,7 @@ TEST_CASE("gateways: an abort is told once, with its reason") {
   CHECK(contains(testing::thrown_by<Error>([&] { ranks[0]->view.fail(AbortKind::kRequested, "enough"); }),
                  "enough"));
   for (int times = 0; times < 2; ++times) ranks[0]->gateways.tell_abort();
-  CHECK(ranks[0]->gateways.has_told());
+  CHECK(ranks[0]->gateways.has_told_abort());
   CHECK(contains(testing::thrown_by<Error>([&] { settle(ranks); }), "enough"));
   CHECK(ranks[1]->view.is_aborted());
 }

@@ -24,7 +24,6 @@
 #include "runtime/security/sha256.hpp"
 #include "runtime/wire/log_frames.hpp"
 #include "runtime/wire/messages.hpp"
-#include "scheduler/store/old_records.hpp"
 #include "scheduler/store/records.hpp"
 #include "tests/fuzz/call.hpp"
 #include "tests/fuzz/sample.hpp"
@@ -124,9 +123,22 @@ void messages(const fs::path& root) {
   const Corpus records(root, "store_record");
   alternatives<0, cluster::Record>(records, "",
                                    [](const cluster::Record& record) { return encode_record(record); });
-  using OfVersion1 = std::variant<cluster::NodeRecord, store::JobRecord5, store::ActorRecord2>;
-  alternatives<0, OfVersion1>(records, "version-1-",
-                              [](const OfVersion1& record) { return wire::encode(record); });
+  cluster::NodeRecord node;
+  cluster::JobRecord job;
+  cluster::ActorRecord actor;
+  fill(node), fill(job), fill(actor);
+  const auto& [name, incarnation, id, driver, request, ended, since_6] = job;
+  const auto& spec = actor.spec;
+  const auto& demand = spec.demand;
+  const auto of_version_1 = [](std::uint8_t kind, const auto&... field) {
+    return wire::encode(std::tie(kind, field...));
+  };
+  records.add("version-1-0", of_version_1(0, node));
+  records.add("version-1-1", of_version_1(1, name, incarnation, id, driver, request, ended));
+  records.add("version-1-2",
+              of_version_1(2, actor.actor, spec.job, spec.type, spec.name, spec.payload, demand.cpu_e4,
+                           demand.isolated, demand.affinity, demand.gpu_e4, actor.requester, actor.node,
+                           actor.process, actor.state, actor.gpus));
 
   const Corpus logs(root, "log_frames");
   wire::Bytes log;

@@ -315,4 +315,9 @@ std::unique_ptr<checkpoint::FileSystem> Floor::files(std::function<void()> /*pro
   return std::make_unique<HostFiles>(cluster_, Hosted::current().host);
 }
 
+std::string Floor::who() const {
+  const Hosted& process = Hosted::current();
+  return "pid " + std::to_string(process.id) + " on host " + std::to_string(process.host);
+}
+
 }  // namespace troupe::sim

@@ -42,6 +42,7 @@ class Floor final : public train::TrainFloor {
   std::unique_ptr<train::GroupMaker> make_groups(const Session& session,
                                                  const train::RunSettings& settings) override;
   std::unique_ptr<checkpoint::FileSystem> files(std::function<void()> progress) override;
+  std::string who() const override;
 
   train::Mutations mutations() const override;
   void watch(const train::TrainerMachine& machine, ActorId trainer) override;

@@ -109,7 +109,7 @@ void Node::act(node::TellHead& a) {
   const bool sent = head != nullptr && head_->send(label_of(*event), [head, event] {
     static_cast<Head*>(head)->on(*event);
   }) == Sent::kQueued;
-  if (!sent) tell(node::HeadUnsaid{std::move(*event)});
+  if (!sent) tell(node::HeadUnsent{std::move(*event)});
 }
 
 void Node::act(node::TellMember& a) {

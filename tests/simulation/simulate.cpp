@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tests/simulation/cluster.hpp"
+#include "tests/simulation/totals.hpp"
 
 namespace {
 
@@ -71,8 +71,7 @@ int main(int argc, char** argv) {
     }
   }
   int broken = 0;
-  long answers = 0, errors = 0, deaths = 0, restarted = 0, groups_ready = 0, groups_removed = 0;
-  long commits = 0, generations = 0, transfers = 0, followed = 0, rewinds = 0, heads = 0, drivers = 0;
+  troupe::sim::Totals all;
   for (std::uint64_t s = seed; s < seed + count; ++s) {
     troupe::sim::Scenario scenario = troupe::sim::draw_scenario(s);
     scenario.mutations = broken_rules.mutations;
@@ -81,19 +80,7 @@ int main(int argc, char** argv) {
     cluster.run();
     const bool bad = !cluster.world.violated().empty();
     broken += bad ? 1 : 0;
-    commits += cluster.commits;
-    generations += cluster.generations;
-    transfers += cluster.transfers;
-    followed += cluster.followed;
-    rewinds += cluster.rewinds;
-    heads += cluster.head_starts;
-    answers += cluster.load.answers;
-    errors += cluster.load.errors;
-    deaths += cluster.load.deaths_told;
-    restarted += cluster.load.restarted;
-    groups_ready += cluster.load.groups_ready;
-    groups_removed += cluster.load.groups_removed;
-    drivers += cluster.driver_starts;
+    all.add(cluster);
     if (bad) {
       std::printf("\nThe last events of seed %llu:\n", static_cast<unsigned long long>(s));
       for (const std::string& line : cluster.world.story()) std::printf("%s\n", line.c_str());
@@ -109,10 +96,11 @@ int main(int argc, char** argv) {
   std::printf(
       "%ld commits, %ld generations, %ld states received, %ld steps followed, %ld rewinds, %ld heads, %ld "
       "drivers\n",
-      commits, generations, transfers, followed, rewinds, heads, drivers);
-  std::printf("%ld calls answered, %ld failed, %ld deaths told, %ld actors started again\n", answers, errors,
-              deaths, restarted);
-  std::printf("%ld placement groups got their room, %ld were removed\n", groups_ready, groups_removed);
+      all.commits, all.generations, all.transfers, all.followed, all.rewinds, all.heads, all.drivers);
+  std::printf("%ld calls answered, %ld failed, %ld deaths told, %ld actors started again\n", all.answers,
+              all.calls_failed, all.deaths_told, all.restarted);
+  std::printf("%ld placement groups got their room, %ld were removed\n", all.groups_ready,
+              all.groups_removed);
   std::printf("%d of %llu seeds broke an invariant\n", broken, static_cast<unsigned long long>(count));
   return broken == 0 ? 0 : 1;
 }

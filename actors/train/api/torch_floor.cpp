@@ -7,6 +7,7 @@
 #include "actors/train/job/leaf_random.hpp"
 #include "actors/train/job/user_code.hpp"
 #include "actors/train/trainer/group_setup.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
 
 namespace troupe::train {
 namespace {
@@ -39,6 +40,7 @@ class TorchFloor final : public TrainFloor {
   std::unique_ptr<checkpoint::FileSystem> files(std::function<void()> progress) override {
     return std::make_unique<checkpoint::PosixFileSystem>(std::move(progress));
   }
+  std::string who() const override { return collectives::who_we_are(); }
 };
 
 }  // namespace

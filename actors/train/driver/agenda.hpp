@@ -24,7 +24,7 @@ class Agenda {
   };
 
   /// Begins behind the newest of `config.resume`, whose history is `resumed`.
-  Agenda(const DriverConfig& config, const History& resumed);
+  Agenda(SharedConfig config, const History& resumed);
 
   /// At each epoch's end and at the job's; with something to evaluate at each multiple of evaluate_every,
   /// too.
@@ -57,7 +57,7 @@ class Agenda {
   std::optional<std::int64_t> early_at() const { return early_at_; }
   bool ends_not_finite() const { return not_finite_; }
   /// The job has committed all that it was to.
-  bool is_whole(std::int64_t committed) const { return committed >= config_.total_steps(); }
+  bool is_whole(std::int64_t committed) const { return committed >= config_->total_steps(); }
   bool ended_early(std::int64_t committed) const { return early_at_ && committed >= *early_at_; }
 
   // Members that leave: at the end of a step that all may run.
@@ -81,7 +81,7 @@ class Agenda {
  private:
   bool checkpoint_at(std::int64_t step, State state) const;
 
-  DriverConfig config_;
+  SharedConfig config_;
   std::int64_t evaluated_;
   std::int64_t released_;  ///< the last epoch end (in steps) that it does not hold at
   std::int64_t saved_;

@@ -48,7 +48,7 @@ void DriverMachine::open_generation(const std::string& cause, bool fault) {
 
 void DriverMachine::ask_to_quiesce(TrainerSeat& trainer, const std::string& why) {
   trainer.quiesced = false;
-  trainer.deadline = now_ + config_.deadlines.quiesce;
+  trainer.deadline = now_ + config_->deadlines.quiesce;
   out_.push_back(SendOrder{trainer.ready.actor, Quiesce{generation_, why}});
 }
 
@@ -90,10 +90,10 @@ RecoveryInput DriverMachine::recovery_input() const {
   return {.generation = generation_,
           .committed = committed(),
           .saved = checkpoints_.newest_step(),
-          .trainers = config_.trainers,
-          .min_trainers = config_.min_trainers,
-          .logical_ranks = config_.logical_ranks,
-          .sharded = config_.sharded,
+          .trainers = config_->trainers,
+          .min_trainers = config_->min_trainers,
+          .logical_ranks = config_->logical_ranks,
+          .sharded = config_->sharded,
           .waits_for_copies = following_.must_wait_for_copies(),
           .source = following_.is_on() ? following_.source() : ActorId{}};
 }
@@ -103,15 +103,15 @@ RecoveryInput DriverMachine::recovery_input() const {
 void DriverMachine::plan_when_known() {
   if (state_ != State::kQuiescing && state_ != State::kGathering) return;
   const int there = static_cast<int>(roster_.trainers().size());
-  if (there < config_.min_trainers) {
+  if (there < config_->min_trainers) {
     if (state_ == State::kGathering) return;
     state_ = State::kGathering;
     grace_end_ = now_;  // a job that ran goes on as soon as it may
-    deadline_ = now_ + config_.deadlines.gather;
+    deadline_ = now_ + config_->deadlines.gather;
     if (const auto why = roster_.given_up_trainers()) fail("too few trainers are left: " + *why);
     return;
   }
-  if (state_ == State::kGathering && there < config_.trainers && now_ < grace_end_) return;
+  if (state_ == State::kGathering && there < config_->trainers && now_ < grace_end_) return;
   const std::vector<Holding> all = holdings();
   if (!can_plan(all, recovery_input())) return;
   const Recovery recovery = plan_recovery(all, recovery_input());
@@ -130,32 +130,31 @@ void DriverMachine::start_generation(const Recovery& recovery) {
   members_.clear();
   GenerationPlan plan;
   const auto leaves =
-      collectives::deal_leaves(config_.logical_ranks, static_cast<int>(recovery.members.size()));
-  for (const auto& [actor, holds] : recovery.members) {
-    TrainerSeat& trainer = roster_.at(actor);
+      collectives::deal_leaves(config_->logical_ranks, static_cast<int>(recovery.members.size()));
+  forming_.begin(recovery.members);
+  for (const Recovery::Member& member : recovery.members) {
+    TrainerSeat& trainer = roster_.at(member.actor);
     trainer.rank = members();
-    trainer.formed = false;
-    trainer.unreadable.clear();
-    trainer.holds = holds;
     trainer.applied = recovery.first_step;
     const TrainerReady& ready = trainer.ready;
-    plan.members.push_back({actor, ready.node, ready.data_address, leaves[members_.size()], ready.has_nccl});
+    plan.members.push_back(
+        {member.actor, ready.node, ready.data_address, leaves[members_.size()], ready.has_nccl});
     plan.prove = plan.prove || !trainer.proven;
-    members_.push_back(actor);
+    members_.push_back(member.actor);
   }
-  plan.prove = plan.prove && config_.exact && !config_.sharded && members() > 1;
+  plan.prove = plan.prove && config_->exact && !config_->sharded && members() > 1;
   plan.generation = generation_;
-  plan.logical_ranks = config_.logical_ranks;
+  plan.logical_ranks = config_->logical_ranks;
   plan.source = recovery.source;
   plan.receivers = recovery.receivers;
   plan.followers = recovery.followers;
   plan.lineage = recovery.lineage;
-  plan.exact = config_.exact;
-  plan.sharded = config_.sharded;
+  plan.exact = config_->exact;
+  plan.sharded = config_->sharded;
   plan.begun_at = steps_.begun_at();
   plan.first_step = recovery.first_step;
-  plan.steps_per_epoch = config_.steps_per_epoch;
-  plan.total_steps = config_.total_steps();
+  plan.steps_per_epoch = config_->steps_per_epoch;
+  plan.total_steps = config_->total_steps();
   plan.committed = committed();
   plan.loaders = roster_.loader_list();
   if (recovery.lineage != generation_) {
@@ -177,7 +176,7 @@ void DriverMachine::start_generation(const Recovery& recovery) {
   proofs_.begin(plan.prove);
   following_.begin_generation();
   state_ = State::kForming;
-  deadline_ = now_ + config_.deadlines.standstill;
+  deadline_ = now_ + config_->deadlines.standstill;
   to_members(StartGeneration{plan});
 }
 
@@ -186,7 +185,7 @@ void DriverMachine::start_generation(const Recovery& recovery) {
 void DriverMachine::report(const GroupFormed& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
   if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
-  from.formed = true;
+  forming_.joined_group(r.actor);
   extend_deadlines();
   run_when_formed();
 }
@@ -194,27 +193,24 @@ void DriverMachine::report(const GroupFormed& r, TrainerSeat& from) {
 void DriverMachine::report(const StateInstalled& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
   if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
-  from.holds = true;
+  forming_.installed(r.actor);
   extend_deadlines();
   run_when_formed();
   share_checkpoint();
 }
 
 void DriverMachine::run_when_formed() {
-  for (const ActorId member : members_) {
-    const TrainerSeat& trainer = roster_.at(member);
-    if (!trainer.formed || !trainer.holds) return;
-  }
+  if (!forming_.is_complete()) return;
   state_ = State::kRunning;
   extend_deadlines();
   if (auto loaded = checkpoints_.take_loaded()) {
     out_.push_back(Resumed{*std::move(loaded)});
-    if (agenda_.is_whole(first_step_) && !config_.evaluates) {
-      const bool by_steps = config_.max_steps > 0;
-      const std::int64_t unit = by_steps ? 1 : config_.steps_per_epoch;
+    if (agenda_.is_whole(first_step_) && !config_->evaluates) {
+      const bool by_steps = config_->max_steps > 0;
+      const std::int64_t unit = by_steps ? 1 : config_->steps_per_epoch;
       out_.push_back(Notice{"nothing is left to train: what was resumed has " +
                                 std::to_string(first_step_ / unit) + (by_steps ? " steps, " : " epochs, ") +
-                                std::to_string(config_.total_steps() / unit) + " are asked for",
+                                std::to_string(config_->total_steps() / unit) + " are asked for",
                             {}});
     }
   }
@@ -244,37 +240,29 @@ void DriverMachine::report(const GenerationFailed& r, TrainerSeat& from) {
 void DriverMachine::report(const CheckpointUnreadable& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
   if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
-  from.unreadable = r.reason;
+  forming_.cannot_read(r.actor, describe(from) + ": " + r.reason);
   share_checkpoint();
 }
 
 /// Once everybody has tried: whoever could not read it gets the state from the memory of one who could. If
 /// nobody could, the next older one is tried; the job never falls back to step 0.
 void DriverMachine::share_checkpoint() {
-  if (state_ != State::kForming) return;
-  const TrainerSeat* reader = nullptr;
-  std::string reasons;
-  for (const ActorId member : members_) {
-    const TrainerSeat& trainer = roster_.at(member);
-    if (!trainer.holds && trainer.unreadable.empty()) return;
-    if (trainer.holds) reader = &trainer;
-    if (!trainer.unreadable.empty())
-      reasons += (reasons.empty() ? "" : "; ") + describe(trainer) + ": " + trainer.unreadable;
-  }
-  if (reasons.empty()) return;
+  const auto unread = state_ == State::kForming ? forming_.unread() : std::nullopt;
+  if (!unread) return;
   const std::string path = checkpoints_.newest().path;
-  if (reader != nullptr) {
+  if (unread->reader) {
     out_.push_back(Notice{"not every trainer can read the checkpoint " + path +
-                              "; the others get the state from " + describe(*reader) + ". " + reasons,
+                              "; the others get the state from " + describe(roster_.at(*unread->reader)) +
+                              ". " + unread->reasons,
                           {}});
     return open_generation("a checkpoint is passed on through memory", false);
   }
-  checkpoints_.drop_newest(reasons);
+  checkpoints_.drop_newest(unread->reasons);
   if (checkpoints_.empty()) {
     return fail("no trainer can read any checkpoint: " + checkpoints_.unusable(),
                 "restore one of these files and resume, or start again without them");
   }
-  out_.push_back(Notice{"no trainer can read the checkpoint " + path + " (" + reasons + "); " +
+  out_.push_back(Notice{"no trainer can read the checkpoint " + path + " (" + unread->reasons + "); " +
                             checkpoints_.newest().path + " is tried instead",
                         {}});
   open_generation("a checkpoint could not be read", true);
@@ -285,14 +273,14 @@ void DriverMachine::share_checkpoint() {
 /// A spare trainer takes the state beside the steps, then joins by the same way as a fault goes: the next
 /// generation.
 void DriverMachine::widen() {
-  if (state_ != State::kRunning || let_leave() || staying_members() >= config_.trainers) return;
+  if (state_ != State::kRunning || let_leave() || staying_members() >= config_->trainers) return;
   if (following_.is_on() && !all_caught_up()) return;
   std::vector<ActorId> spares;
   for (const auto& [id, trainer] : roster_.trainers()) {
     if (!trainer.killed && !trainer.leaves && trainer.quiesced && !is_member(trainer)) spares.push_back(id);
   }
   if (spares.empty()) return;
-  if (config_.sharded) {
+  if (config_->sharded) {
     // Where the state is whole: in the checkpoint of these very steps, or with a member that is alone.
     if (members() == 1 || committed() == checkpoints_.newest_step())
       open_generation(describe(roster_.at(spares.front())) + " joined", false);
@@ -318,14 +306,14 @@ bool DriverMachine::let_leave() {
       kill(trainer, "its node drains (" + trainer.why_it_leaves + ")");
   }
   const int stay = staying_members();
-  if (stay == members() || stay < config_.min_trainers) {
+  if (stay == members() || stay < config_->min_trainers) {
     agenda_.cancel_leave();
     return false;
   }
   if (following_.join_at()) return false;  // then
   agenda_.leave(committed());
   if (committed() < *agenda_.leave_at()) return false;
-  if (config_.sharded && committed() != checkpoints_.newest_step()) {
+  if (config_->sharded && committed() != checkpoints_.newest_step()) {
     agenda_.cancel_leave();  // it could not be saved; a later one may be
     return false;
   }
@@ -346,13 +334,13 @@ void DriverMachine::start_following(const std::vector<ActorId>& followers) {
   for (const ActorId member : members_) {
     if (roster_.at(member).ready.node == node) source = member;
   }
-  following_.begin(source, generation_, followers, now_ + config_.deadlines.hang);
+  following_.begin(source, generation_, followers, now_ + config_->deadlines.hang);
   out_.push_back(SendOrder{source, ShareState{generation_}});
 }
 
 void DriverMachine::report(const StateShared& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
-  if (!following_.share(r.actor, now_ + config_.deadlines.standstill))
+  if (!following_.share(r.actor, now_ + config_->deadlines.standstill))
     return ignore("nobody follows " + describe(from));
   for (const ActorId follower : following_.followers())
     out_.push_back(

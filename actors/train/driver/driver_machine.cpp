@@ -19,22 +19,22 @@ constexpr Duration kRecovers = std::chrono::seconds(1);
 }  // namespace
 
 DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
-    : config_(std::move(config)),
+    : config_(std::make_shared<const DriverConfig>(std::move(config))),
       mutations_(mutations),
       roster_(config_),
-      steps_(config_),
+      steps_(*config_),
       evaluations_(config_),
       agenda_(config_, evaluations_.history()),
-      checkpoints_(config_.resume, config_.keep_checkpoints),
-      failures_(config_.restart, config_.failed_generations),
-      generation_{config_.incarnation, 0} {
-  TROUPE_ASSERT(1 <= config_.min_trainers && config_.min_trainers <= config_.trainers &&
-                    config_.trainers <= config_.logical_ranks,
+      checkpoints_(config_->resume, config_->keep_checkpoints),
+      failures_(config_->restart, config_->failed_generations),
+      generation_{config_->incarnation, 0} {
+  TROUPE_ASSERT(1 <= config_->min_trainers && config_->min_trainers <= config_->trainers &&
+                    config_->trainers <= config_->logical_ranks,
                 "1 <= min_trainers <= trainers <= logical_ranks");
   TROUPE_ASSERT(
-      config_.loaders >= 1 && config_.epochs >= 1 && config_.steps_per_epoch >= 1 && config_.ahead >= 1,
+      config_->loaders >= 1 && config_->epochs >= 1 && config_->steps_per_epoch >= 1 && config_->ahead >= 1,
       "loaders, epochs, steps per epoch and steps ahead are at least 1");
-  TROUPE_ASSERT(config_.keep_checkpoints >= 1, "the newest checkpoint is kept");
+  TROUPE_ASSERT(config_->keep_checkpoints >= 1, "the newest checkpoint is kept");
   const std::int64_t best = evaluations_.history().kept.step;
   if (evaluations_.is_best(best)) checkpoints_.set_best(best);
 }
@@ -43,8 +43,8 @@ DriverActions DriverMachine::start(Instant now) {
   now_ = now;
   roster_.start(now);
   generation_.counter = 1;
-  grace_end_ = now + std::min(config_.deadlines.start_grace, config_.deadlines.gather / 2);
-  deadline_ = now + config_.deadlines.gather;
+  grace_end_ = now + std::min(config_->deadlines.start_grace, config_->deadlines.gather / 2);
+  deadline_ = now + config_->deadlines.gather;
   spawn_missing();
   return std::exchange(out_, {});
 }
@@ -82,7 +82,7 @@ bool DriverMachine::failed(std::optional<JobFailed> failure) {
 
 void DriverMachine::spawn_missing() {
   // A process that starts takes the CPUs of those that recover: it waits until they have.
-  const bool recovers = interruption_.is_on() && roster_.staying() >= config_.min_trainers &&
+  const bool recovers = interruption_.is_on() && roster_.staying() >= config_->min_trainers &&
                         now_ - interruption_.detected() < kRecovers;
   roster_.spawn_missing(!recovers, now_, out_);
 }
@@ -92,7 +92,7 @@ void DriverMachine::spawn_missing() {
 void DriverMachine::handle(const TrainerReady& e) {
   TrainerSeat* trainer = roster_.add(e, now_);
   if (trainer == nullptr) return ignore("trainer " + to_string(e.actor) + " is known already, or dead");
-  if (roster_.staying() > config_.trainers) return kill(*trainer, "there are trainers enough");
+  if (roster_.staying() > config_->trainers) return kill(*trainer, "there are trainers enough");
   if (state_ == State::kGathering || state_ == State::kQuiescing) {
     ask_to_quiesce(*trainer, "welcome");
   } else {
@@ -123,7 +123,7 @@ void DriverMachine::handle(const TrainerDown& e) {
 void DriverMachine::kill(TrainerSeat& trainer, const std::string& why) {
   if (trainer.killed) return;
   trainer.killed = true;
-  trainer.deadline = now_ + config_.deadlines.kill;
+  trainer.deadline = now_ + config_->deadlines.kill;
   out_.push_back(KillActor{trainer.ready.actor, why});
   if (generation_runs() && is_member(trainer))
     open_generation(describe(trainer) + " is killed: " + why, true);
@@ -140,7 +140,7 @@ void DriverMachine::check_trainers() {
   }
   for (const ActorId id : roster_.unconfirmed(now_)) {
     expired("nobody confirmed the death of " + describe(roster_.at(id)) + " within " +
-            seconds_of(config_.deadlines.kill));
+            seconds_of(config_->deadlines.kill));
     handle(TrainerDown{id, "killed, and nobody confirmed its death: it is refused from now on"});
   }
 }
@@ -162,9 +162,9 @@ void DriverMachine::handle(const TrainerReport& e) {
 void DriverMachine::report(const TrainerHeartbeat& r, TrainerSeat& from) {
   const bool further = from.life.note(r.progress, now_);
   if (further && is_member(from)) extend_deadlines();
-  if (further) following_.note_progress(r.actor, now_ + config_.deadlines.standstill);
+  if (further) following_.note_progress(r.actor, now_ + config_->deadlines.standstill);
   // It ends this first, and then it has the time to leave.
-  if (r.progress.computes) from.deadline = std::max(from.deadline, now_ + config_.deadlines.quiesce);
+  if (r.progress.computes) from.deadline = std::max(from.deadline, now_ + config_->deadlines.quiesce);
 }
 
 // Loaders, and what is started.
@@ -260,8 +260,8 @@ std::string DriverMachine::place(std::int64_t step) const {
 
 /// Somebody has come further: what waits for all of them may wait on.
 void DriverMachine::extend_deadlines() {
-  if (generation_runs()) deadline_ = now_ + config_.deadlines.standstill;
-  stop_deadline_ = std::max(stop_deadline_, now_ + config_.deadlines.stop);
+  if (generation_runs()) deadline_ = now_ + config_->deadlines.standstill;
+  stop_deadline_ = std::max(stop_deadline_, now_ + config_->deadlines.stop);
 }
 
 void DriverMachine::handle(const DriverTick&) {
@@ -274,7 +274,7 @@ void DriverMachine::handle(const DriverTick&) {
 void DriverMachine::check_state() {
   if (agenda_.stop_at() && can_end_at_once()) return end_as_it_is();
   if (agenda_.stop_at() && now_ >= stop_deadline_) {
-    expired("the stop has led to no checkpoint within " + seconds_of(config_.deadlines.stop) + " (" +
+    expired("the stop has led to no checkpoint within " + seconds_of(config_->deadlines.stop) + " (" +
             roster_.who_waits() + ")");
     return end_as_it_is();
   }
@@ -293,7 +293,7 @@ void DriverMachine::check_standstill() {
   if (state_ != State::kForming && !roster_.has_loaders()) return;
   if (state_ == State::kRunning && committed() >= agenda_.limit()) return;
   const std::string what = "nobody computes, and nobody has come further for " +
-                           seconds_of(config_.deadlines.standstill) + ": " + roster_.who_waits();
+                           seconds_of(config_->deadlines.standstill) + ": " + roster_.who_waits();
   expired(what);
   failed_at(committed(), what);
   open_generation(what, true);
@@ -302,7 +302,7 @@ void DriverMachine::check_standstill() {
 void DriverMachine::handle(const StopRequested& e) {
   if (!agenda_.stop(committed(), e.hold_state)) return fail("stopped at once");
   if (can_end_at_once()) return end_as_it_is();
-  stop_deadline_ = now_ + config_.deadlines.stop;
+  stop_deadline_ = now_ + config_->deadlines.stop;
   out_.push_back(Notice{"stopping after step " + std::to_string(*agenda_.stop_at()), {}});
   if (state_ == State::kRunning || holds()) proceed();
 }
@@ -319,16 +319,16 @@ bool DriverMachine::can_end_at_once() const {
   if (agenda_.stop_holds_state()) return false;
   if (state_ == State::kRunning || state_ == State::kBarrier) return false;
   if (steps_.furthest() == steps_.begun_at()) return true;
-  return std::none_of(roster_.trainers().begin(), roster_.trainers().end(), [](const auto& entry) {
-    const TrainerSeat& trainer = entry.second;
-    return !trainer.killed && (trainer.steps != kNoState || trainer.holds);
+  return std::none_of(roster_.trainers().begin(), roster_.trainers().end(), [this](const auto& entry) {
+    const auto& [id, trainer] = entry;
+    return !trainer.killed && (trainer.steps != kNoState || forming_.holds(id));
   });
 }
 
 /// A stop that no checkpoint can follow.
 void DriverMachine::end_as_it_is() {
   const std::int64_t saved = checkpoints_.saved_step();
-  if (config_.checkpoints && committed() > saved && committed() > steps_.begun_at()) {
+  if (config_->checkpoints && committed() > saved && committed() > steps_.begun_at()) {
     out_.push_back(Notice{
         "stopped without a checkpoint of step " + std::to_string(committed()) + ": " +
             (saved == kNoState ? "none was written" : "the newest is of step " + std::to_string(saved)),

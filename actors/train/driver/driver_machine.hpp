@@ -2,8 +2,8 @@
 /// recovery. Events in, actions out; no clock, no I/O. docs/step-commit.md draws it.
 ///
 /// What is known and decided lies in values with a header and tests of their own: Roster, plan_recovery,
-/// Following, StepLog, StateProofs, Evaluations, CheckpointList, Agenda, Barrier, FailureCount, Interruption.
-/// The machine has the state, and routes events between them.
+/// Forming, Following, StepLog, StateProofs, Evaluations, CheckpointList, Agenda, Barrier, FailureCount,
+/// Interruption. The machine has the state, and routes events between them.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include "actors/train/driver/evaluations.hpp"
 #include "actors/train/driver/failure_count.hpp"
 #include "actors/train/driver/following.hpp"
+#include "actors/train/driver/forming.hpp"
 #include "actors/train/driver/interruption.hpp"
 #include "actors/train/driver/recovery.hpp"
 #include "actors/train/driver/roster.hpp"
@@ -149,9 +150,10 @@ class DriverMachine {
   void recovered();
   void to_members(const TrainerOrder& order);
 
-  DriverConfig config_;
+  SharedConfig config_;
   Mutations mutations_;
   Roster roster_;
+  Forming forming_;
   Following following_;
   StepLog steps_;
   StateProofs proofs_;

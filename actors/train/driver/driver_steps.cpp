@@ -17,7 +17,7 @@ void DriverMachine::recovered() {
 
 /// Whose state is the job's: where bits may differ, nobody has rank 0's but itself.
 std::vector<ActorId> DriverMachine::holders() const {
-  return config_.exact ? members_ : std::vector<ActorId>{members_.front()};
+  return config_->exact ? members_ : std::vector<ActorId>{members_.front()};
 }
 
 // Steps.
@@ -44,7 +44,7 @@ void DriverMachine::report(const StepApplied& r, TrainerSeat& from) {
 /// Compares what trainers that hold the same steps say of their bits. False, and the job has failed, if they
 /// are not the same and must be.
 bool DriverMachine::agrees(const TrainerSeat& from, std::int64_t steps, const std::vector<PartHash>& parts) {
-  if (!config_.exact) return true;
+  if (!config_->exact) return true;
   const auto proof = proofs_.differs(steps, from.ready.actor, parts);
   if (!proof) return true;
   const TrainerSeat* other = roster_.find(proof->from);
@@ -90,11 +90,11 @@ bool DriverMachine::commit_step() {
   if (auto* failure = std::get_if<JobFailed>(&outcome)) return !failed(std::move(*failure));
   auto& [step, furthest] = std::get<StepLog::Committed>(outcome);
   // Trainers run no step behind one that stops the job.
-  if (config_.not_finite == NotFinite::kStop && !is_finite(step.entry.slots))
+  if (config_->not_finite == NotFinite::kStop && !is_finite(step.entry.slots))
     agenda_.end_early(committed(), true);
   out_.push_back(std::move(step));
   if (furthest) roster_.made_progress(members_);
-  if (config_.pieces() == 0 && evaluation_at(committed()) && committed() > agenda_.evaluated()) {
+  if (config_->pieces() == 0 && evaluation_at(committed()) && committed() > agenda_.evaluated()) {
     evaluations_.begin(committed());
     finish_epoch();
   }
@@ -160,7 +160,7 @@ void DriverMachine::start_barrier(BarrierTask task) {
     case BarrierTask::kCheckpoint:
       out_.push_back(SendOrder{members_.front(), WriteCheckpoint{generation_, committed(), history_now()}});
       for (std::size_t r = 1; r < members_.size(); ++r) {
-        if (config_.exact || config_.sharded) {
+        if (config_->exact || config_->sharded) {
           out_.push_back(SendOrder{members_[r], ProveState{generation_, committed()}});
         } else {
           barrier_.done(members_[r]);  // its bits are its own
@@ -171,10 +171,10 @@ void DriverMachine::start_barrier(BarrierTask task) {
       break;
   }
   evaluations_.begin(committed());
-  const auto leaves = collectives::deal_leaves(config_.logical_ranks, members());
+  const auto leaves = collectives::deal_leaves(config_->logical_ranks, members());
   for (std::size_t r = 0; r < members_.size(); ++r) {
-    const std::int64_t begin = config_.pieces() * leaves[r].begin / config_.logical_ranks;
-    const std::int64_t end = config_.pieces() * leaves[r].end / config_.logical_ranks;
+    const std::int64_t begin = config_->pieces() * leaves[r].begin / config_->logical_ranks;
+    const std::int64_t end = config_->pieces() * leaves[r].end / config_->logical_ranks;
     out_.push_back(SendOrder{members_[r], Evaluate{generation_, evaluations_.under_way().epoch, begin, end}});
   }
 }
@@ -245,7 +245,7 @@ void DriverMachine::report(const TrainerFinished& r, TrainerSeat& from) {
   recovered();
   if (!agrees(from, r.steps, r.parts)) return;
   const bool same = barrier_.finish(r.actor, r.hash, r.parts);
-  if (r.steps != committed() || (config_.exact && !same)) return fail("trainers end with different states");
+  if (r.steps != committed() || (config_->exact && !same)) return fail("trainers end with different states");
   if (barrier_.done(r.actor)) finish(barrier_.hash(), {r.steps, lineage_, barrier_.parts(), holders()});
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -92,6 +93,8 @@ struct DriverConfig {
   /// The same of a piece of an evaluation.
   std::function<std::uint64_t(std::int64_t piece)> expected_piece;
 };
+/// The machine's, and that of its values.
+using SharedConfig = std::shared_ptr<const DriverConfig>;
 
 // Events: a trainer's reports (messages.hpp), and these.
 

@@ -5,9 +5,9 @@
 
 namespace troupe::train {
 
-Evaluations::Evaluations(const DriverConfig& config) : config_(config) {
-  if (config_.resume.empty()) return;
-  const CheckpointInfo& newest = config_.resume.back();
+Evaluations::Evaluations(SharedConfig config) : config_(std::move(config)) {
+  if (config_->resume.empty()) return;
+  const CheckpointInfo& newest = config_->resume.back();
   history_ = decode_history(newest.history).value_or(History{});
   history_.epoch_figures.clear();
   take_up(newest.history, newest.step);
@@ -15,9 +15,9 @@ Evaluations::Evaluations(const DriverConfig& config) : config_(config) {
 
 void Evaluations::begin(std::int64_t step) {
   const std::int64_t last = std::max<std::int64_t>(step - 1, 0);
-  done_ = {.epoch = static_cast<int>(last / config_.steps_per_epoch),
+  done_ = {.epoch = static_cast<int>(last / config_->steps_per_epoch),
            .step = step,
-           .ended = step > 0 && step % config_.steps_per_epoch == 0};
+           .ended = step > 0 && step % config_->steps_per_epoch == 0};
   pieces_.clear();
 }
 
@@ -26,13 +26,13 @@ void Evaluations::add(const std::vector<PieceReport>& pieces) {
 }
 
 std::optional<JobFailed> Evaluations::sum_pieces() {
-  for (std::int64_t p = 0; p < config_.pieces(); ++p) {
+  for (std::int64_t p = 0; p < config_->pieces(); ++p) {
     const auto piece = pieces_.find(p);
-    const bool test = p < config_.test_pieces;
+    const bool test = p < config_->test_pieces;
     if (piece == pieces_.end() ||
-        (config_.expected_piece && config_.expected_piece(p) != piece->second.indices_hash)) {
+        (config_->expected_piece && config_->expected_piece(p) != piece->second.indices_hash)) {
       return JobFailed{
-          "piece " + std::to_string(test ? p : p - config_.test_pieces) + " of the " +
+          "piece " + std::to_string(test ? p : p - config_->test_pieces) + " of the " +
               (test ? "test" : "validation") + " set was " +
               (piece == pieces_.end() ? "not evaluated" : "evaluated with other samples than it has"),
           {}};
@@ -55,21 +55,22 @@ const EpochDone& Evaluations::finish(std::vector<Figure> train) {
 std::optional<std::string> Evaluations::watch(bool stops) {
   history_.metrics = done_.metrics;
   history_.evaluated = done_.step;
-  if (config_.tells_metrics) told_[done_.step] = done_.metrics;
-  if (!config_.keep_best.empty()) {
-    const double* value = find_metric(config_.keep_best);
+  if (config_->tells_metrics) told_[done_.step] = done_.metrics;
+  if (!config_->keep_best.empty()) {
+    const double* value = find_metric(config_->keep_best);
     if (value == nullptr) return std::nullopt;
-    history_.kept = observe(history_.kept, config_.keep_best, config_.keep_best_mode, 0, done_.step, *value);
+    history_.kept =
+        observe(history_.kept, config_->keep_best, config_->keep_best_mode, 0, done_.step, *value);
   }
-  const StopEarly& rule = config_.stop_early;
+  const StopEarly& rule = config_->stop_early;
   if (rule.metric.empty()) return std::nullopt;
   const double* value = find_metric(rule.metric);
   if (value == nullptr) return std::nullopt;
   Best& best = history_.patience;
   best = observe(best, rule.metric, rule.mode, rule.min_delta, done_.step, *value);
   if (best.since < rule.patience || stops) return std::nullopt;
-  const bool by_steps = config_.evaluate_every > 0;
-  const std::int64_t unit = by_steps ? 1 : config_.steps_per_epoch;
+  const bool by_steps = config_->evaluate_every > 0;
+  const std::int64_t unit = by_steps ? 1 : config_->steps_per_epoch;
   return "stopping early: " + rule.metric + " has not become better " +
          (rule.min_delta > 0 ? "by more than " + std::to_string(rule.min_delta) + " " : "") + "for " +
          std::to_string(rule.patience) + (by_steps ? " evaluations, " : " epochs, ") +
@@ -95,11 +96,11 @@ std::string Evaluations::history_with(std::vector<Figure> figures) const {
 
 void Evaluations::take_up(const std::string& history, std::int64_t step) {
   const History of = decode_history(history).value_or(History{});
-  if (config_.tells_metrics && !of.metrics.empty() && of.evaluated == step) told_[step] = of.metrics;
+  if (config_->tells_metrics && !of.metrics.empty() && of.evaluated == step) told_[step] = of.metrics;
 }
 
 bool Evaluations::is_best(std::int64_t step) const {
-  return !config_.keep_best.empty() && history_.kept.step > 0 && step == history_.kept.step;
+  return !config_->keep_best.empty() && history_.kept.step > 0 && step == history_.kept.step;
 }
 
 JobFailed Evaluations::why_it_lacks(std::optional<std::int64_t> saved_at) const {

@@ -18,7 +18,7 @@ namespace troupe::train {
 class Evaluations {
  public:
   /// Begins with the history of the newest of `config.resume`.
-  explicit Evaluations(const DriverConfig& config);
+  explicit Evaluations(SharedConfig config);
 
   /// Of the state after `step` steps, empty.
   void begin(std::int64_t step);
@@ -55,7 +55,7 @@ class Evaluations {
  private:
   const double* find_metric(const std::string& name);
 
-  DriverConfig config_;
+  SharedConfig config_;
   History history_;  ///< its epoch_figures are StepLog's, and empty here
   EpochDone done_;   ///< under way, or the last
   std::map<std::int64_t, PieceReport> pieces_;

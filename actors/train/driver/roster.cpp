@@ -62,7 +62,7 @@ int Roster::staying() const {
 /// The rules of every process.
 std::optional<Roster::Overdue> Roster::overdue(const SignsOfLife& life, ActorId actor, const std::string& who,
                                                Instant now) const {
-  const auto& deadlines = config_.deadlines;
+  const auto& deadlines = config_->deadlines;
   if (now - life.last_heard >= deadlines.silence)
     return Overdue{actor, "no sign of life",
                    who + " gave no sign of life for " + seconds_of(deadlines.silence)};
@@ -80,7 +80,7 @@ std::optional<Roster::Overdue> Roster::next_overdue(std::optional<ActorId> after
     if (!trainer.quiesced && now >= trainer.deadline)
       return Overdue{id, "it did not leave its collective in time",
                      describe(trainer) + " did not leave its collective within " +
-                         seconds_of(config_.deadlines.quiesce)};
+                         seconds_of(config_->deadlines.quiesce)};
   }
   return std::nullopt;
 }
@@ -121,7 +121,7 @@ void Roster::announce_loaders(DriverActions& out) const {
 bool Roster::add(const LoaderReady& ready, Instant now, DriverActions& out) {
   spawns_.erase(ready.token);
   if (dead_.contains(ready.actor)) return false;
-  if (static_cast<int>(loaders_.size()) >= config_.loaders && !loaders_.contains(ready.actor)) {
+  if (static_cast<int>(loaders_.size()) >= config_->loaders && !loaders_.contains(ready.actor)) {
     dead_.insert(ready.actor);
     out.push_back(KillActor{ready.actor, "there are loaders enough"});
     return true;
@@ -160,7 +160,7 @@ std::vector<Roster::Overdue> Roster::overdue_loaders(Instant now) const {
 }
 
 std::optional<JobFailed> Roster::check_loaderless(Instant now) const {
-  if (!loaders_.empty() || now - loaderless_since_ < config_.deadlines.gather) return std::nullopt;
+  if (!loaders_.empty() || now - loaderless_since_ < config_->deadlines.gather) return std::nullopt;
   return JobFailed{"no loader could be started in time: " + loader_restarts_.last_failure, {}};
 }
 
@@ -174,8 +174,8 @@ bool Roster::somebody_computes(const std::vector<ActorId>& members) const {
 // Starting.
 
 void Roster::spawn_missing(bool trainers, Instant now, DriverActions& out) {
-  if (trainers) spawn_missing(SpawnKind::kTrainer, config_.trainers, staying(), now, out);
-  spawn_missing(SpawnKind::kLoader, config_.loaders, static_cast<int>(loaders_.size()), now, out);
+  if (trainers) spawn_missing(SpawnKind::kTrainer, config_->trainers, staying(), now, out);
+  spawn_missing(SpawnKind::kLoader, config_->loaders, static_cast<int>(loaders_.size()), now, out);
 }
 
 void Roster::spawn_missing(SpawnKind kind, int wanted, int have, Instant now, DriverActions& out) {
@@ -184,7 +184,7 @@ void Roster::spawn_missing(SpawnKind kind, int wanted, int have, Instant now, Dr
   for (const auto& [token, spawn] : spawns_) have += spawn.kind == kind ? 1 : 0;
   for (; have < wanted; ++have) {
     const std::uint64_t token = ++last_token_;
-    spawns_[token] = {kind, now + config_.deadlines.spawn};
+    spawns_[token] = {kind, now + config_->deadlines.spawn};
     out.push_back(
         SpawnActor{kind, token, std::to_string(have) + " of " + std::to_string(wanted) + " are there"});
   }
@@ -216,7 +216,7 @@ std::optional<JobFailed> Roster::check_spawns(Instant now, DriverActions& out) {
   for (const auto& [token, spawn] : spawns_) {
     if (now >= spawn.deadline) late.push_back(token);
   }
-  const std::string why = "did not start within " + seconds_of(config_.deadlines.spawn);
+  const std::string why = "did not start within " + seconds_of(config_->deadlines.spawn);
   for (const std::uint64_t token : late) {
     out.push_back(CancelSpawn{token, "no answer in time"});
     const SpawnKind kind = *take_spawn(token);
@@ -231,14 +231,14 @@ std::optional<JobFailed> Roster::count_failure(SpawnKind kind, const std::string
   Restarts& of = restarts(kind);
   ++of.failures;
   of.last_failure = why;
-  of.not_before = std::max(of.not_before, now + config_.restart.pause_after(of.failures));
-  if (of.failures <= config_.restart.budget || of.given_up) return std::nullopt;
+  of.not_before = std::max(of.not_before, now + config_->restart.pause_after(of.failures));
+  if (of.failures <= config_->restart.budget || of.given_up) return std::nullopt;
   of.given_up = true;
   const std::string text = std::to_string(of.failures) + " failures without progress, the last one: " + why;
   out.push_back(Notice{"nothing is started again after " + text, {}});
   const bool trainers = kind == SpawnKind::kTrainer;
   const int left = static_cast<int>(trainers ? trainers_.size() : loaders_.size());
-  if (left >= (trainers ? config_.min_trainers : 1)) return std::nullopt;
+  if (left >= (trainers ? config_->min_trainers : 1)) return std::nullopt;
   return JobFailed{text, {}};
 }
 
@@ -260,8 +260,8 @@ JobFailed Roster::too_few_came() const {
                                   [](const auto& spawn) { return spawn.second.kind == SpawnKind::kTrainer; });
   const auto& last_failure = trainer_restarts_.last_failure;
   const auto& waits_for = trainer_restarts_.waits_for;
-  return {"of " + std::to_string(config_.min_trainers) + " trainers that are needed (min_trainers) " +
-              std::to_string(trainers_.size()) + " came within " + seconds_of(config_.deadlines.gather) +
+  return {"of " + std::to_string(config_->min_trainers) + " trainers that are needed (min_trainers) " +
+              std::to_string(trainers_.size()) + " came within " + seconds_of(config_->deadlines.gather) +
               " (deadlines.gather)" + (last_failure.empty() ? "" : ": " + last_failure),
           !starts ? ""
           : waits_for.empty()

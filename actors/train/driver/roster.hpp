@@ -41,12 +41,7 @@ struct TrainerSeat {
   Generation lineage;          ///< of the state it holds
   bool made_progress = false;  ///< was a member when the job got further than ever
   bool proven = false;         ///< computed a step, and had the same bits after it as the others
-
-  // In its generation.
-  bool formed = false;
-  bool holds = false;        ///< has the generation's state
-  std::string unreadable;    ///< why it cannot read the generation's checkpoint
-  std::int64_t applied = 0;  ///< steps
+  std::int64_t applied = 0;    ///< steps, in its generation
 };
 
 /// "trainer 3 (rank 0)".
@@ -68,7 +63,7 @@ class Roster {
     bool hangs = false;  ///< the job's code is blamed
   };
 
-  explicit Roster(const DriverConfig& config) : config_(config) {}
+  explicit Roster(SharedConfig config) : config_(std::move(config)) {}
   /// Nobody is there.
   void start(Instant now) { loaderless_since_ = now; }
 
@@ -167,7 +162,7 @@ class Roster {
   std::optional<Overdue> overdue(const SignsOfLife& life, ActorId actor, const std::string& who,
                                  Instant now) const;
 
-  DriverConfig config_;
+  SharedConfig config_;
   Trainers trainers_;
   std::map<ActorId, LoaderSeat> loaders_;
   std::map<std::uint64_t, Spawn> spawns_;  ///< by token

@@ -19,7 +19,6 @@
 #include "actors/train/trainer/task_failures.hpp"
 #include "actors/train/trainer/trainer_machine.hpp"
 #include "collectives/normal_end.hpp"
-#include "collectives/rendezvous/connect/address.hpp"
 #include "runtime/core/condition.hpp"
 #include "runtime/core/thread.hpp"
 #include "runtime/host/may_wait.hpp"
@@ -69,7 +68,7 @@ class Trainer::Work {
         engine_->numerics(),
         hash_layout(engine_->state().parts),
         groups_->has_nccl(),
-        collectives::who_we_are(),
+        floor_.who(),
         checkpoint::FolderLock::is_of(*floor_.files({}), settings_.checkpoint_folder, settings_.folder_lock)};
   }
 

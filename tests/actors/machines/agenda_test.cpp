@@ -10,7 +10,7 @@ namespace {
 
 /// Epochs of 4 steps, two of them; three steps ahead.
 Agenda agenda_of(const DriverConfig& config) {
-  return {config, {}};
+  return {shared(config), {}};
 }
 
 /// "4 evaluate, 4 save": what is due in a run of all steps, each done at once.
@@ -154,9 +154,9 @@ TEST_CASE("a resumed job that had waited enough, or was through, ends without a 
   config.stop_early = {.metric = "test/loss", .patience = 2};
   config.resume = {{"old-4", 4, "h"}};
   History waited{.metrics = {{"test/loss", 1}}};
-  CHECK(Agenda(config, waited).due(4, {}) == BarrierTask::kNone);
+  CHECK(Agenda(shared(config), waited).due(4, {}) == BarrierTask::kNone);
   waited.patience.since = 2;
-  CHECK(Agenda(config, waited).due(4, {}) == BarrierTask::kFinish);
+  CHECK(Agenda(shared(config), waited).due(4, {}) == BarrierTask::kFinish);
   config.resume = {{"old-8", 8, "h"}};
-  CHECK(Agenda(config, {}).due(8, {}) == BarrierTask::kEvaluate);  // nobody knows what it came to
+  CHECK(Agenda(shared(config), {}).due(8, {}) == BarrierTask::kEvaluate);  // nobody knows what it came to
 }

@@ -277,10 +277,7 @@ TEST_CASE("a stop while a pause is under way ends the job as a stop does, and a 
 
 // It waited for 32 s.
 TEST_CASE("a stop while nobody holds the state ends at once and says what is lost") {
-  DriverConfig config = config_of(1);
-  config.checkpoints = true;
-  config.checkpoint_every = 2;
-  Script s(config);
+  Script s(saving(1));
   s.run_from_start({kA});
   s.applied(kA, 0);
   s.applied(kA, 1);
@@ -326,6 +323,14 @@ DriverConfig with_evaluation(std::int64_t newest) {
   return config;
 }
 
+/// A alone takes the job up at `step`.
+void resume(Script& s, std::int64_t step) {
+  s.ready(kA);
+  s.quiesced(kA, kNoState);
+  s.formed(kA);
+  s.installed(kA, step);
+}
+
 void answer_evaluation(Script& s) {
   REQUIRE(s.order<Evaluate>(kA));
   s.on(EvaluationDone{kA, s.g(), 0, {{0, 0, 1, {{"accuracy", 1, 1}}}}});
@@ -335,10 +340,7 @@ void answer_evaluation(Script& s) {
 
 TEST_CASE("a resume is told, and a job that was through is evaluated once more") {
   Script s(with_evaluation(8));
-  s.ready(kA);
-  s.quiesced(kA, kNoState);
-  s.formed(kA);
-  s.installed(kA, 8);
+  resume(s, 8);
   REQUIRE(s.all<Resumed>().size() == 1);
   CHECK(s.all<Resumed>()[0].checkpoint.path == "old-8");
   CHECK(s.all<Notice>().at(0).text ==
@@ -372,10 +374,7 @@ TEST_CASE("after a fall-back to an older checkpoint what runs again is evaluated
 
 TEST_CASE("checkpoints that could not be written are counted, and the newest one is named at the end") {
   Script s(with_evaluation(4));
-  s.ready(kA);
-  s.quiesced(kA, kNoState);
-  s.formed(kA);
-  s.installed(kA, 4);
+  resume(s, 4);
   for (std::int64_t k = 4; k < 8; ++k) s.applied(kA, k);
   answer_evaluation(s);
   s.on(CheckpointFailed{kA, s.g(), 8, "the disk is full"});

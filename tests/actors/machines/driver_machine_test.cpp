@@ -208,10 +208,7 @@ TEST_CASE("a death during recovery opens one more generation") {
 }
 
 TEST_CASE("when nobody has the state the last checkpoint is it, and later steps are void") {
-  DriverConfig config = config_of(1);
-  config.checkpoints = true;
-  config.checkpoint_every = 2;
-  Script s(config);
+  Script s(saving(1));
   s.run_from_start({kA});
   s.applied(kA, 0);
   s.applied(kA, 1);
@@ -535,9 +532,7 @@ namespace {
 
 /// A job that resumes: three checkpoints of an earlier run, the newest of step 6.
 DriverConfig resuming(int trainers) {
-  DriverConfig config = config_of(trainers);
-  config.checkpoints = true;
-  config.checkpoint_every = 2;
+  DriverConfig config = saving(trainers);
   config.keep_checkpoints = 2;
   config.resume = {{"old-2", 2, "h2"}, {"old-4", 4, "h4"}, {"old-6", 6, "h6"}};
   return config;
@@ -592,10 +587,7 @@ TEST_CASE("the next older checkpoint is tried when nobody can read one, and step
 }
 
 TEST_CASE("a job that lost all its checkpoints does not begin again at step 0 either") {
-  DriverConfig config = config_of(1);
-  config.checkpoints = true;
-  config.checkpoint_every = 2;
-  Script s(config);
+  Script s(saving(1));
   s.run_from_start({kA});
   s.applied(kA, 0);
   s.applied(kA, 1);
@@ -693,10 +685,7 @@ TEST_CASE("a newcomer that computes another first step is found before the step 
 }
 
 TEST_CASE("a checkpoint counts once every trainer holds what was written") {
-  DriverConfig config = config_of(2);
-  config.checkpoints = true;
-  config.checkpoint_every = 2;
-  Script s(config);
+  Script s(saving(2));
   s.run_from_start({kA, kB});
   for (const int k : {0, 1}) s.applied(kA, k), s.applied(kB, k);
   CHECK(s.order<WriteCheckpoint>(kA)->step == 2);

@@ -27,6 +27,18 @@ inline DriverConfig config_of(int trainers) {
   return config;
 }
 
+/// Every second step is saved.
+inline DriverConfig saving(int trainers) {
+  DriverConfig config = config_of(trainers);
+  config.checkpoints = true;
+  config.checkpoint_every = 2;
+  return config;
+}
+
+inline SharedConfig shared(const DriverConfig& config) {
+  return std::make_shared<const DriverConfig>(config);
+}
+
 struct Script {
   explicit Script(DriverConfig config) : driver(std::move(config)) {
     last = driver.start(now);

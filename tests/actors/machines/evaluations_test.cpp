@@ -34,7 +34,7 @@ std::optional<std::string> evaluate(Evaluations& evaluations, std::int64_t step,
 }  // namespace
 
 TEST_CASE("pieces add up in the order of their sets, whoever told them first") {
-  Evaluations evaluations(with_sets());
+  Evaluations evaluations(shared(with_sets()));
   evaluations.begin(4);
   CHECK(evaluations.under_way().epoch == 0);
   CHECK(evaluations.under_way().ended);
@@ -54,12 +54,12 @@ TEST_CASE("pieces add up in the order of their sets, whoever told them first") {
 TEST_CASE("a piece that is missing, or of other samples, fails the job and is named") {
   DriverConfig config = with_sets();
   config.expected_piece = [](std::int64_t p) { return p == 1 ? 7U : 100 + static_cast<std::uint64_t>(p); };
-  Evaluations evaluations(config);
+  Evaluations evaluations(shared(config));
   evaluations.begin(4);
   evaluations.add({piece(0, 1), piece(1, 1)});
   CHECK(evaluations.sum_pieces()->reason ==
         "piece 1 of the test set was evaluated with other samples than it has");
-  Evaluations lacking(with_sets());
+  Evaluations lacking(shared(with_sets()));
   lacking.begin(4);
   lacking.add({piece(0, 1), piece(1, 1)});
   CHECK(lacking.sum_pieces()->reason == "piece 0 of the validation set was not evaluated");
@@ -69,7 +69,7 @@ TEST_CASE("the best state is known, and patience ends with the words for it, onc
   DriverConfig config = with_sets();
   config.keep_best = "test/loss";
   config.stop_early = {.metric = "test/loss", .patience = 2, .min_delta = 0.5};
-  Evaluations evaluations(config);
+  Evaluations evaluations(shared(config));
   CHECK_FALSE(evaluate(evaluations, 4, 1.0));
   CHECK(evaluations.is_best(4));
   CHECK_FALSE(evaluate(evaluations, 8, 0.9));  // better, but not by 0.5
@@ -86,7 +86,7 @@ TEST_CASE("the best state is known, and patience ends with the words for it, onc
 TEST_CASE("a metric that the job does not have is told with those that it has") {
   DriverConfig config = with_sets();
   config.keep_best = "test/recall";
-  Evaluations evaluations(config);
+  Evaluations evaluations(shared(config));
   CHECK_FALSE(evaluate(evaluations, 4, 1.0));
   REQUIRE(evaluations.lacks_metric());
   CHECK(evaluations.why_it_lacks({}).reason ==
@@ -99,12 +99,12 @@ TEST_CASE("the history is that of the run before, and what a state came to is to
   DriverConfig config = with_sets();
   config.tells_metrics = true;
   config.keep_best = "test/loss";
-  Evaluations before(config);
+  Evaluations before(shared(config));
   evaluate(before, 4, 1.0);
   const std::string history = before.history_with({{"loss", 3, 1}});
   CHECK(decode_history(history)->epoch_figures == std::vector<Figure>{{"loss", 3, 1}});
   config.resume = {{"old-4", 4, "h", history}};
-  Evaluations resumed(config);
+  Evaluations resumed(shared(config));
   CHECK(resumed.is_best(4));
   CHECK(resumed.told(4).at("test/loss") == 1.0);
   CHECK(resumed.told(5).empty());

@@ -13,7 +13,7 @@ namespace {
 
 /// Two trainers and a loader are wanted; it is second 1.
 struct Lists {
-  explicit Lists(DriverConfig config = config_of(2)) : roster(config) { roster.start(seconds(1)); }
+  explicit Lists(DriverConfig config = config_of(2)) : roster(shared(config)) { roster.start(seconds(1)); }
   Roster roster;
   DriverActions out;
 

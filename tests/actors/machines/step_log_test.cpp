@@ -3,7 +3,6 @@
 
 #include <limits>
 
-#include "actors/train/driver/state_proofs.hpp"
 #include "tests/actors/machines/driver_script.hpp"
 
 using namespace troupe;
@@ -120,25 +119,4 @@ TEST_CASE("a step whose loss is no number is left out of the figures, where the 
   REQUIRE(std::holds_alternative<StepLog::Committed>(log.commit(kFirst)));
   commit(log, 1);
   CHECK(log.epoch_figures(0) == std::vector<Figure>{{"loss", 4, 2}});
-}
-
-TEST_CASE("proofs are compared with the first trainer's, step by step until the state is through") {
-  const std::vector<PartHash> one{{"w", {1, 1}}}, other{{"w", {2, 2}}};
-  StateProofs proofs;
-  proofs.begin(true);
-  CHECK_FALSE(proofs.differs(1, kA, one));
-  CHECK_FALSE(proofs.differs(1, kB, one));
-  const auto first = proofs.differs(1, kC, other);
-  REQUIRE(first);
-  CHECK(first->from == kA);
-  proofs.told_whole(2);
-  CHECK(proofs.wants(2));
-  CHECK_FALSE(proofs.wants(3));
-  CHECK_FALSE(proofs.prove(1));
-  CHECK_FALSE(proofs.differs(1, kB, other));  // what is committed was compared, and is forgotten
-  CHECK(proofs.prove(2));
-  CHECK_FALSE(proofs.wants(2));
-  CHECK_FALSE(proofs.prove(3));
-  proofs.begin(false);
-  CHECK_FALSE(proofs.wants(1));
 }

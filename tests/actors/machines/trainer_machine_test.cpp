@@ -33,17 +33,21 @@ Task take(TrainerMachine& trainer) {
 
 const std::vector<SlotReport> kSlots{{0, 5, 1.0F}, {1, 6, 2.0F}};
 
-/// A trainer that runs generation 1.1 and may run steps below `limit`.
-TrainerMachine running(std::int64_t limit, Mutations mutations = {}) {
+/// A trainer that runs the plan from the initial state, and may run steps below `limit`.
+TrainerMachine running(const GenerationPlan& plan, std::int64_t limit, Mutations mutations = {}) {
   TrainerMachine trainer(kSelf, mutations);
   trainer.on(Quiesce{kFirstGeneration, "welcome"});
-  trainer.on(StartGeneration{plan_of(kFirstGeneration, StateOrigin::kInitial, 0)});
+  trainer.on(StartGeneration{plan});
   take<FormGroup>(trainer);
   trainer.done(TaskDone{});
   take<MakeInitialState>(trainer);
   trainer.done(StateReady{});
   trainer.on(Committed{kFirstGeneration, 0, limit});
   return trainer;
+}
+/// The same of generation 1.1.
+TrainerMachine running(std::int64_t limit, Mutations mutations = {}) {
+  return running(plan_of(kFirstGeneration, StateOrigin::kInitial, 0), limit, mutations);
 }
 
 void run_step(TrainerMachine& trainer) {
@@ -230,16 +234,9 @@ TEST_CASE("a state of another lineage is not taken for the plan's") {
 }
 
 TEST_CASE("the plan's first steps are proven until the state is through, and the second is rehearsed") {
-  TrainerMachine trainer(kSelf);
-  trainer.on(Quiesce{kFirstGeneration, "welcome"});
   GenerationPlan plan = plan_of(kFirstGeneration, StateOrigin::kInitial, 0);
   plan.prove = true;
-  trainer.on(StartGeneration{plan});
-  take<FormGroup>(trainer);
-  trainer.done(TaskDone{});
-  take<MakeInitialState>(trainer);
-  trainer.done(StateReady{});
-  trainer.on(Committed{kFirstGeneration, 0, 5});
+  TrainerMachine trainer = running(plan, 5);
   CHECK_FALSE(take<ComputeStep>(trainer).rehearse);
   trainer.done(Reduced{kSlots});
   CHECK(take<ApplyStep>(trainer).proves == 0);
@@ -259,16 +256,9 @@ TEST_CASE("the plan's first steps are proven until the state is through, and the
 }
 
 TEST_CASE("no step is rehearsed where bits may differ") {
-  TrainerMachine trainer(kSelf);
-  trainer.on(Quiesce{kFirstGeneration, "welcome"});
   GenerationPlan plan = plan_of(kFirstGeneration, StateOrigin::kInitial, 0);
   plan.exact = false;
-  trainer.on(StartGeneration{plan});
-  take<FormGroup>(trainer);
-  trainer.done(TaskDone{});
-  take<MakeInitialState>(trainer);
-  trainer.done(StateReady{});
-  trainer.on(Committed{kFirstGeneration, 0, 5});
+  TrainerMachine trainer = running(plan, 5);
   take<ComputeStep>(trainer);
   trainer.done(Reduced{kSlots});
   take<ApplyStep>(trainer);
@@ -351,17 +341,10 @@ TEST_CASE("a checkpoint that does not load here is reported, and the group stays
 
 TEST_CASE("with shards a trainer that has applied a step holds no whole state, unless it is alone") {
   const int members = GENERATE(1, 2);
-  TrainerMachine trainer(kSelf);
-  trainer.on(Quiesce{kFirstGeneration, "welcome"});
   GenerationPlan plan = plan_of(kFirstGeneration, StateOrigin::kInitial, 0);
   plan.sharded = true;
   plan.members.resize(static_cast<std::size_t>(members));
-  trainer.on(StartGeneration{plan});
-  take<FormGroup>(trainer);
-  trainer.done(TaskDone{});
-  take<MakeInitialState>(trainer);
-  trainer.done(StateReady{});
-  trainer.on(Committed{kFirstGeneration, 0, 2});
+  TrainerMachine trainer = running(plan, 2);
   run_step(trainer);
   CHECK(trainer.steps() == 1);
   const auto out = trainer.on(Quiesce{kSecond, "a peer died"});

@@ -25,12 +25,6 @@ WorldOptions still(Replicas replicas = 1) {
   return options;
 }
 
-std::string all(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const auto& line : lines) text += line + "\n";
-  return text;
-}
-
 }  // namespace
 
 TEST_CASE("an idle replica gets what waits at once; batches grow while it computes") {

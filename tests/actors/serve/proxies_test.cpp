@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <queue>
 #include <set>
 
 #include "actors/serve/credits.hpp"
@@ -13,6 +12,7 @@
 #include "actors/serve/fleet_machine.hpp"
 #include "actors/serve/proxy_machine.hpp"
 #include "runtime/core/random.hpp"
+#include "tests/actors/serve/due_queue.hpp"
 
 using namespace troupe;
 using namespace troupe::serve;
@@ -139,9 +139,7 @@ class ProxyWorld {
   Duration some(Duration most) {
     return Duration(static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(most.count()) + 1)));
   }
-  void at(Duration delay, std::function<void()> what) {
-    due_.push({{now + delay, ++last_due_}, std::move(what)});
-  }
+  void at(Duration delay, std::function<void()> what) { due_.add(now + delay, std::move(what)); }
 
   bool step(Instant until) {
     Instant wake = machine.wake_at();
@@ -152,7 +150,7 @@ class ProxyWorld {
         whose = id;
       }
     }
-    const Instant next = due_.empty() ? Instant::max() : due_.top().first.first;
+    const Instant next = due_.next();
     if (std::min(wake, next) > until) {
       now = std::max(now, until);
       return false;
@@ -163,9 +161,7 @@ class ProxyWorld {
       return true;
     }
     now = std::max(now, next);
-    const auto what = due_.top().second;
-    due_.pop();
-    what();
+    due_.run_next();
     return true;
   }
 
@@ -330,12 +326,7 @@ class ProxyWorld {
 
   const Options options_;
   SeededRandom random_;
-  using Due = std::pair<std::pair<Instant, std::uint64_t>, std::function<void()>>;
-  struct Later {
-    bool operator()(const Due& a, const Due& b) const { return a.first > b.first; }
-  };
-  std::priority_queue<Due, std::vector<Due>, Later> due_;
-  std::uint64_t last_due_ = 0;
+  DueQueue due_;
   std::map<RequestId, Request> requests_;
   std::map<ReplicaId, Replica> replicas_;
   std::map<ProxyId, std::unique_ptr<ProxyMachine>> proxies_;
@@ -346,12 +337,6 @@ class ProxyWorld {
   Instant load_until_{};
   bool draining_ = false, stopped_ = false;
 };
-
-std::string joined(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const auto& line : lines) text += line + "\n";
-  return text;
-}
 
 Options still(Replicas replicas, int proxies) {
   Options options;
@@ -389,7 +374,7 @@ TEST_CASE("the queue is one for all proxies: each may fill what the others leave
   (void)world.submit(2, 8);
   CHECK(world.failed[Failure::kQueueFull] >= 1);
   world.run_for(10s);
-  CHECK(joined(world.broken) == "");
+  CHECK(all(world.broken) == "");
 }
 
 TEST_CASE("a proxy goes on with what it was told last while nobody tells it anything") {
@@ -403,7 +388,7 @@ TEST_CASE("a proxy goes on with what it was told last while nobody tells it anyt
     world.run_for(100ms);
   }
   CHECK(world.answered[1] == 50);
-  CHECK(joined(world.broken) == "");
+  CHECK(all(world.broken) == "");
 }
 
 TEST_CASE("a replica that is not wanted any more ends when every proxy has seen that") {
@@ -416,7 +401,7 @@ TEST_CASE("a replica that is not wanted any more ends when every proxy has seen 
   world.run_for(60s);                         // by then both are dropped
   CHECK(world.dropped >= 2);
   CHECK(world.ready_replicas().size() == 1);
-  CHECK(joined(world.broken) == "");
+  CHECK(all(world.broken) == "");
 }
 
 // It waited for the proxies, which were told of a replica without an address; and it was made ready, and got
@@ -436,7 +421,7 @@ TEST_CASE("a replica that is not wanted any more before it is ready ends at once
   world.told_nothing = false;
   world.run_for(1s);
   CHECK(world.ready_replicas().size() == 2);
-  CHECK(joined(world.broken) == "");
+  CHECK(all(world.broken) == "");
 }
 
 TEST_CASE("with several proxies every request ends once, whatever dies", "[simulation]") {
@@ -464,7 +449,7 @@ TEST_CASE("with several proxies every request ends once, whatever dies", "[simul
     options.scales = pick(0.5);
     ProxyWorld world(options);
     world.run();
-    INFO("seed " << seed << "\n" << joined(world.broken));
+    INFO("seed " << seed << "\n" << all(world.broken));
     REQUIRE(world.broken.empty());
     for (const auto& [proxy, count] : world.answered) answered += proxy == 0 ? 0 : count;
     deaths += world.deaths;
@@ -493,7 +478,7 @@ TEST_CASE("while proxies come and go and weights roll out, no request of a livin
     options.updates = options.scales = 0.7;
     ProxyWorld world(options);
     world.run();
-    INFO("seed " << seed << "\n" << joined(world.broken));
+    INFO("seed " << seed << "\n" << all(world.broken));
     REQUIRE(world.broken.empty());
     CHECK(world.failed.empty());
     updated += world.updated;

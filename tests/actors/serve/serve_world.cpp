@@ -26,14 +26,14 @@ void ServeWorld::rule(bool holds, const std::string& what) {
 }
 
 void ServeWorld::at(Duration delay, std::function<void()> what) {
-  due_.push({{now + delay, ++last_due_}, std::move(what)});
+  due_.add(now + delay, std::move(what));
 }
 
 /// One event: what is due next, or a tick when the machine wants one. The machine is told the time by that
 /// alone: a wake_at() that is too late is a request that never ends.
 bool ServeWorld::step(Instant until) {
   const Instant wake = machine.wake_at();
-  const Instant next = due_.empty() ? Instant::max() : due_.top().first.first;
+  const Instant next = due_.next();
   if (std::min(wake, next) > until) {
     now = std::max(now, until);
     return false;
@@ -45,9 +45,7 @@ bool ServeWorld::step(Instant until) {
     return true;
   }
   now = std::max(now, next);
-  const auto what = due_.top().second;
-  due_.pop();
-  what();
+  due_.run_next();
   return true;
 }
 

@@ -4,12 +4,12 @@
 
 #include <functional>
 #include <map>
-#include <queue>
 #include <string>
 #include <vector>
 
 #include "actors/serve/deployment_machine.hpp"
 #include "runtime/core/random.hpp"
+#include "tests/actors/serve/due_queue.hpp"
 
 namespace troupe::serve {
 
@@ -112,12 +112,7 @@ class ServeWorld {
 
   WorldOptions options_;
   SeededRandom random_;
-  using Due = std::pair<std::pair<Instant, std::uint64_t>, std::function<void()>>;
-  struct Later {
-    bool operator()(const Due& a, const Due& b) const { return a.first > b.first; }
-  };
-  std::priority_queue<Due, std::vector<Due>, Later> due_;
-  std::uint64_t last_due_ = 0;
+  DueQueue due_;
   std::map<RequestId, Request> requests_;
   std::map<ReplicaId, Replica> replicas_;
   std::vector<RequestId> done_batch_;  ///< of the BatchDone that the machine hears now

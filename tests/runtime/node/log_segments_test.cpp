@@ -112,11 +112,11 @@ TEST_CASE("a disk that takes nothing loses output, never the program's time, and
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &full) == 0);
   append(log, std::string(1000, 'x'));
   append(log, std::string(500, 'y'));
-  CHECK(log.unsaid() == 1500);
+  CHECK(log.unreported() == 1500);
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
   std::signal(SIGXFSZ, former);
   append(log, "after\n");
-  CHECK(log.unsaid() == 0);
+  CHECK(log.unreported() == 0);
   std::uint64_t gone = 0;
   CHECK(read_all(folder.path(), 0, gone) ==
         "before\nNOTE 1500 bytes of output were lost: File too large\nafter\n");

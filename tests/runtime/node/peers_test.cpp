@@ -81,8 +81,8 @@ TEST_CASE("A call to a dead process is refused with the reason of its death, a r
 }
 
 TEST_CASE("Of the dead the last 4,096 are remembered") {
-  Graveyard<ProcessId> dead(4096);
-  for (std::uint64_t i = 1; i <= 5000; ++i) dead.bury({i}, "old age");
+  EndReasons<ProcessId> dead(4096);
+  for (std::uint64_t i = 1; i <= 5000; ++i) dead.add({i}, "old age");
   REQUIRE(dead.size() == 4096);
   REQUIRE(dead.find({904}) == nullptr);
   REQUIRE(*dead.find({905}) == "old age");

@@ -22,6 +22,14 @@ struct Together : Script {
     ActorSpec spec{job, "T", "", "arguments", {cpus * kCpu, true, {}, gpu_e4, group, bundle}};
     on(SpawnRequested{{kDriver, request}, spec});
   }
+  /// Two that start together ask for a CPU each, as requests 10 and 11.
+  std::pair<JobId, GroupId> two_wait() {
+    const JobId of = job().job;
+    const GroupId group = make(of, 3, 2, 1);
+    member(of, 10, group, 0, 1);
+    member(of, 11, group, 1, 1);
+    return {of, group};
+  }
   void down(ActorId actor) {
     const ActorRecord& record = head->actors().at(actor).record;
     on(ActorDown{record.node, actor, "killed", record.incarnation});
@@ -96,10 +104,7 @@ TEST_CASE(
 TEST_CASE("a head that restarts starts the waiting ones together when they ask again") {
   Together s;
   s.node(1, 1);
-  const JobId job = s.job().job;
-  const GroupId group = s.make(job, 3, 2, 1);
-  s.member(job, 10, group, 0, 1);
-  s.member(job, 11, group, 1, 1);
+  const auto [job, group] = s.two_wait();
   s.restart();
   s.gateway();
   s.node(1, 1);
@@ -115,10 +120,7 @@ TEST_CASE("a head that restarts starts the waiting ones together when they ask a
 TEST_CASE("one that is not wanted any more takes the others of its group with it") {
   Together s;
   s.node(1, 1);
-  const JobId job = s.job().job;
-  const GroupId group = s.make(job, 3, 2, 1);
-  s.member(job, 10, group, 0, 1);
-  s.member(job, 11, group, 1, 1);
+  const auto [job, group] = s.two_wait();
   s.on(SpawnCancelled{{kDriver, 11}});
   REQUIRE(s.get<SpawnAnswered>() != nullptr);
   CHECK(s.get<SpawnAnswered>()->to.request == 10);

@@ -73,6 +73,13 @@ struct Scene {
   void spawn(JobId job, std::uint64_t request, std::size_t bytes = 1) {
     on(SpawnRequested{{kDriver, request}, {job, "T", "", std::string(bytes, 'x'), {kCpu, true, {}}}});
   }
+  /// A job's actor that its node has been told to start.
+  std::pair<JobId, ActorId> starting() {
+    join();
+    const JobId of = job();
+    spawn(of, 1);
+    return {of, get<StartActor>()->actor};
+  }
   /// As a client does, who waits for the reply.
   void submit(const std::string& id) {
     SubmissionSpec spec;
@@ -156,10 +163,7 @@ TEST_CASE("nothing is said before it is durable") {
 // A full disk ended the head for good, as above.
 TEST_CASE("a full disk refuses new work, keeps what was promised, and is over when there is space") {
   Scene s;
-  s.join();
-  const JobId job = s.job();
-  s.spawn(job, 1);
-  const ActorId actor = s.get<StartActor>()->actor;
+  const auto [job, actor] = s.starting();
   s.disk_full = true;
   s.on(ActorStarted{kNode, actor, ProcessId{9}});
   CHECK(s.sent.empty());  // it is up, and nobody is told before that is durable
@@ -260,10 +264,7 @@ TEST_CASE("what has ended ends while the store fails, in memory that does not gr
 
 TEST_CASE("a head that dies with a full disk comes back with what it had promised") {
   Scene s;
-  s.join();
-  const JobId job = s.job();
-  s.spawn(job, 1);
-  const ActorId actor = s.get<StartActor>()->actor;
+  const auto [job, actor] = s.starting();
   s.disk_full = true;
   s.on(ActorStarted{kNode, actor, ProcessId{9}});
   s.restart();

@@ -34,7 +34,6 @@ TEST_CASE("a start that fails is a death, and a few in a row are the end", "[res
   CHECK(restarts.died(Instant{}, "killed") == Duration(0));
   CHECK(restarts.died(Instant{}, "killed") == 50ms);
   restarts.up(Instant{});  // the third one works: the count begins anew
-  CHECK(restarts.was_up());
   CHECK(restarts.died(Instant{} + 11s, "killed") == Duration(0));
   CHECK(restarts.died(Instant{} + 12s, "killed") == 50ms);
   CHECK(restarts.died(Instant{} + 13s, "killed") == 100ms);
@@ -54,4 +53,42 @@ TEST_CASE(
   CHECK(restarts.died(Instant{}, "killed") == Duration(0));  // its first
   restarts.up(Instant{});
   CHECK(restarts.blocked("the disk is full") == 50ms);
+}
+
+TEST_CASE("who came up once waits for what may come back; how far it came says what that is", "[restarts]") {
+  using Failed = Restarts::Failed;
+  const auto blocks = [](ErrorCode code, Failed at) {
+    Restarts restarts({.first = 50ms, .most_starts = 2});
+    restarts.up(Instant{});
+    for (int failure = 0; failure < 3; ++failure) {
+      if (!restarts.failed(Instant{} + 1s, "node 1", {code, "x", "", ""}, at).wait) return false;
+    }
+    return true;
+  };
+  CHECK(blocks(ErrorCode::kUnavailable, Failed::kStart));  // the head that it joins
+  CHECK(blocks(ErrorCode::kTimeout, Failed::kStart));
+  CHECK_FALSE(blocks(ErrorCode::kBadConfig, Failed::kStart));
+  CHECK(blocks(ErrorCode::kTimeout, Failed::kJoin));  // the head's store
+  CHECK_FALSE(blocks(ErrorCode::kUnavailable, Failed::kJoin));
+  CHECK_FALSE(blocks(ErrorCode::kTimeout, Failed::kReady));
+  CHECK_FALSE(blocks(ErrorCode::kIo, Failed::kRunning));
+  for (const Failed at : {Failed::kStart, Failed::kJoin, Failed::kReady})
+    CHECK(blocks(ErrorCode::kIo, at));  // a full disk
+}
+
+TEST_CASE("who never came up is not started again where the same start would fail again", "[restarts]") {
+  const ErrorInfo port{ErrorCode::kBadConfig, "cannot listen", "the port is in use", ""};
+  const ErrorInfo away{ErrorCode::kUnavailable, "no head", "", ""};
+  Restarts restarts({.most_starts = 2});
+  CHECK(restarts.failed(Instant{}, "node 1", away, Restarts::Failed::kStart).wait == Duration(0));
+  const auto gave_up = restarts.failed(Instant{}, "node 1", away, Restarts::Failed::kStart);
+  CHECK_FALSE(gave_up.wait);  // never up, so even this ends
+  CHECK(gave_up.why_not.what == "node 1 does not come up");
+  CHECK_FALSE(gave_up.is_permanent);
+  const auto permanent = Restarts().failed(Instant{}, "node 1", port, Restarts::Failed::kReady);
+  CHECK_FALSE(permanent.wait);
+  CHECK(permanent.is_permanent);
+  CHECK(permanent.why_not.why == "the port is in use");
+  restarts.up(Instant{});
+  CHECK(restarts.failed(Instant{} + 11s, "node 1", port, Restarts::Failed::kReady).wait == Duration(0));
 }

@@ -1,4 +1,4 @@
-/// A bounded memory of the dead: who, and of what.
+/// A bounded memory of what ended, and why.
 #pragma once
 
 #include <deque>
@@ -9,18 +9,18 @@ namespace troupe::node {
 
 /// The last `limit` ids with the reason of each one's end. Not thread-safe.
 template <class Key>
-class Graveyard {
+class EndReasons {
  public:
-  explicit Graveyard(std::size_t limit) : limit_(limit) {}
+  explicit EndReasons(std::size_t limit) : limit_(limit) {}
 
-  void bury(Key key, std::string reason) {
+  void add(Key key, std::string reason) {
     if (!reasons_.emplace(key, std::move(reason)).second) return;
     order_.push_back(key);
     if (order_.size() <= limit_) return;
     reasons_.erase(order_.front());
     order_.pop_front();
   }
-  /// Null: not known to be dead, or forgotten.
+  /// Null: not known to have ended, or forgotten.
   const std::string* find(Key key) const {
     const auto at = reasons_.find(key);
     return at == reasons_.end() ? nullptr : &at->second;

@@ -1,0 +1,32 @@
+/// What many seeds came to.
+#pragma once
+
+#include "tests/simulation/cluster.hpp"
+
+namespace troupe::sim {
+
+struct Totals {
+  long commits = 0, generations = 0, states_taken = 0, transfers = 0, followed = 0, rewinds = 0;
+  long heads = 0, drivers = 0;
+  long answers = 0, calls_failed = 0, deaths_told = 0, restarted = 0, groups_ready = 0, groups_removed = 0;
+
+  /// Of a run that is over.
+  void add(const Cluster& of) {
+    commits += of.commits;
+    generations += of.generations;
+    states_taken += of.states_taken;
+    transfers += of.transfers;
+    followed += of.followed;
+    rewinds += of.rewinds;
+    heads += of.head_starts;
+    drivers += of.driver_starts;
+    answers += of.load.answers;
+    calls_failed += of.load.errors;
+    deaths_told += of.load.deaths_told;
+    restarted += of.load.restarted;
+    groups_ready += of.load.groups_ready;
+    groups_removed += of.load.groups_removed;
+  }
+};
+
+}  // namespace troupe::sim
