@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <numeric>
+#include <stdexcept>
 
 #include "runtime/objects/objects.hpp"
 #include "runtime/tasks/tasks.hpp"
@@ -45,11 +46,46 @@ Numbers thrower(double value) {
   throw std::out_of_range("there is no " + std::to_string(int(value)));
 }
 
+/// Computes in a task what it waits for.
+double chain(const std::string& file) {
+  const auto session = this_actor().session();
+  const auto one = session.compute<&make>(file, 1.0);
+  const auto two = session.compute<&add>(file, one, Numbers{1}, 1.0);
+  return session.submit<&sum>(two).get(60s) + sum(two.get(60s));
+}
+Numbers make_late(const std::string& folder) {
+  if (!eventually([&] { return ::access((folder + "/go").c_str(), F_OK) == 0; }, 60s))
+    throw std::runtime_error("nobody said go");
+  return Numbers(kCount, 1.0);
+}
+/// Gives a reference on that it was given.
+double sum_there(const std::string& folder, const ObjectRef<Numbers>& numbers) {
+  const auto session = this_actor().session();
+  const auto twice = session.compute<&add>(folder + "/runs", numbers, Numbers{1}, 0.0);
+  const auto total = session.submit<&sum>(numbers);
+  write_file(folder + "/go", "");
+  return total.get(60s) + session.submit<&sum>(twice).get(60s);
+}
 /// Shares the process that keeps its node's results.
 struct Light {
   int pid() { return ::getpid(); }
   std::uint64_t owned() { return this_actor().process().objects()->counts().owned; }
   double total(const View<double>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), 0.0); }
+  void keep(const ObjectRef<Numbers>& numbers) { kept = numbers; }
+  double kept_total() {
+    const auto numbers = kept.view();  // refused until it is here
+    return std::accumulate(numbers.begin(), numbers.end(), 0.0);
+  }
+  ObjectRef<Numbers> kept;
+};
+/// Computes for others, and dies.
+struct Maker {
+  ObjectRef<Numbers> made;
+  void give(const std::string& file, const ActorHandle<Light>& to) {
+    made = this_actor().session().compute<&make>(file, 4.0);
+    to.call<&Light::keep>(made).get(60s);
+  }
+  int pid() { return ::getpid(); }
 };
 
 DriverSession two_nodes() {
@@ -70,6 +106,10 @@ bool no_workers(const Session& session) {
 void kill_keeper(const ActorHandle<Light>& light) {
   ::kill(pid_t(light.call<&Light::pid>().get(60s)), SIGKILL);
   CHECK(eventually([&] { return code_of([&] { light.call<&Light::pid>().get(60s); }) != "nothing"; }, 30s));
+}
+bool nothing_left(const Session& session) {
+  return eventually([&] { return owned(session) == 0 && session.process().tasks()->counts().entries == 0; },
+                    30s);
 }
 std::size_t runs(const std::string& file) {
   return read_file(file).size();
@@ -100,7 +140,7 @@ TEST_CASE("What a task computed stays when its worker has gone, and other tasks 
     CHECK(message_of<TaskFailed>([&] { session.submit<&sum>(bad).get(60s); }).find("there is no 7") !=
           std::string::npos);
   }
-  CHECK(eventually([&] { return owned(session) == 0; }, 30s));
+  CHECK(nothing_left(session));
 }
 
 TEST_CASE("What is lost with its process is computed again, and what it was computed from") {
@@ -130,7 +170,7 @@ TEST_CASE("What is lost with its process is computed again, and what it was comp
     light = session.spawn<Light>({.node = other_node(session)});
     CHECK(eventually([&] { return light.call<&Light::owned>().get(60s) == 1; }, 30s));
   }
-  CHECK(eventually([&] { return owned(session) == 0; }, 30s));
+  CHECK(nothing_left(session));
   const auto light = session.spawn<Light>({.node = other_node(session)});
   CHECK(eventually([&] { return light.call<&Light::owned>().get(60s) == 0; }, 30s));
 }
@@ -169,5 +209,38 @@ TEST_CASE("What is lost with its node is computed again on another one") {
     CHECK(all[std::size_t(4 + i)].get(60s) == Numbers(kCount, 4.0));
   }
   all.clear();
-  CHECK(eventually([&] { return owned(session) == 0; }, 30s));
+  CHECK(nothing_left(session));
+}
+
+TEST_CASE("A task computes what it waits for, on the one CPU that there is") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
+  TempFolder folder;
+  const std::string file = folder.path() + "/runs";
+  CHECK(session.submit<&chain>(file).get(90s) == 4.0 * kCount + kCount * 2.0);
+  CHECK(runs(file) == 2);
+}
+
+TEST_CASE("A task gives on what another process still computes") {
+  auto session = two_nodes();
+  TempFolder folder;
+  const auto late = session.compute<&make_late>(folder.path());
+  CHECK(session.submit<&sum_there>(folder.path(), late).get(90s) == 3.0 * kCount);
+  CHECK(late.get(60s) == Numbers(kCount, 1.0));
+}
+
+TEST_CASE("A borrower reads what is computed again, and hears when its owner is gone") {
+  auto session = two_nodes();
+  TempFolder folder;
+  const std::string file = folder.path() + "/runs";
+  const auto light = session.spawn<Light>({.node = session.node()});
+  const auto maker = session.spawn<Maker>({.node = other_node(session), .isolated = true});
+  maker.call<&Maker::give>(file, light).get(60s);
+  const auto read = [&] { return light.call<&Light::kept_total>().get(60s); };
+  CHECK(eventually([&] { return code_of(read) == "nothing"; }, 60s));
+  CHECK(read() == 4.0 * kCount);
+  ::kill(pid_t(maker.call<&Maker::pid>().get(60s)), SIGKILL);
+  CHECK(eventually([&] { return code_of(read) == "object lost"; }, 60s));
+  const auto why = message_of<ObjectLost>(read);
+  INFO(why);
+  CHECK(why.find("the process that made it is gone: ") != std::string::npos);
 }
