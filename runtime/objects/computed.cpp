@@ -45,6 +45,11 @@ std::shared_ptr<const Objects::Hooks> Objects::hooks() const {
   return closed_ ? nullptr : hooks_;
 }
 
+std::string Objects::why_waits(const ObjectName& name) const {
+  const auto asked = name.is_computed() && name.owner == gate_.address() ? hooks() : nullptr;
+  return asked == nullptr ? "" : asked->why_waits(name.number);
+}
+
 void Objects::computed(std::uint64_t number, Result<HandlePtr> at) {
   FetchPtr known;
   HandlePtr before;  // goes without the lock

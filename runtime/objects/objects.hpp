@@ -94,6 +94,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
     std::function<void(std::uint64_t)> wanted;  ///< somebody reads it, and it has no value
     std::function<void(std::uint64_t, const std::string& why)> lost;
     std::function<void(std::uint64_t)> freed;  ///< nobody refers to it
+    std::function<std::string(std::uint64_t)> why_waits;
   };
   void set_hooks(Hooks hooks);
   std::uint64_t next_number();
@@ -108,6 +109,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   using OnPlace = std::function<void(Result<HandlePtr>)>;
   /// A copy of another process's object, as one of `keeper`'s.
   void keep_at(ProcessAddress keeper, const ObjectName& of, OnPlace then);
+  /// What an own one waits for that has no value yet; empty: nothing is known.
+  std::string why_waits(const ObjectName& name) const;
   /// What was offered to this process.
   HandlePtr accept(const ObjectName& name);
 

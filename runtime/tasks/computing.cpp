@@ -250,6 +250,10 @@ void Tasks::watch_objects() {
       if (const auto self = weak.lock()) self->change([&](Lineage& l, auto& out) { l.dropped(number, out); });
     });
   };
+  hooks.why_waits = [weak = weak_from_this()](std::uint64_t number) {
+    const auto self = weak.lock();
+    return self == nullptr ? std::string() : self->why_no_value(number);
+  };
   gate_.objects()->set_hooks(std::move(hooks));
 }
 
@@ -379,6 +383,18 @@ void Tasks::ended(Lineage::Number number, const std::shared_ptr<CallState>& answ
   }
   change([&](Lineage& l, auto& out) { l.made(number, out); });
   if (answer != nullptr) answer->resolve(outcome);
+}
+
+std::string Tasks::why_no_value(Lineage::Number number) const {
+  std::shared_ptr<CallState> run;
+  {
+    const std::lock_guard lock(lineage_mutex_);
+    const auto entry = recipes_.find(number);
+    if (entry == recipes_.end()) return "";
+    run = entry->second.run;
+    if (run == nullptr) return "for arguments that other tasks compute";
+  }
+  return why_waits(*run);
 }
 
 ErrorInfo Tasks::cancelled() {

@@ -439,15 +439,14 @@ Tasks::Counts Tasks::counts() const {
 }
 
 std::string Tasks::why_waits(const CallState& answer) const {
-  std::shared_ptr<CallState> run;
+  Lineage::Number number = 0;
   {
     const std::lock_guard lock(lineage_mutex_);
     const auto entry = std::find_if(recipes_.begin(), recipes_.end(),
                                     [&](const auto& one) { return one.second.answer.get() == &answer; });
-    if (entry != recipes_.end()) run = entry->second.run;
-    if (entry != recipes_.end() && run == nullptr) return "for arguments that other tasks compute";
+    if (entry != recipes_.end()) number = entry->first;
   }
-  if (run != nullptr) return why_waits(*run);
+  if (number != 0) return why_no_value(number);
   LeasePool::Waiting waiting;
   std::vector<std::shared_ptr<CallState>> asked;
   {

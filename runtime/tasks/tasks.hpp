@@ -156,6 +156,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   /// Waits a while for a task of that frame whose arguments are not there. False: there is none, or it is
   /// too late.
   bool wait_for_own(std::uint64_t frame, Instant deadline);
+  std::string why_no_value(Lineage::Number number) const;
   static ErrorInfo cancelled();
   void cancel_entry(Lineage::Number number, Duration grace);
   void fail_recipes(const ErrorInfo& why);

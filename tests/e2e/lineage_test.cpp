@@ -233,7 +233,7 @@ TEST_CASE("A borrower reads what is computed again, and hears when its owner is 
   TempFolder folder;
   const std::string file = folder.path() + "/runs";
   const auto light = session.spawn<Light>({.node = session.node()});
-  const auto maker = session.spawn<Maker>({.node = other_node(session), .isolated = true});
+  const auto maker = session.spawn<Maker>({.isolated = true, .node = other_node(session)});
   maker.call<&Maker::give>(file, light).get(60s);
   const auto read = [&] { return light.call<&Light::kept_total>().get(60s); };
   CHECK(eventually([&] { return code_of(read) == "nothing"; }, 60s));
