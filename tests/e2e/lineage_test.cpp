@@ -244,3 +244,25 @@ TEST_CASE("A borrower reads what is computed again, and hears when its owner is 
   INFO(why);
   CHECK(why.find("the process that made it is gone: ") != std::string::npos);
 }
+
+TEST_CASE("What is computed while processes die is right") {
+  auto session = two_nodes();
+  TempFolder folder;
+  const std::string file = folder.path() + "/runs";
+  const auto retried = session.with({.max_retries = 20});
+  for (int round = 0; round < 4; ++round) {
+    std::vector<ObjectRef<Numbers>> all;
+    for (int i = 0; i < 6; ++i) all.push_back(retried.compute<&make>(file, double(i)));
+    for (std::size_t i = 0; i < 12; ++i)
+      all.push_back(retried.compute<&add>(file, all[i], Numbers{1}, double(round)));
+    const auto total = retried.submit<&sum>(all.back());
+    if (round % 2 == 1) CHECK(all[std::size_t(round)].view(60s).size() == kCount);
+    kill_keeper(session.spawn<Light>({.node = other_node(session)}));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      INFO("round " << round << ", object " << i);
+      CHECK(all[i].get(60s) == Numbers(kCount, double(i % 6) + double(i / 6) * (1 + round)));
+    }
+    CHECK(total.get(60s) == (5.0 + 2.0 * (1 + round)) * kCount);
+  }
+  CHECK(nothing_left(session));
+}
