@@ -216,8 +216,12 @@ TEST_CASE("A task computes what it waits for, on the one CPU that there is") {
   auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
   TempFolder folder;
   const std::string file = folder.path() + "/runs";
-  CHECK(session.submit<&chain>(file).get(90s) == 4.0 * kCount + kCount * 2.0);
+  CHECK(session.submit<&chain>(file).get(90s) == 6.0 * kCount);
   CHECK(runs(file) == 2);
+  // What it is given belongs to another process, which is asked whether it is there.
+  const auto given = session.compute<&make>(file, 1.0);
+  CHECK(given.view(60s).size() == kCount);
+  CHECK(session.submit<&sum_there>(folder.path(), given).get(90s) == 3.0 * kCount);
 }
 
 TEST_CASE("A task gives on what another process still computes") {
