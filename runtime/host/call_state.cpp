@@ -66,12 +66,12 @@ const Outcome& CallState::outcome() const {
 
 bool CallState::wait(Duration timeout) {
   if (ready()) return true;
-  if (this_thread.helper != nullptr && !this_thread.may_not_wait && timeout > Duration::zero()) {
-    this_thread.helper->help(*this);
-    if (ready()) return true;
-  }
   const Instant now = MonotonicClock().now();
   const Instant deadline = timeout > Duration::max() - now ? Duration::max() : now + timeout;
+  if (this_thread.helper != nullptr && !this_thread.may_not_wait && timeout > Duration::zero()) {
+    this_thread.helper->help(*this, deadline);
+    if (ready()) return true;
+  }
   if (waiter_ != nullptr) {
     waiter_->wait([this] { return ready(); }, ready_, sleepers_, deadline);
     return ready();

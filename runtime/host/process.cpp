@@ -108,7 +108,10 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
       [this](const std::string& key, std::uint64_t bytes, objects::Objects::OnRegion then) {
         lend_region(key, bytes, config_.label, false, std::move(then));
       });
-  tasks_ = std::make_shared<tasks::Tasks>(*this, rings_.get());
+  tasks_ = std::make_shared<tasks::Tasks>(*this, rings_.get(), [this](NodeId node, Leases::OnProcess then) {
+    leases_->with_process(node, std::move(then));
+  });
+  tasks_->watch_objects();
   directory_ = make_directory();
   node_->start(rings_->doorbell(),
                {[this](Message message) { on_message(std::move(message), nullptr); },
@@ -291,7 +294,9 @@ void Process::on_call(Message message, caf::execution_unit* unit, std::size_t by
   Responder responder = one_way ? Responder() : Responder(this, header.from, header.id);
   std::shared_ptr<const objects::References> references;
   if ((header.flags & wire::kFlagReferences) != 0) {
-    auto found = objects_->references(message.body);
+    // A task that comes before its arguments goes back: a worker that waits for them keeps its CPU.
+    const bool waits = !tasks_->serves() || is_light(header.actor);
+    auto found = objects_->references(message.body, waits);
     if (!found) return responder.fail(found.error());
     references = *std::move(found);
   }

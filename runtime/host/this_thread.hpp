@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/core/clock.hpp"
+
 namespace troupe {
 
 class ActorContext;
@@ -22,8 +24,8 @@ class Helper {
  public:
   virtual ~Helper() = default;
   virtual std::uint64_t number() const = 0;
-  /// Works until `until` is ready or there is nothing left to do.
-  virtual void help(const CallState& until) = 0;
+  /// Works until `until` is ready, there is nothing left to do, or it is too late to wait for more of that.
+  virtual void help(const CallState& until, Instant deadline) = 0;
 };
 
 struct ThisThread {

@@ -27,11 +27,11 @@ ErrorInfo answer_lost(const ObjectName& name, const ErrorInfo& why) {
           "spawn it again, or monitor it to be told"};
 }
 
-void Objects::offer(HandlePtr object, ProcessAddress to) {
+void Objects::offer(HandlePtr object, ProcessAddress to, const ObjectName& copy_of) {
   const std::lock_guard lock(mutex_);
   if (closed_ || dead_.find(to) != nullptr || dead_nodes_.find(to.node) != nullptr) return;
   const std::uint64_t number = object->name().number;
-  offers_.insert_or_assign(number, Offer{to, std::move(object)});
+  offers_.insert_or_assign(number, Offer{to, std::move(object), copy_of});
 }
 
 void Objects::take(const ObjectName& name, std::function<void(Outcome)> then) {

@@ -17,16 +17,22 @@ inline constexpr std::uint64_t kAddBorrower = 4;
 inline constexpr std::uint64_t kGiveBack = 5;
 inline constexpr std::uint64_t kFreed = 6;
 inline constexpr std::uint64_t kMakeRoom = 7;
+inline constexpr std::uint64_t kKeep = 8;
 
 struct LocateAsk {
   std::uint64_t number = 0;
   bool again = false;
+  // Of one that a task computes:
+  bool waits = true;    ///< until it is computed; else that is an error
+  ObjectName unread{};  ///< the object that has its value, as the owner said, and that is lost
+  std::string why{};
 };
 struct Location {
   Where where = Where::kGone;
   std::uint64_t bytes = 0;
   std::uint64_t region = 0;  ///< on the owner's node: the number in the name of its memory
   wire::Bytes value;         ///< of a small one
+  ObjectName place{};        ///< of one that is elsewhere
 };
 struct PartAsk {
   std::uint64_t number = 0;
@@ -70,6 +76,9 @@ ErrorInfo lost(const ObjectName& name, std::string why);
 ErrorInfo lost_with_owner(const ObjectName& name, const std::string& why);
 bool is_lost_with_owner(const ErrorInfo& error);
 ErrorInfo freed(const ObjectName& name);
+/// A computed one has no value yet, or none any more, and who asks does not wait for it.
+ErrorInfo not_computed_yet(const ObjectName& name);
+bool is_not_computed_yet(const ErrorInfo& error);
 ErrorInfo refused_question();
 ErrorInfo process_ends();
 /// Whether an answer says that the link broke, rather than what became of the question.

@@ -8,9 +8,13 @@
 
 namespace troupe::objects {
 
+/// In the numbers of objects that tasks compute: whose value is what another object is.
+inline constexpr std::uint64_t kComputedNumber = std::uint64_t{1} << 63;
+
 struct ObjectName {
   ProcessAddress owner;
   std::uint64_t number = 0;  ///< 0: no object
+  bool is_computed() const { return (number & kComputedNumber) != 0; }
   auto operator<=>(const ObjectName&) const = default;
   explicit operator bool() const { return number != 0; }
 };

@@ -29,8 +29,12 @@ objects::BytesPtr get_object(const objects::HandlePtr& handle, Duration timeout)
           "get() it in a later call, or spawn the actor with .isolated = true");
     }
     if (!fetch->done.wait(timeout)) {
+      const auto objects = handle->objects();
+      const std::string why = objects == nullptr ? "" : objects->why_waits(handle->name());
       throw Timeout({ErrorCode::kTimeout, "an object did not come",
-                     "within " + std::to_string(to_seconds(timeout)) + " s", "raise the timeout"});
+                     "within " + std::to_string(to_seconds(timeout)) + " s" +
+                         (why.empty() ? "" : "; its task still waits: " + why),
+                     "raise the timeout"});
     }
   }
   fetch->done.outcome().value();  // throws why there is none

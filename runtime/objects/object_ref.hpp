@@ -120,9 +120,9 @@ bool read_argument(wire::Reader& from, std::size_t place, T& argument) {
 
 }  // namespace detail
 
-/// A reference to a value of type T that some process has put. Copyable; crosses processes as an argument of
-/// calls, tasks and constructors. The value lives while a reference to it does and the process that put it
-/// lives. Thread-safe. A default-constructed one throws BadConfig when used.
+/// A reference to a value of type T that some process has put, or that a task computes. Copyable; crosses
+/// processes as an argument of calls, tasks and constructors. The value lives while a reference to it does
+/// and the process that put it lives. Thread-safe. A default-constructed one throws BadConfig when used.
 template <class T>
 class ObjectRef {
  public:
@@ -131,8 +131,8 @@ class ObjectRef {
   explicit ObjectRef(objects::HandlePtr handle) : handle_(std::move(handle)) {}
 
   /// The value; waits for it if it is not on this node yet. Throws ObjectLost if the process that put it is
-  /// gone, Unavailable if the link to it broke, Timeout (default: ten minutes). A light actor may not wait:
-  /// it can get what it put itself, or was given as an argument.
+  /// gone, what the task threw that computes it, Unavailable if the link to it broke, Timeout (default: ten
+  /// minutes). A light actor may not wait: it can get what it put itself, or was given as an argument.
   T get(Duration timeout = std::chrono::minutes(10)) const {
     T value{};
     if (!detail::load(detail::get_object(checked(), timeout), value)) {

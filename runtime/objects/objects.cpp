@@ -12,6 +12,7 @@ constexpr Duration kAgain = std::chrono::milliseconds(200);
 /// What a dead process borrowed counts for this long: references that it passed on may still be on their way.
 constexpr Duration kDeadBorrowerGrace = std::chrono::seconds(5);
 constexpr std::string_view kOwnerGone = "the process that made it is gone: ";
+constexpr std::string_view kNotYet = "it is being computed";
 
 std::string text_of(const ObjectName& name) {
   return "object " + to_hex(name.number) + " of process " + to_string(name.owner.process) + " on node " +
@@ -29,6 +30,12 @@ ErrorInfo lost_with_owner(const ObjectName& name, const std::string& why) {
 }
 bool is_lost_with_owner(const ErrorInfo& error) {
   return error.code == ErrorCode::kObjectLost && error.why.starts_with(kOwnerGone);
+}
+ErrorInfo not_computed_yet(const ObjectName& name) {
+  return {ErrorCode::kObjectLost, text_of(name) + " has no value now", std::string(kNotYet), ""};
+}
+bool is_not_computed_yet(const ErrorInfo& error) {
+  return error.code == ErrorCode::kObjectLost && error.why == kNotYet && error.origin.empty();
 }
 ErrorInfo freed(const ObjectName& name) {
   return lost(name, "nobody held a reference to it any more");
@@ -55,16 +62,19 @@ void Objects::close() {
   std::unordered_map<std::uint64_t, Responder> questions;
   std::unordered_map<ObjectName, FetchPtr> here;
   std::unordered_map<std::uint64_t, Offer> offers;
+  std::unordered_map<std::uint64_t, Computed> unknown;
   SegmentPool pool;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     std::swap(pool, pool_);
     offers.swap(offers_);
+    unknown.swap(computed_);
     questions.swap(questions_);  // their responders fail them
     here.swap(here_);
   }
   for (const auto& [name, fetch] : here) fetch->done.resolve(process_ends());  // those that are there stay so
+  for (const auto& [number, one] : unknown) one.known->done.resolve(process_ends());
 }
 
 void Objects::stop() {
@@ -137,8 +147,10 @@ void Objects::carry_out(OwnerTable::Actions actions) {
     }
     const auto& free = std::get<OwnerTable::Free>(action);
     Own gone;  // without the lock
+    decltype(computed_)::node_type unknown;
     {
       const std::lock_guard lock(mutex_);
+      unknown = computed_.extract(free.number);
       if (const auto at = values_.find(free.number); at != values_.end()) {
         gone = std::move(at->second);
         values_.erase(at);
@@ -148,6 +160,10 @@ void Objects::carry_out(OwnerTable::Actions actions) {
     if (gone.value != nullptr && !gone.value->done.ready())
       gone.value->done.resolve(freed(own_name(free.number)));
     gone.value.reset();
+    if (!unknown.empty()) {
+      unknown.mapped().known->done.resolve(freed(own_name(free.number)));
+      if (const auto told = hooks()) told->freed(free.number);
+    }
     std::vector<SegmentPtr> segments;
     if (gone.segment != nullptr) segments.push_back(std::move(gone.segment));
     retire(std::move(segments));
@@ -249,6 +265,7 @@ void Objects::asked(ProcessAddress from, std::uint64_t operation, const wire::By
   if (operation == kLocate) {
     const auto ask = wire::decode<LocateAsk>(body);
     if (!ask) return responder.fail(refused_question());
+    if (own_name(ask->number).is_computed()) return locate_computed(*ask, std::move(responder));
     const std::lock_guard lock(mutex_);
     const std::uint64_t ticket = ++last_ticket_;
     questions_.emplace(ticket, std::move(responder));
@@ -257,6 +274,10 @@ void Objects::asked(ProcessAddress from, std::uint64_t operation, const wire::By
     const auto ask = wire::decode<PartAsk>(body);
     if (!ask) return responder.fail(refused_question());
     return give_part(*ask, std::move(responder));
+  } else if (operation == kKeep) {
+    const auto name = wire::decode<ObjectName>(body);
+    if (!name) return responder.fail(refused_question());
+    return keep_for(*name, from, std::move(responder));
   } else if (operation == kMakeRoom) {
     const auto ask = wire::decode<RoomAsk>(body);
     if (!ask) return responder.fail(refused_question());
@@ -380,7 +401,9 @@ void Objects::process_down(ProcessAddress process, const std::string& reason) {
     const std::lock_guard lock(mutex_);
     dead_.remember(process, reason);
   }
-  owners_down([process](ProcessAddress p) { return p == process; }, reason);
+  const auto is_down = [process](ProcessAddress p) { return p == process; };
+  owners_down(is_down, reason);
+  lose_those_at(is_down, "its process is gone: " + reason);
 }
 
 void Objects::node_down(NodeId node, const std::string& reason) {
@@ -388,7 +411,9 @@ void Objects::node_down(NodeId node, const std::string& reason) {
     const std::lock_guard lock(mutex_);
     dead_nodes_.remember(node, reason);
   }
-  owners_down([node](ProcessAddress p) { return p.node == node; }, reason);
+  const auto is_down = [node](ProcessAddress p) { return p.node == node; };
+  owners_down(is_down, reason);
+  lose_those_at(is_down, "that node is gone: " + reason);
 }
 
 Objects::Counts Objects::counts() const {

@@ -27,6 +27,7 @@ namespace troupe::objects {
 class Objects;
 struct Location;
 struct PartAsk;
+struct LocateAsk;
 
 /// One reference to an object, held by this process while this lives.
 class Handle {
@@ -79,18 +80,44 @@ class Objects : public std::enable_shared_from_this<Objects> {
   HandlePtr put(wire::Bytes&& bytes);
   /// A reference that arrived, or another one to what is held already.
   HandlePtr hold(const ObjectName& name);
-  /// The object's bytes, fetched if they are not here.
-  std::shared_ptr<Fetch> fetch(const ObjectName& name);
+  /// The object's bytes, fetched if they are not here. `waits`: for one that is being computed.
+  std::shared_ptr<Fetch> fetch(const ObjectName& name, bool waits = true);
   /// Other shared memory of `bytes`, in a store that is full: `ask` is tried again as objects make room. In a
   /// thread that may wait.
   Result<Lent> lend(const Ask& ask, std::uint64_t bytes) { return lend(ask, bytes, Full::kMakesRoom, {}); }
   /// What a call's body says of objects; taken off it.
-  Result<std::shared_ptr<const References>> references(wire::Bytes& body);
+  Result<std::shared_ptr<const References>> references(wire::Bytes& body, bool waits = true);
+
+  // Objects that tasks compute (computed.cpp).
+  /// Called without a lock, in any thread.
+  struct Hooks {
+    std::function<void(std::uint64_t)> wanted;  ///< somebody reads it, and it has no value
+    std::function<void(std::uint64_t, const std::string& why)> lost;
+    std::function<void(std::uint64_t)> freed;  ///< nobody refers to it
+    std::function<std::string(std::uint64_t)> why_waits;
+  };
+  void set_hooks(Hooks hooks);
+  std::uint64_t next_number();
+  /// A new object whose value comes later.
+  HandlePtr reserve();
+  /// One of these, in being again if it was freed: then without a value.
+  HandlePtr hold_computed(std::uint64_t number);
+  /// Its value is that object's, or there is none.
+  void computed(std::uint64_t number, Result<HandlePtr> at);
+  /// Calls `then` once another process's has a value, or an error when it gets none.
+  void when_computed(const ObjectName& name, std::function<void(Result<void>)> then, int broken = 0);
+  using OnPlace = std::function<void(Result<HandlePtr>)>;
+  /// A copy of another process's object, as one of `keeper`'s.
+  void keep_at(ProcessAddress keeper, const ObjectName& of, OnPlace then);
+  /// What an own one waits for that has no value yet; empty: nothing is known.
+  std::string why_waits(const ObjectName& name) const;
+  /// What was offered to this process.
+  HandlePtr accept(const ObjectName& name);
 
   // Large answers of calls.
   /// `to` takes the object over: it lives until that process says that it holds it, or is gone, or the link
-  /// to it broke.
-  void offer(HandlePtr object, ProcessAddress to);
+  /// to it broke. `copy_of`: what it is a copy of, if that is asked for.
+  void offer(HandlePtr object, ProcessAddress to, const ObjectName& copy_of = {});
   /// Calls `then` with a copy of what was offered to this process, in a thread of the runtime.
   void take(const ObjectName& name, std::function<void(Outcome)> then);
   /// The link to that node broke: what was on its way is lost.
@@ -177,7 +204,6 @@ class Objects : public std::enable_shared_from_this<Objects> {
   Result<BytesPtr> read_beside(const SpillFiles::Place& place) const;
   void restored(std::uint64_t number, std::uint64_t region, Result<Lent> lent);
   void give_room(std::uint64_t bytes, Responder responder);
-  std::uint64_t next_number();
   ObjectName own_name(std::uint64_t number) const { return {gate_.address(), number}; }
 
   // The owner's side.
@@ -189,7 +215,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void carry_out(BorrowTable::Actions actions);
   void borrow_answered(const ObjectName& name, const Outcome& outcome);
   // The reader's.
-  void locate(const ObjectName& name, FetchPtr fetch, int tries);
+  void locate(const ObjectName& name, FetchPtr fetch, int tries, const ObjectName& unread = {},
+              const std::string& why = {});
   void located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome);
   void open_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at, int tries);
   void make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes);
@@ -198,6 +225,23 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void end_pull(const std::shared_ptr<Pull>& pull);
   void done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> bytes);
   void forget(const ObjectName& name);
+  // Computed ones.
+  std::shared_ptr<const Hooks> hooks() const;
+  using Again = std::function<void(Objects& self, const std::string& why_lost, int broken)>;
+  void lose(std::uint64_t number, const ObjectName& place, const std::string& why);
+  void lose_those_at(const OwnerTable::IsDown& is_down, const std::string& why);
+  void place_of(std::uint64_t number, bool waits, OnPlace then);
+  void locate_computed(const LocateAsk& ask, Responder responder);
+  void read_at(const ObjectName& name, const ObjectName& place, const FetchPtr& fetch, int broken,
+               Again again);
+  FetchPtr value_here(const ObjectName& name) const;
+  void follow_own(std::uint64_t number, const FetchPtr& fetch, int broken);
+  void follow(const ObjectName& name, const FetchPtr& fetch, const ObjectName& place, int broken);
+  bool locates_again(const ObjectName& name, const FetchPtr& fetch, int broken, const Outcome& outcome);
+  void keep_copy(const ObjectName& of, OnPlace then);
+  HandlePtr offered_copy(const ObjectName& of, ProcessAddress to) const;
+  Result<HandlePtr> write_copy(std::uint64_t number, const Fetch& from, Result<Lent> lent);
+  void keep_for(const ObjectName& of, ProcessAddress from, Responder responder);
   void withdraw(const OwnerTable::IsDown& is_down);
   void owners_down(const OwnerTable::IsDown& is_down, const std::string& reason);
 
@@ -223,8 +267,16 @@ class Objects : public std::enable_shared_from_this<Objects> {
   struct Offer {
     ProcessAddress to;
     HandlePtr object;
+    ObjectName copy_of;
   };
   std::unordered_map<std::uint64_t, Offer> offers_;  ///< by object
+  struct Computed {
+    FetchPtr known;  ///< ready: where the value is, or why there is none
+    HandlePtr at;    ///< the object that has it
+  };
+  std::unordered_map<std::uint64_t, Computed> computed_;
+  std::shared_ptr<const Hooks> hooks_;
+  std::unordered_map<ObjectName, ObjectName> places_;  ///< of others' computed ones, as they were said last
   BorrowTable borrowed_;
   std::unordered_map<ObjectName, std::vector<std::shared_ptr<CallState>>> unsettled_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them

@@ -18,13 +18,14 @@ namespace troupe::objects {
 
 /// Where a process finds an object.
 enum class Where : std::uint8_t {
-  kInline,  ///< its bytes are in the answer
-  kHere,    ///< in the shared memory of its node
-  kFetch,   ///< nowhere on its node: it makes the copy there, and says by `copied` how that went
-  kGone,    ///< nowhere
+  kInline,     ///< its bytes are in the answer
+  kHere,       ///< in the shared memory of its node
+  kFetch,      ///< nowhere on its node: it makes the copy there, and says by `copied` how that went
+  kGone,       ///< nowhere
+  kElsewhere,  ///< it is what another object is
 };
 constexpr Where troupe_last(Where) {
-  return Where::kGone;
+  return Where::kElsewhere;
 }
 
 /// Not thread-safe.

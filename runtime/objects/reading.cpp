@@ -29,8 +29,16 @@ ErrorInfo comes_and_goes(const ObjectName& name) {
 
 }  // namespace
 
-std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name) {
+std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits) {
   auto fresh = std::make_shared<Fetch>(waiter_);
+  fresh->waits = waits || !name.is_computed();
+  if (name.is_computed()) {
+    if (auto value = value_here(name)) return value;
+    if (name.owner == gate_.address()) {
+      follow_own(name.number, fresh, 0);
+      return fresh;
+    }
+  }
   std::optional<ErrorInfo> why;
   FetchPtr own;
   auto want = SpillTable::Want::kHere;
@@ -47,7 +55,7 @@ std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name) {
       why = lost_with_owner(name, *reason);
     } else if (const std::string* node = dead_nodes_.find(name.owner.node)) {
       why = lost_with_owner(name, "its node is gone: " + *node);
-    } else {
+    } else if (fresh->waits) {
       const auto [at, added] = here_.emplace(name, fresh);
       if (!added) return at->second;
     }
@@ -62,8 +70,10 @@ std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name) {
   return fresh;
 }
 
-void Objects::locate(const ObjectName& name, FetchPtr fetch, int tries) {
-  const auto said = ask(name.owner, kLocate, wire::encode(LocateAsk{name.number, tries > 0}));
+void Objects::locate(const ObjectName& name, FetchPtr fetch, int tries, const ObjectName& unread,
+                     const std::string& why) {
+  const LocateAsk question{name.number, tries > 0, fetch->waits, unread, why};
+  const auto said = ask(name.owner, kLocate, wire::encode(question));
   said->on_ready([weak = weak_from_this(), said, name, fetch = std::move(fetch), tries] {
     if (const auto self = weak.lock()) self->located(name, fetch, tries, said->outcome());
   });
@@ -71,8 +81,9 @@ void Objects::locate(const ObjectName& name, FetchPtr fetch, int tries) {
 
 void Objects::located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome) {
   if (!outcome.ok()) {
+    if (locates_again(name, fetch, tries, outcome)) return;
     ErrorInfo why = outcome.error();
-    if (why.code == ErrorCode::kActorDied) why = lost_with_owner(name, why.why);
+    if (why.code == ErrorCode::kActorDied && why.origin.empty()) why = lost_with_owner(name, why.why);
     return done(name, fetch, std::move(why));
   }
   auto location = wire::decode<Location>(*outcome);
@@ -86,6 +97,8 @@ void Objects::located(const ObjectName& name, const FetchPtr& fetch, int tries, 
       return make_copy(name, fetch, location->bytes);
     case Where::kGone:
       return done(name, fetch, freed(name));
+    case Where::kElsewhere:
+      return follow(name, fetch, location->place, tries);
   }
 }
 
@@ -231,11 +244,11 @@ void Objects::forget(const ObjectName& name) {
   if (!small) gate_.drop_region(copy_region(name));  // it may be none: then nothing has that name
 }
 
-Result<std::shared_ptr<const References>> Objects::references(wire::Bytes& body) {
+Result<std::shared_ptr<const References>> Objects::references(wire::Bytes& body, bool waits) {
   auto given = Given::cut(body);
   if (!given) return given.error();
   std::vector<FetchPtr> fetches;
-  for (const auto& name : given->names) fetches.push_back(fetch(name));
+  for (const auto& name : given->names) fetches.push_back(fetch(name, waits));
   return std::shared_ptr<const References>(std::make_shared<References>(given->places, std::move(fetches)));
 }
 

@@ -34,7 +34,7 @@ void Given::append_to(wire::Writer& to) const {
   to.append(&places, sizeof places);
 }
 
-Result<Given> Given::cut(wire::Bytes& body) {
+Result<Given> Given::read(wire::ByteView body) {
   if (body.empty()) return no_names();
   Given given;
   given.places = static_cast<std::uint8_t>(body.back());
@@ -43,7 +43,12 @@ Result<Given> Given::cut(wire::Bytes& body) {
   const std::size_t left = body.size() - 1 - count * kNameBytes;
   given.names.resize(count);
   if (count != 0) std::memcpy(given.names.data(), body.data() + left, count * kNameBytes);
-  body.resize(left);
+  return given;
+}
+
+Result<Given> Given::cut(wire::Bytes& body) {
+  auto given = read(body);
+  if (given) body.resize(body.size() - 1 - given->names.size() * kNameBytes);
   return given;
 }
 

@@ -19,6 +19,7 @@ struct Fetch {
   explicit Fetch(Waiter* waiter) : done(waiter) {}
   CallState done;                            ///< with no bytes, or why there is none
   std::shared_ptr<const ObjectBytes> bytes;  ///< written before done is ready
+  bool waits = true;                         ///< for an object that is being computed; else it fails
 };
 
 /// What a call's body ends with if it refers to objects: the names of those that are given for parameters,
@@ -32,7 +33,8 @@ struct Given {
     places = static_cast<std::uint8_t>(places | (1U << place));
   }
   void append_to(wire::Writer& to) const;
-  /// Takes it off the end of `body`. Errors: kBadInput.
+  /// What is at the end of `body`; cut() takes it off. Errors: kBadInput.
+  static Result<Given> read(wire::ByteView body);
   static Result<Given> cut(wire::Bytes& body);
 };
 

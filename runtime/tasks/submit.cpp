@@ -41,8 +41,9 @@ void run_body(const std::function<void()>& body) {
   tasks->run(body);
 }
 
-std::shared_ptr<CallState> submit(ProcessGate& gate, std::uint64_t function, std::string_view name,
-                                  CallBody args, const TaskOptions& options) {
+namespace {
+
+TaskSpec spec_of(std::uint64_t function, std::string_view name, CallBody args, const TaskOptions& options) {
   const auto refuse = [&](std::string why, std::string todo) {
     throw BadConfig("cannot submit " + std::string(name), std::move(why), std::move(todo));
   };
@@ -54,8 +55,6 @@ std::shared_ptr<CallState> submit(ProcessGate& gate, std::uint64_t function, std
   if (options.max_retries < 0)
     refuse("max_retries = " + std::to_string(options.max_retries), "ask for 0 or more");
   if (const char* wrong = detail::group_options_wrong(options)) refuse(wrong, detail::kGroupOptions);
-  const auto tasks = gate.tasks();
-  if (tasks == nullptr) refuse("this process belongs to no cluster", "submit it in a session");
   TaskSpec spec;
   spec.function = function;
   spec.name = name;
@@ -63,7 +62,31 @@ std::shared_ptr<CallState> submit(ProcessGate& gate, std::uint64_t function, std
   spec.demand = {std::llround(options.num_cpus * cluster::kCpu), std::llround(gpus * cluster::kGpu),
                  options.node, options.placement_group, options.bundle};
   spec.retries = options.max_retries;
-  return tasks->submit(std::move(spec));
+  return spec;
+}
+
+TasksPtr tasks_of(ProcessGate& gate, std::string_view name) {
+  auto tasks = gate.tasks();
+  if (tasks == nullptr)
+    throw BadConfig("cannot submit " + std::string(name), "this process belongs to no cluster",
+                    "submit it in a session");
+  return tasks;
+}
+
+}  // namespace
+
+std::shared_ptr<CallState> submit(ProcessGate& gate, std::uint64_t function, std::string_view name,
+                                  CallBody args, const TaskOptions& options) {
+  return tasks_of(gate, name)->submit(spec_of(function, name, std::move(args), options));
+}
+
+objects::HandlePtr compute(ProcessGate& gate, std::uint64_t function, std::string_view name, CallBody args,
+                           const TaskOptions& options) {
+  return tasks_of(gate, name)->compute(spec_of(function, name, std::move(args), options));
+}
+
+Outcome computed_here(wire::ByteView object, bool is_pushed) {
+  return ProcessGate::current()->tasks()->computed_here(object, is_pushed);
 }
 
 }  // namespace tasks

@@ -51,6 +51,10 @@ class PushedTask {
 ErrorInfo task_cancelled(std::string_view name);
 std::shared_ptr<CallState> submit(ProcessGate& gate, std::uint64_t function, std::string_view name,
                                   CallBody args, const TaskOptions& options);
+objects::HandlePtr compute(ProcessGate& gate, std::uint64_t function, std::string_view name, CallBody args,
+                           const TaskOptions& options);
+/// The answer of a task that computes an object. `is_pushed`: for another process.
+Outcome computed_here(wire::ByteView object, bool is_pushed);
 
 }  // namespace tasks
 
@@ -73,8 +77,26 @@ struct TaskEntry {
   static constexpr std::uint64_t kId =
       signature_hash(method_signature<F>()) ^ signature_hash(type_signature<decltype(F)>());
 
-  /// Without a runner it runs in the process that submitted it.
+  /// Of the same function where its answer becomes an object.
+  static constexpr std::uint64_t kObjectId = kId ^ signature_hash("as an object");
+
+  template <class A>
+  static Outcome as_object(const A& answer, bool is_pushed) {
+    if constexpr (kIsNumbers<A>) {
+      return tasks::computed_here(std::as_bytes(std::span(answer)), is_pushed);
+    } else {
+      return tasks::computed_here(wire::encode(answer), is_pushed);
+    }
+  }
   static void invoke(void* runner, wire::ByteView bytes, Responder responder) {
+    run<false>(runner, bytes, std::move(responder));
+  }
+  static void compute(void* runner, wire::ByteView bytes, Responder responder) {
+    run<true>(runner, bytes, std::move(responder));
+  }
+  /// Without a runner it runs in the process that submitted it.
+  template <bool kAsObject>
+  static void run(void* runner, wire::ByteView bytes, Responder responder) {
     std::optional<tasks::PushedTask> pushed;
     if (runner != nullptr) pushed.emplace(bytes);
     if (pushed && pushed->is_cancelled()) return responder.fail(tasks::task_cancelled(kName));
@@ -82,16 +104,18 @@ struct TaskEntry {
       auto args = decode_arguments<typename Traits::Arguments>(bytes, kName);
       if (!args) return responder.fail(std::move(args).error());
       tasks::run_body([&] {
-        const auto run = [&]() -> Return {
+        const auto call = [&]() -> Return {
           const ForkScope scope(kName);
           return std::apply([](auto&&... arg) -> Return { return F(std::forward<decltype(arg)>(arg)...); },
                             *std::move(args));
         };
         if constexpr (std::is_void_v<Return>) {
-          run();
+          call();
           responder.answer({});
+        } else if constexpr (kAsObject) {
+          responder.outcome(as_object(call(), runner != nullptr));
         } else {
-          responder.outcome(encode_answer<Answer>(run()));
+          responder.outcome(encode_answer<Answer>(call()));
         }
       });
     } catch (...) {
@@ -100,6 +124,8 @@ struct TaskEntry {
   }
   static inline const bool registered =
       Registry::instance().add_method(kId, {std::string(kName), kClassId<tasks::Runner>, &invoke});
+  static inline const bool object_registered =
+      Registry::instance().add_method(kObjectId, {std::string(kName), kClassId<tasks::Runner>, &compute});
 };
 
 }  // namespace detail
@@ -130,6 +156,21 @@ class Submits {
   template <auto F> requires detail::Takes<F, 5> auto submit(At<F, 0> a, At<F, 1> b, At<F, 2> c, At<F, 3> d, At<F, 4> e) const { return start<F>(a, b, c, d, e); }
   template <auto F> requires detail::Takes<F, 6> auto submit(At<F, 0> a, At<F, 1> b, At<F, 2> c, At<F, 3> d, At<F, 4> e, At<F, 5> f) const { return start<F>(a, b, c, d, e, f); }
   // clang-format on
+
+  /// The same, and gives a reference to what the function returns: a value that stays on the node where it
+  /// was computed. Give it to other tasks and calls, or get() it, which throws what the function threw. A
+  /// task that reads it begins once it is there. When it is lost with its node or process it is computed
+  /// again, max_retries times, from arguments that are computed again, too, if they are lost; else ObjectLost
+  /// says why not.
+  // clang-format off
+  template <auto F> requires detail::Takes<F, 0> auto compute() const { return begin<F>(); }
+  template <auto F> requires detail::Takes<F, 1> auto compute(At<F, 0> a) const { return begin<F>(a); }
+  template <auto F> requires detail::Takes<F, 2> auto compute(At<F, 0> a, At<F, 1> b) const { return begin<F>(a, b); }
+  template <auto F> requires detail::Takes<F, 3> auto compute(At<F, 0> a, At<F, 1> b, At<F, 2> c) const { return begin<F>(a, b, c); }
+  template <auto F> requires detail::Takes<F, 4> auto compute(At<F, 0> a, At<F, 1> b, At<F, 2> c, At<F, 3> d) const { return begin<F>(a, b, c, d); }
+  template <auto F> requires detail::Takes<F, 5> auto compute(At<F, 0> a, At<F, 1> b, At<F, 2> c, At<F, 3> d, At<F, 4> e) const { return begin<F>(a, b, c, d, e); }
+  template <auto F> requires detail::Takes<F, 6> auto compute(At<F, 0> a, At<F, 1> b, At<F, 2> c, At<F, 3> d, At<F, 4> e, At<F, 5> f) const { return begin<F>(a, b, c, d, e, f); }
+  // clang-format on
   template <auto F, class... Args>
   requires(!detail::Takes<F, sizeof...(Args)> || (sizeof...(Args) > 6)) void submit(Args&&...) const {
     static_assert(
@@ -138,6 +179,19 @@ class Submits {
   }
 
  private:
+  template <auto F, class... P>
+  auto begin(const Argument<P>&... argument) const {
+    using Entry = detail::TaskEntry<F>;
+    static_assert(!std::is_void_v<typename Entry::Answer>,
+                  "compute<&function>: it returns nothing: submit it");
+    (void)&Entry::object_registered;
+    const auto& self = static_cast<const Derived&>(*this);
+    ProcessGate& gate = self.process();
+    return ObjectRef<typename Entry::Answer>(
+        tasks::compute(gate, Entry::kObjectId, Entry::kName,
+                       detail::encode_call(&gate, wire::kTaskArgumentBound, Entry::kName, argument...),
+                       self.task_options()));
+  }
   template <auto F, class... P>
   auto start(const Argument<P>&... argument) const {
     using Entry = detail::TaskEntry<F>;

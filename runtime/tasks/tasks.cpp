@@ -59,8 +59,10 @@ class Tasks::Frame final : public Helper {
   Frame& operator=(const Frame&) = delete;
 
   std::uint64_t number() const override { return number_; }
-  void help(const CallState& until) override {
-    while (!until.ready() && tasks_.run_own(number_)) {
+  void help(const CallState& until, Instant deadline) override {
+    // One may have come while it was not waited for any more.
+    while (!until.ready() &&
+           (tasks_.run_own(number_) || tasks_.wait_for_own(number_, deadline) || tasks_.run_own(number_))) {
     }
   }
 
@@ -72,7 +74,36 @@ class Tasks::Frame final : public Helper {
 
 // Submitting.
 
+void Tasks::add(TaskSpec spec, std::uint64_t frame, const std::shared_ptr<CallState>& answer,
+                LeasePool::Actions& actions) {
+  const TaskNumber number = pool_.submitted(
+      {spec.demand, spec.retries, frame, spec.args.bytes.size() + spec.args.object_bytes, spec.function},
+      clock_.now(), actions);
+  pending_.emplace(number, Pending{std::move(spec), answer});
+  answer->set_on_cancel([weak = weak_from_this(), number](Duration grace) {
+    if (const auto self = weak.lock()) self->cancel(number, grace);
+  });
+}
+
+/// Without waiting for room.
+std::shared_ptr<CallState> Tasks::submit_ready(TaskSpec spec, std::uint64_t frame) {
+  auto answer = std::make_shared<CallState>(waiter_);
+  LeasePool::Actions actions;
+  std::string closed;
+  {
+    const std::lock_guard lock(mutex_);
+    closed = closed_;
+    if (closed.empty()) add(std::move(spec), frame, answer, actions);
+  }
+  if (!closed.empty())
+    answer->resolve(
+        ErrorInfo{ErrorCode::kUnavailable, "cannot submit a task", closed, "submit it in a new session"});
+  carry_out(std::move(actions));
+  return answer;
+}
+
 std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {
+  if (auto later = submit_when_computed(spec)) return later;
   auto answer = std::make_shared<CallState>(waiter_);
   const bool may_wait = thread_may_wait();
   const Helper* frame = may_wait ? this_thread.helper : nullptr;
@@ -97,14 +128,7 @@ std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {
     }
     closed = closed_;
     if (closed.empty() && !here) {
-      const TaskNumber number =
-          pool_.submitted({spec.demand, spec.retries, frame == nullptr ? 0 : frame->number(),
-                           spec.args.bytes.size() + spec.args.object_bytes, spec.function},
-                          clock_.now(), actions);
-      pending_.emplace(number, Pending{std::move(spec), answer});
-      answer->set_on_cancel([weak = weak_from_this(), number](Duration grace) {
-        if (const auto self = weak.lock()) self->cancel(number, grace);
-      });
+      add(std::move(spec), frame == nullptr ? 0 : frame->number(), answer, actions);
     }
   }
   if (!closed.empty()) {
@@ -129,6 +153,7 @@ std::optional<Tasks::Pending> Tasks::take(TaskNumber task) {
 void Tasks::serve(ProcessAddress owner, const Demand& demand) {
   const std::lock_guard lock(mutex_);
   owner_ = owner;
+  serves_ = true;
   holds_ = demand;
   holds_.node = gate_.address().node;
 }
@@ -285,6 +310,7 @@ void Tasks::act(const LeasePool::ReturnLease& back) {
 void Tasks::act(const LeasePool::Push& push) {
   ActorAddress to;
   std::uint64_t function = 0;
+  bool as_object = false;
   CallBody args;
   {
     const std::lock_guard lock(mutex_);
@@ -293,6 +319,7 @@ void Tasks::act(const LeasePool::Push& push) {
     if (worker == workers_.end() || task == pending_.end()) return;  // the session ends
     to = worker->second.actor;
     function = task->second.spec.function;
+    as_object = task->second.spec.as_object;
     // Its number goes before its arguments.
     const CallBody& given = task->second.spec.args;
     const auto number = std::as_bytes(std::span(&push.task, 1));
@@ -302,12 +329,15 @@ void Tasks::act(const LeasePool::Push& push) {
     args.bytes.insert(args.bytes.end(), given.bytes.begin(), given.bytes.end());
   }
   const auto called = gate_.call(to, function, std::move(args), false);
-  called->on_ready([weak = weak_from_this(), called, task = push.task, attempt = push.attempt] {
-    if (const auto self = weak.lock()) self->task_answered(task, attempt, called->outcome());
+  called->on_ready([weak = weak_from_this(), called, task = push.task, attempt = push.attempt, as_object] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    if (as_object) return self->keep_result(task, attempt, called->outcome());
+    self->task_answered(task, attempt, called->outcome());
   });
 }
 
-void Tasks::task_answered(TaskNumber number, std::uint32_t attempt, const Outcome& outcome) {
+bool Tasks::task_answered(TaskNumber number, std::uint32_t attempt, const Outcome& outcome) {
   LeasePool::Actions actions;
   std::optional<Pending> task;
   {
@@ -320,6 +350,7 @@ void Tasks::task_answered(TaskNumber number, std::uint32_t attempt, const Outcom
   }
   carry_out(std::move(actions));
   if (task) task->answer->resolve(outcome);
+  return task.has_value();
 }
 
 void Tasks::act(const LeasePool::Interrupt& interrupt) {
@@ -394,14 +425,28 @@ void Tasks::close(const std::string& reason) {
     room_.notify_all();
   }
   carry_out(std::move(actions));
+  fail_recipes({ErrorCode::kUnavailable, "a task has no answer", reason, "submit it again"});
 }
 
 Tasks::Counts Tasks::counts() const {
+  std::size_t entries = 0;
+  {
+    const std::lock_guard lock(lineage_mutex_);
+    entries = lineage_.size();
+  }
   const std::lock_guard lock(mutex_);
-  return {pool_.tasks(), pool_.queued(), pool_.leases()};
+  return {pool_.tasks(), pool_.queued(), pool_.leases(), entries};
 }
 
 std::string Tasks::why_waits(const CallState& answer) const {
+  Lineage::Number number = 0;
+  {
+    const std::lock_guard lock(lineage_mutex_);
+    const auto entry = std::find_if(recipes_.begin(), recipes_.end(),
+                                    [&](const auto& one) { return one.second.answer.get() == &answer; });
+    if (entry != recipes_.end()) number = entry->first;
+  }
+  if (number != 0) return why_no_value(number);
   LeasePool::Waiting waiting;
   std::vector<std::shared_ptr<CallState>> asked;
   {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,7 +17,9 @@
 #include "runtime/host/process_gate.hpp"
 #include "runtime/host/responder.hpp"
 #include "runtime/host/this_thread.hpp"
+#include "runtime/objects/object_ref.hpp"
 #include "runtime/tasks/lease_pool.hpp"
+#include "runtime/tasks/lineage.hpp"
 
 namespace troupe::tasks {
 
@@ -26,6 +30,7 @@ struct TaskSpec {
   CallBody args;
   Demand demand;
   int retries = 0;
+  bool as_object = false;  ///< it answers as Tasks::computed_here does
 };
 
 /// The operation of a process by which it is asked to cancel a task that was pushed to it.
@@ -40,17 +45,28 @@ struct Runner {
 /// Thread-safe.
 class Tasks : public std::enable_shared_from_this<Tasks> {
  public:
+  /// Calls `then` with a process on that node that lives as long as the job.
+  using FindKeeper = std::function<void(NodeId, std::function<void(Result<ProcessAddress>)> then)>;
   /// `gate` must outlive the use of it, which close() ends.
-  Tasks(ProcessGate& gate, Waiter* waiter) : gate_(gate), waiter_(waiter) {}
+  Tasks(ProcessGate& gate, Waiter* waiter, FindKeeper find_keeper)
+      : gate_(gate), waiter_(waiter), find_keeper_(std::move(find_keeper)) {}
 
   /// Resolved with the task's encoded answer. Waits while too many tasks wait. In a task that waits it runs
   /// this one instead. Throws LimitExceeded where the thread must not wait.
   std::shared_ptr<CallState> submit(TaskSpec spec);
+  /// The same, with the answer as an object of this process; it stays on the node where it was computed. Lost
+  /// with that, it is computed again when it is wanted.
+  objects::HandlePtr compute(TaskSpec spec);
+  /// Once, before the first task: what of these objects is wanted, lost and freed.
+  void watch_objects();
+  /// The answer of a task that computes an object.
+  Outcome computed_here(wire::ByteView bytes, bool is_pushed);
   /// Runs a task, in the worker that it came to or here: what waits in it runs those of its own tasks that
   /// have no worker yet (a tree of tasks needs no more CPUs than one).
   void run(const std::function<void()>& function);
   /// This process runs tasks of `owner`, and holds this much.
   void serve(ProcessAddress owner, const Demand& demand);
+  bool serves() const { return serves_; }
   /// A task that was pushed to this process begins. True: it was cancelled before.
   bool begin_pushed(TaskNumber task);
   void end_pushed();
@@ -66,6 +82,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
     std::size_t tasks = 0;
     std::size_t queued = 0;
     std::size_t leases = 0;
+    std::size_t entries = 0;  ///< of lineage
   };
   Counts counts() const;
   /// What the task waits for whose answer that is; empty: it runs, or is no task of this process. O(tasks).
@@ -92,16 +109,61 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void act(const LeasePool::Fail& fail);
   void act(const LeasePool::WakeAt& wake);
   void lease_answered(LeaseNumber lease, const Outcome& outcome);
-  void task_answered(TaskNumber task, std::uint32_t attempt, const Outcome& outcome);
+  /// True: that was its end.
+  bool task_answered(TaskNumber task, std::uint32_t attempt, const Outcome& outcome);
   void cancel(TaskNumber task, Duration grace);
   void lose(const std::function<bool(ProcessAddress)>& is_down, const std::string& reason);
   /// Takes it out of pending_ and wakes who waits for room.
   std::optional<Pending> take(TaskNumber task);  ///< REQUIRES: mutex_ is held
+  void add(TaskSpec spec, std::uint64_t frame, const std::shared_ptr<CallState>& answer,
+           LeasePool::Actions& actions);  ///< REQUIRES: mutex_ is held
   bool run_own(std::uint64_t frame);
   void run_here(Pending task);
 
+  // Computed objects, and tasks that read them (computing.cpp).
+  struct Recipe {
+    TaskSpec spec;                            ///< without the references to the values that it reads
+    std::vector<Lineage::Number> reads;       ///< those of this process's computed objects
+    std::vector<objects::ObjectName> others;  ///< computed objects of other processes that it reads
+    std::uint64_t frame = 0;                  ///< of the task that submitted it
+    std::shared_ptr<CallState> answer;        ///< null: it computes an object
+    std::shared_ptr<CallState> run;           ///< of the last time
+  };
+  struct Decided {
+    Lineage::Actions actions;
+    std::vector<std::shared_ptr<const void>> kept;  ///< until they are carried out
+  };
+  void wait_for_room(std::string_view name);
+  void start(Lineage::Number number, TaskSpec spec, std::shared_ptr<CallState> answer);
+  std::shared_ptr<CallState> submit_when_computed(TaskSpec& spec);
+  std::shared_ptr<CallState> submit_ready(TaskSpec spec, std::uint64_t frame);
+  void keep_result(TaskNumber task, std::uint32_t attempt, const Outcome& outcome);
+  void keep(const objects::ObjectName& name, int tries, std::function<void(Result<objects::HandlePtr>)> then);
+  objects::HandlePtr arrived(const objects::ObjectName& name);
+  template <class Change>
+  void change(Change change);
+  void decide(Decided decided);  ///< REQUIRES: lineage_mutex_ is held
+  void carry_out_decided();
+  void act(const Lineage::Submit& submit);
+  void act(const Lineage::Hold& hold);
+  void act(const Lineage::Release& release);
+  void act(const Lineage::Fail& fail);
+  void act(const Lineage::Forget& forget);
+  void run_entry(Lineage::Number number, std::size_t next);
+  void ended(Lineage::Number number, const std::shared_ptr<CallState>& answer, bool as_object,
+             const Outcome& outcome);
+  void has_come(const Recipe& recipe, Lineage::Number number);  ///< REQUIRES: lineage_mutex_ is held
+  /// Waits a while for a task of that frame whose arguments are not there. False: there is none, or it is
+  /// too late.
+  bool wait_for_own(std::uint64_t frame, Instant deadline);
+  std::string why_no_value(Lineage::Number number) const;
+  static ErrorInfo cancelled();
+  void cancel_entry(Lineage::Number number, Duration grace);
+  void fail_recipes(const ErrorInfo& why);
+
   ProcessGate& gate_;
   Waiter* const waiter_;
+  const FindKeeper find_keeper_;
   const MonotonicClock clock_;
   mutable std::mutex mutex_;  ///< guards all below
   Condition room_;
@@ -117,6 +179,18 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   TaskNumber running_ = 0;
   std::set<TaskNumber> not_wanted_;     ///< cancelled, and not begun when that was heard
   std::atomic<bool> cancelled_{false};  ///< the one that runs
+  std::atomic<bool> serves_{false};
+
+  mutable std::mutex lineage_mutex_;  ///< guards what follows; taken before mutex_
+  Lineage lineage_;
+  std::map<Lineage::Number, Recipe> recipes_;
+  std::deque<Decided> decided_;                                          ///< to be carried out
+  bool acts_ = false;                                                    ///< some thread does that
+  std::unordered_map<objects::ObjectName, objects::HandlePtr> arrived_;  ///< results that ended() takes
+  std::unordered_map<Lineage::Number, objects::HandlePtr> held_;         ///< values that tasks read
+  std::map<std::uint64_t, std::set<Lineage::Number>> coming_;            ///< by frame: not submitted yet
+  Condition has_come_;                                                   ///< one of these
+  std::atomic<bool> lineage_has_room_{true};                             ///< written under lineage_mutex_
 };
 
 }  // namespace troupe::tasks

@@ -1,0 +1,272 @@
+// Objects that tasks compute, on real nodes: they outlive their workers, and are computed again when they are
+// lost.
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <numeric>
+#include <stdexcept>
+
+#include "runtime/objects/objects.hpp"
+#include "runtime/tasks/tasks.hpp"
+#include "scheduler/init/init.hpp"
+#include "tests/e2e/support.hpp"
+
+using namespace troupe;
+using namespace troupe::e2e;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Numbers = std::vector<double>;
+constexpr std::size_t kCount = 200'000;  // 1.6 MB
+
+/// Leaves a byte in the file each time.
+void count_run(const std::string& file) {
+  std::ofstream(file, std::ios::app) << 'x';
+}
+Numbers make(const std::string& file, double value) {
+  count_run(file);
+  return Numbers(kCount, value);
+}
+Numbers add(const std::string& file, const View<double>& to, const Numbers& more, double value) {
+  count_run(file);
+  Numbers all(to.begin(), to.end());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] += more[i % more.size()] + value;
+  return all;
+}
+double sum(const Numbers& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), 0.0);
+}
+std::string small(const std::string& text) {
+  return text + text;
+}
+Numbers thrower(double value) {
+  throw std::out_of_range("there is no " + std::to_string(int(value)));
+}
+
+/// Computes in a task what it waits for.
+double chain(const std::string& file) {
+  const auto session = this_actor().session();
+  const auto one = session.compute<&make>(file, 1.0);
+  const auto two = session.compute<&add>(file, one, Numbers{1}, 1.0);
+  return session.submit<&sum>(two).get(60s) + sum(two.get(60s));
+}
+Numbers make_late(const std::string& folder) {
+  if (!eventually([&] { return ::access((folder + "/go").c_str(), F_OK) == 0; }, 60s))
+    throw std::runtime_error("nobody said go");
+  return Numbers(kCount, 1.0);
+}
+/// Gives a reference on that it was given.
+double sum_there(const std::string& folder, const ObjectRef<Numbers>& numbers) {
+  const auto session = this_actor().session();
+  const auto twice = session.compute<&add>(folder + "/runs", numbers, Numbers{1}, 0.0);
+  const auto total = session.submit<&sum>(numbers);
+  write_file(folder + "/go", "");
+  return total.get(60s) + session.submit<&sum>(twice).get(60s);
+}
+/// Shares the process that keeps its node's results.
+struct Light {
+  int pid() { return ::getpid(); }
+  std::uint64_t owned() { return this_actor().process().objects()->counts().owned; }
+  double total(const View<double>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), 0.0); }
+  void keep(const ObjectRef<Numbers>& numbers) { kept = numbers; }
+  double kept_total() {
+    const auto numbers = kept.view();  // refused until it is here
+    return std::accumulate(numbers.begin(), numbers.end(), 0.0);
+  }
+  ObjectRef<Numbers> kept;
+};
+/// Computes for others, and dies.
+struct Maker {
+  ObjectRef<Numbers> made;
+  void give(const std::string& file, const ActorHandle<Light>& to) {
+    made = this_actor().session().compute<&make>(file, 4.0);
+    to.call<&Light::keep>(made).get(60s);
+  }
+  int pid() { return ::getpid(); }
+};
+
+DriverSession two_nodes() {
+  return init(0, nullptr, {.nodes = 2, .cpus_per_node = 2});
+}
+NodeId other_node(const Session& session) {
+  for (const auto& node : session.nodes()) {
+    if (node.id != session.node() && !node.gateway) return node.id;
+  }
+  return {};
+}
+std::uint64_t owned(const Session& session) {
+  return session.process().objects()->counts().owned;
+}
+bool no_workers(const Session& session) {
+  return eventually([&] { return session.process().tasks()->counts().leases == 0; }, 30s);
+}
+void kill_keeper(const ActorHandle<Light>& light) {
+  ::kill(pid_t(light.call<&Light::pid>().get(60s)), SIGKILL);
+  CHECK(eventually([&] { return code_of([&] { light.call<&Light::pid>().get(60s); }) != "nothing"; }, 30s));
+}
+bool nothing_left(const Session& session) {
+  return eventually([&] { return owned(session) == 0 && session.process().tasks()->counts().entries == 0; },
+                    30s);
+}
+std::size_t runs(const std::string& file) {
+  return read_file(file).size();
+}
+
+}  // namespace
+
+TEST_CASE("What a task computed stays when its worker has gone, and other tasks read it") {
+  auto session = two_nodes();
+  TempFolder folder;
+  const std::string file = folder.path() + "/runs";
+  {
+    for (const NodeId node : {session.node(), other_node(session)}) {
+      const auto on = session.with({.node = node});
+      const auto one = on.compute<&make>(file, 1.0);
+      const auto two = on.compute<&add>(file, one, Numbers{1, 3}, 0.5);
+      CHECK(session.submit<&sum>(two).get(60s) == 3.5 * kCount);
+      CHECK(no_workers(session));
+      CHECK(one.get(60s) == Numbers(kCount, 1.0));
+      CHECK(sum(two.get(60s)) == 3.5 * kCount);
+      CHECK(session.spawn<Light>({.node = node}).call<&Light::total>(two).get(60s) == 3.5 * kCount);
+      CHECK(two.view(60s).size() == kCount);
+    }
+    CHECK(runs(file) == 4);
+    CHECK(session.compute<&small>(session.compute<&small>("ab")).get(60s) == "abababab");
+    const auto bad = session.compute<&thrower>(7.0);
+    CHECK(message_of<TaskFailed>([&] { bad.get(60s); }).find("there is no 7") != std::string::npos);
+    CHECK(message_of<TaskFailed>([&] { session.submit<&sum>(bad).get(60s); }).find("there is no 7") !=
+          std::string::npos);
+  }
+  CHECK(nothing_left(session));
+}
+
+TEST_CASE("What is lost with its process is computed again, and what it was computed from") {
+  auto session = two_nodes();
+  TempFolder folder;
+  const std::string first = folder.path() + "/first", second = folder.path() + "/second";
+  const auto on = session.with({.node = other_node(session)});
+  {
+    auto one = on.compute<&make>(first, 1.0);
+    const auto more = session.put(Numbers(kCount, 2.0));
+    const auto two = on.compute<&add>(second, one, more, 0.0);
+    CHECK(sum(two.get(60s)) == 3.0 * kCount);
+    auto light = session.spawn<Light>({.node = other_node(session)});
+    kill_keeper(light);
+    CHECK(runs(first) == 1);  // until somebody wants it
+    light = session.spawn<Light>({.node = other_node(session)});
+    CHECK(light.call<&Light::total>(two).get(60s) == 3.0 * kCount);
+    CHECK(runs(first) == 2);
+    CHECK(runs(second) == 2);
+    CHECK(one.get(60s) == Numbers(kCount, 1.0));
+    CHECK(runs(first) == 2);
+    one = {};  // its value goes; its recipe stays
+    kill_keeper(light);
+    CHECK(session.submit<&sum>(two).get(60s) == 3.0 * kCount);
+    CHECK(runs(first) == 3);
+    CHECK(runs(second) == 3);
+    light = session.spawn<Light>({.node = other_node(session)});
+    CHECK(eventually([&] { return light.call<&Light::owned>().get(60s) == 1; }, 30s));
+  }
+  CHECK(nothing_left(session));
+  const auto light = session.spawn<Light>({.node = other_node(session)});
+  CHECK(eventually([&] { return light.call<&Light::owned>().get(60s) == 0; }, 30s));
+}
+
+TEST_CASE("What is not computed again is lost, with the reason") {
+  auto session = two_nodes();
+  TempFolder folder;
+  const std::string file = folder.path() + "/runs";
+  const auto node = other_node(session);
+  const auto once = session.with({.max_retries = 0, .node = node}).compute<&make>(file, 1.0);
+  const auto after = session.with({.node = node}).compute<&add>(file, once, Numbers{0}, 1.0);
+  CHECK(sum(after.get(60s)) == 2.0 * kCount);
+  kill_keeper(session.spawn<Light>({.node = node}));
+  for (const auto& lost : {once, after}) {
+    const auto why = message_of<ObjectLost>([&] { lost.get(60s); });
+    INFO(why);
+    CHECK(why.find("computed is lost") != std::string::npos);
+    CHECK(why.find("is gone: ") != std::string::npos);
+    CHECK(why.find("not computed again: its task has max_retries = 0") != std::string::npos);
+  }
+  CHECK(runs(file) == 2);
+}
+
+TEST_CASE("What is lost with its node is computed again on another one") {
+  auto session = two_nodes();
+  TempFolder folder;
+  const std::string file = folder.path() + "/runs";
+  std::vector<ObjectRef<Numbers>> all;
+  for (int i = 0; i < 4; ++i) all.push_back(session.compute<&make>(file, double(i)));
+  for (int i = 0; i < 4; ++i)
+    all.push_back(session.compute<&add>(file, all[std::size_t(i)], all[std::size_t(3 - i)], 1.0));
+  for (const auto& one : all) CHECK(one.view(60s).size() == kCount);
+  ::kill(session.embedded()->node_pids().at(1), SIGKILL);
+  for (int i = 0; i < 4; ++i) {
+    CHECK(all[std::size_t(i)].get(60s) == Numbers(kCount, double(i)));
+    CHECK(all[std::size_t(4 + i)].get(60s) == Numbers(kCount, 4.0));
+  }
+  all.clear();
+  CHECK(nothing_left(session));
+}
+
+TEST_CASE("A task computes what it waits for, on the one CPU that there is") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
+  TempFolder folder;
+  const std::string file = folder.path() + "/runs";
+  CHECK(session.submit<&chain>(file).get(90s) == 6.0 * kCount);
+  CHECK(runs(file) == 2);
+  // What it is given belongs to another process, which is asked whether it is there.
+  const auto given = session.compute<&make>(file, 1.0);
+  CHECK(given.view(60s).size() == kCount);
+  CHECK(session.submit<&sum_there>(folder.path(), given).get(90s) == 3.0 * kCount);
+}
+
+TEST_CASE("A task gives on what another process still computes") {
+  auto session = two_nodes();
+  TempFolder folder;
+  const auto late = session.compute<&make_late>(folder.path());
+  CHECK(session.submit<&sum_there>(folder.path(), late).get(90s) == 3.0 * kCount);
+  CHECK(late.get(60s) == Numbers(kCount, 1.0));
+}
+
+TEST_CASE("A borrower reads what is computed again, and hears when its owner is gone") {
+  auto session = two_nodes();
+  TempFolder folder;
+  const std::string file = folder.path() + "/runs";
+  const auto light = session.spawn<Light>({.node = session.node()});
+  const auto maker = session.spawn<Maker>({.isolated = true, .node = other_node(session)});
+  maker.call<&Maker::give>(file, light).get(60s);
+  const auto read = [&] { return light.call<&Light::kept_total>().get(60s); };
+  CHECK(eventually([&] { return code_of(read) == "nothing"; }, 60s));
+  CHECK(read() == 4.0 * kCount);
+  ::kill(pid_t(maker.call<&Maker::pid>().get(60s)), SIGKILL);
+  CHECK(eventually([&] { return code_of(read) == "object lost"; }, 60s));
+  const auto why = message_of<ObjectLost>(read);
+  INFO(why);
+  CHECK(why.find("the process that made it is gone: ") != std::string::npos);
+}
+
+TEST_CASE("What is computed while processes die is right") {
+  auto session = two_nodes();
+  TempFolder folder;
+  const std::string file = folder.path() + "/runs";
+  const auto retried = session.with({.max_retries = 20});
+  for (int round = 0; round < 4; ++round) {
+    std::vector<ObjectRef<Numbers>> all;
+    for (int i = 0; i < 6; ++i) all.push_back(retried.compute<&make>(file, double(i)));
+    for (std::size_t i = 0; i < 12; ++i)
+      all.push_back(retried.compute<&add>(file, all[i], Numbers{1}, double(round)));
+    const auto total = retried.submit<&sum>(all.back());
+    if (round % 2 == 1) CHECK(all[std::size_t(round)].view(60s).size() == kCount);
+    kill_keeper(session.spawn<Light>({.node = other_node(session)}));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      INFO("round " << round << ", object " << i);
+      CHECK(all[i].get(60s) == Numbers(kCount, double(i % 6) + double(i / 6) * (1 + round)));
+    }
+    CHECK(total.get(60s) == (5.0 + 2.0 * (1 + round)) * kCount);
+  }
+  CHECK(nothing_left(session));
+}

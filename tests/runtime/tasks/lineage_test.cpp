@@ -1,0 +1,318 @@
+// What is computed again when it is lost: each decision, and random programs whose values die at random.
+#include "runtime/tasks/lineage.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "runtime/core/random.hpp"
+
+using namespace troupe;
+using namespace troupe::tasks;
+
+namespace {
+
+using Number = Lineage::Number;
+
+/// A process around it: values that exist, who holds them, and tasks that run.
+struct World {
+  explicit World(std::uint64_t most_bytes = Lineage::kMostBytes) : lineage(most_bytes) {}
+
+  Lineage lineage;
+  Lineage::Actions out;
+  std::set<Number> running, referred, held, values;
+  std::map<Number, std::vector<Number>> arguments;
+  std::map<Number, ErrorInfo> failed;
+  std::map<Number, int> runs;
+  std::size_t recipes = 0;
+  Number last = 0;
+
+  void carry_out() {
+    while (!out.empty()) {
+      for (const auto& action : std::exchange(out, {})) std::visit([this](const auto& a) { act(a); }, action);
+    }
+  }
+  void act(const Lineage::Submit& a) {
+    for (const Number argument : arguments.at(a.number)) {
+      INFO("task " << a.number << " is to run, and reads " << argument);
+      CHECK(held.contains(argument));
+    }
+    CHECK(running.insert(a.number).second);
+    ++runs[a.number];
+  }
+  void act(const Lineage::Hold& a) { CHECK(held.insert(a.number).second); }
+  void act(const Lineage::Release& a) {
+    CHECK(held.erase(a.number) == 1);
+    free_if_unused(a.number);
+  }
+  void act(const Lineage::Fail& a) {
+    CHECK_FALSE(values.contains(a.number));
+    failed[a.number] = a.error;
+  }
+  void act(const Lineage::Forget&) {
+    REQUIRE(recipes > 0);
+    --recipes;
+  }
+  void free_if_unused(Number number) {
+    if (held.contains(number) || referred.contains(number)) return;
+    values.erase(number);
+    lineage.dropped(number, out);
+  }
+
+  Number add(std::vector<Number> reads, int max_retries = 1, std::uint64_t bytes = 1,
+             bool has_result = true) {
+    const Number number = ++last;
+    arguments[number] = reads;
+    ++recipes;
+    if (has_result) referred.insert(number);
+    lineage.add(number, {"f" + std::to_string(number), std::move(reads), bytes, max_retries, has_result},
+                out);
+    carry_out();
+    return number;
+  }
+  /// It runs: with all its arguments there it has a value, else it says that one is lost.
+  void run(Number number) {
+    REQUIRE(running.erase(number) == 1);
+    bool all = true;
+    for (const Number argument : arguments.at(number)) all = all && values.contains(argument);
+    if (all) {
+      if (referred.contains(number) || held.contains(number)) values.insert(number);
+      lineage.made(number, out);
+    } else {
+      lineage.argument_lost(number, {ErrorCode::kObjectLost, "an argument is lost", "", ""}, true, out);
+    }
+    carry_out();
+  }
+  void run_all() {
+    for (int steps = 0; !running.empty(); ++steps) {
+      REQUIRE(steps < 100'000);
+      run(*running.begin());
+    }
+  }
+  void lose(Number number) {
+    if (values.erase(number) == 0) return;
+    lineage.lost(number, "node 7 died", out);
+    carry_out();
+  }
+  void want(Number number) {
+    lineage.want(number, out);
+    carry_out();
+  }
+  void drop(Number number) {
+    referred.erase(number);
+    free_if_unused(number);
+    carry_out();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("Whether a lost value is computed again is said with a reason") {
+  CHECK(recompute({true, 2, 3}).again);
+  CHECK(recompute({true, 2, 3}).reason.find("1 of 3 retries") != std::string::npos);
+  CHECK_FALSE(recompute({true, 0, 3}).again);
+  CHECK(recompute({true, 0, 3}).reason.find("computed again 3 times") != std::string::npos);
+  CHECK_FALSE(recompute({true, 0, 0}).again);
+  CHECK(recompute({true, 0, 0}).reason.find("max_retries = 0") != std::string::npos);
+  CHECK_FALSE(recompute({false, 3, 3}).again);
+  CHECK(recompute({false, 3, 3}).reason.find("were dropped") != std::string::npos);
+}
+
+TEST_CASE("A task runs once its arguments are there; what is lost waits until somebody wants it") {
+  World w;
+  const Number a = w.add({});
+  const Number b = w.add({a});
+  CHECK(w.running == std::set<Number>{a});
+  w.run(a);
+  CHECK(w.running == std::set<Number>{b});
+  w.run(b);
+  w.lose(a);
+  w.lose(b);
+  CHECK(w.running.empty());
+  w.want(b);
+  CHECK(w.running == std::set<Number>{a});
+  w.run_all();
+  CHECK(w.values == std::set<Number>{a, b});
+  w.lose(b);
+  w.want(b);
+  REQUIRE(w.failed.contains(b));
+  CHECK(w.failed.at(b).why.find("node 7 died; it is not computed again: it was computed again 1 times") == 0);
+}
+
+TEST_CASE("An argument that nobody refers to is no value, but a recipe") {
+  World w;
+  const Number a = w.add({});
+  const Number b = w.add({a});
+  w.drop(a);
+  w.run_all();
+  CHECK(w.values == std::set<Number>{b});
+  CHECK(w.lineage.size() == 2);
+  w.lose(b);
+  w.want(b);
+  w.run_all();
+  CHECK(w.values == std::set<Number>{b});
+  CHECK(w.runs[a] == 2);
+  w.drop(b);
+  CHECK(w.lineage.size() == 0);
+  CHECK(w.recipes == 0);
+}
+
+TEST_CASE("What cannot be computed again fails whatever is computed from it") {
+  World w;
+  const Number a = w.add({}, 0);
+  const Number b = w.add({a}, 3);
+  const Number c = w.add({b}, 3);
+  w.run(a);
+  w.run(b);
+  w.lose(a);
+  w.lose(b);
+  w.run(c);  // its argument is not there
+  CHECK(w.running.empty());
+  REQUIRE(w.failed.contains(c));
+  CHECK(w.failed.at(c).what == "what f1 computed is lost");
+  CHECK(w.failed.at(c).why.find("max_retries = 0") != std::string::npos);
+  const Number d = w.add({b});  // fails at once
+  CHECK(w.failed.contains(d));
+}
+
+TEST_CASE("A put argument that is lost is no cause to run its task again and again") {
+  World w;
+  const Number a = w.add({});
+  const ErrorInfo lost{ErrorCode::kObjectLost, "object 5 is lost", "the process that made it is gone",
+                       "put it"};
+  w.running.clear();
+  w.lineage.argument_lost(a, lost, false, w.out);
+  w.carry_out();
+  CHECK(w.failed.at(a).what == "object 5 is lost");
+  CHECK(w.running.empty());
+
+  const Number b = w.add({}, 3);
+  w.run(b);
+  w.lose(b);
+  w.want(b);
+  CHECK(w.running.erase(b) == 1);
+  w.lineage.argument_lost(b, lost, false, w.out);
+  w.carry_out();
+  const auto& why = w.failed.at(b);
+  CHECK(why.what == "what f2 computed is lost");
+  CHECK(why.why ==
+        "node 7 died; it is not computed again: an argument of its task is lost for good: object 5 is "
+        "lost: the process that made it is gone");
+  CHECK(w.running.empty());
+}
+
+TEST_CASE("A task that is cancelled while it waits for its arguments holds them no longer") {
+  World w;
+  const Number a = w.add({});
+  const Number b = w.add({a}, 1, 1, false);
+  CHECK(w.held.contains(a));
+  CHECK(w.lineage.waiting() == 1);
+  w.lineage.failed(b, {ErrorCode::kCancelled, "", "", ""}, w.out);
+  w.carry_out();
+  CHECK(w.held.empty());
+  CHECK(w.lineage.size() == 1);
+  CHECK(w.lineage.waiting() == 0);
+  CHECK(w.lineage.waiting_bytes() == 0);
+}
+
+TEST_CASE("A value that is lost before it is said to be made is computed again") {
+  World w;
+  const Number a = w.add({});
+  w.lineage.lost(a, "node 7 died", w.out);
+  w.running.clear();
+  w.lineage.made(a, w.out);
+  w.carry_out();
+  CHECK(w.running == std::set<Number>{a});
+  w.run_all();
+  CHECK(w.values.contains(a));
+}
+
+TEST_CASE("The oldest recipes go when they are too many bytes") {
+  World w(100);
+  std::vector<Number> all;
+  for (int i = 0; i < 20; ++i) {
+    all.push_back(w.add({}, 3, 10));
+    w.run_all();
+    CHECK(w.lineage.bytes() <= 100);
+  }
+  w.lose(all.front());
+  w.want(all.front());
+  REQUIRE(w.failed.contains(all.front()));
+  CHECK(w.failed.at(all.front()).why.find("were dropped") != std::string::npos);
+  w.lose(all.back());
+  w.want(all.back());
+  w.run_all();
+  CHECK(w.values.contains(all.back()));
+}
+
+TEST_CASE("A chain of any length is computed again without taking stack") {
+  World w;
+  Number last = w.add({});
+  for (int i = 0; i < 100'000; ++i) {
+    const Number next = w.add({last});
+    w.run_all();
+    w.drop(last);
+    last = next;
+  }
+  CHECK(w.values.size() <= 2);
+  w.lose(last);
+  w.want(last);
+  for (int i = 0; i <= 100'000 && !w.running.empty(); ++i) w.run(*w.running.begin());
+  CHECK(w.values.contains(last));
+  w.drop(last);
+  CHECK(w.lineage.size() == 0);
+}
+
+TEST_CASE("Random programs whose values die at random: each want ends, and nothing leaks") {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    INFO("seed " << seed);
+    auto next = [state = mix(seed, 0)](std::uint64_t below) mutable {
+      state = mix(state, 1);
+      return state % below;
+    };
+    World w(next(3) == 0 ? 30 : Lineage::kMostBytes);
+    for (int step = 0; step < 300; ++step) {
+      const auto any = [&](const std::set<Number>& of) {
+        return *std::next(of.begin(), long(next(of.size())));
+      };
+      switch (next(6)) {
+        case 0: {
+          std::set<Number> reads;
+          for (std::uint64_t i = next(4); i > 0 && !w.referred.empty(); --i) {
+            const Number one = any(w.referred);
+            if (w.lineage.contains(one)) reads.insert(one);
+          }
+          w.add({reads.begin(), reads.end()}, int(next(4)), 1 + next(3), next(5) != 0);
+          break;
+        }
+        case 1:
+        case 2:
+          if (!w.running.empty()) w.run(any(w.running));
+          break;
+        case 3:
+          if (!w.values.empty()) w.lose(any(w.values));
+          break;
+        case 4:
+          if (!w.referred.empty()) w.want(any(w.referred));
+          break;
+        case 5:
+          if (w.referred.size() > 5) w.drop(any(w.referred));
+          break;
+      }
+    }
+    w.run_all();
+    for (const Number number : std::set<Number>(w.referred)) {
+      w.want(number);
+      w.run_all();
+      INFO("object " << number);
+      CHECK(w.values.contains(number) != w.failed.contains(number));
+      if (w.failed.contains(number)) CHECK(w.failed.at(number).code == ErrorCode::kObjectLost);
+    }
+    CHECK(w.held.empty());
+    for (const Number number : std::set<Number>(w.referred)) w.drop(number);
+    CHECK(w.lineage.size() == 0);
+    CHECK(w.lineage.bytes() == 0);
+    CHECK(w.lineage.waiting() == 0);
+    CHECK(w.lineage.waiting_bytes() == 0);
+    CHECK(w.recipes == 0);
+    CHECK(w.values.empty());
+  }
+}
