@@ -153,7 +153,7 @@ TEST_CASE("a node that drains: its proxy answers what it has accepted, and ends;
   e2e::write_file(folder / "folder", cluster.root + "/a");
   e2e::Program program("program: serves on the nodes of a cluster", folder.path());
   const auto is_there = [&](const std::string& name) {
-    return e2e::eventually([&] { return !e2e::read_file(folder / name).empty(); });
+    return e2e::eventually([&] { return !e2e::read_file(folder / name).empty(); }, 120s);
   };
   REQUIRE(is_there("under_way"));
   CHECK(cluster.troupe("drain --folder " + cluster.root + "/a two --grace 60 --no-wait").code == 0);
@@ -212,12 +212,13 @@ TEST_CASE("a node that drains: its replica ends as soon as another one answers",
   e2e::write_file(folder / "folder", cluster.root + "/a");
   e2e::Program program("program: serves on a node that drains", folder.path());
   const auto is_there = [&](const std::string& name) {
-    return e2e::eventually([&] { return !e2e::read_file(folder / name).empty(); });
+    return e2e::eventually([&] { return !e2e::read_file(folder / name).empty(); }, 120s);
   };
   REQUIRE(is_there("serves"));
   // An hour, if it waited for that.
   CHECK(cluster.troupe("drain --folder " + cluster.root + "/a two --grace 3600 --no-wait").code == 0);
-  CHECK(e2e::eventually([&] { return ClusterFolder::open(cluster.root + "/b").value().running().empty(); }));
+  const auto has_ended = [&] { return ClusterFolder::open(cluster.root + "/b").value().running().empty(); };
+  CHECK(e2e::eventually(has_ended, 120s));
   e2e::write_file(folder / "drained", "yes");
   CHECK(program.wait(60s) == "exit code 0");
   CHECK_THAT(e2e::read_file(folder / "out"), Contains("All tests passed"));
@@ -244,7 +245,7 @@ TEST_CASE("program: serves on a node that drains", "[.program]") {
     CHECK(ask(served.url()).status == 200);
     return !e2e::read_file(folder + "/drained").empty();
   };
-  CHECK(e2e::eventually(is_drained, 60s));
+  CHECK(e2e::eventually(is_drained, 180s));
   CHECK(asked > 1);
   CHECK(served.pids() != before);
 }
