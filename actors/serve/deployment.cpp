@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "actors/serve/calls.hpp"
 #include "actors/train/snapshot.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
@@ -55,9 +56,19 @@ Deployment::Deployment(Parts parts, http::Registry& metrics)
       }),
       machine_(parts_.config),
       book_(parts_.setup, parts_.name, metrics),
+      sender_(book_, 0, sender_of()),
       weights_{{1, parts_.weights}} {}
 
-Deployment::~Deployment() = default;
+Deployment::~Deployment() {
+  if (call_id_ != 0) parts_.calls->remove(call_id_);
+}
+
+BatchSender::Owner Deployment::sender_of() {
+  return {.post = [this](std::function<void()> work) { post(std::move(work)); },
+          .life = [this] { return shared_from_this(); },
+          .lost = [this](ReplicaId id, const ErrorInfo& why) { died(id, why.message()); },
+          .done = [this](const BatchDone& batch) { step(batch); }};
+}
 
 /// Runs in whichever thread brings work: one of the HTTP server, or one of the runtime that receives. None of
 /// them may wait.
@@ -98,14 +109,26 @@ void Deployment::arm_timer() {
 }
 
 void Deployment::start() {
+  if (!parts_.asks.empty()) {
+    const Duration most = parts_.config.health_timeout * 3 / 4;
+    replica_calls_ = {parts_.calls->entrance(), most.count()};
+  }
+  if (parts_.calls) call_id_ = parts_.calls->add(shared_from_this(), parts_.asks);
   post([me = shared_from_this()] { me->carry_out(me->machine_.start(me->clock_.now())); });
 }
 
 void Deployment::submit(RequestId id, data::Tensor inputs, Instant deadline, ReplyTo reply) {
-  post([me = shared_from_this(), id, inputs = std::move(inputs), deadline, reply = std::move(reply)] {
+  accept(id, std::move(inputs), deadline, std::move(reply), false);
+}
+void Deployment::submit_call(RequestId id, data::Tensor inputs, Instant deadline, ReplyTo reply) {
+  accept(id, std::move(inputs), deadline, std::move(reply), true);
+}
+
+void Deployment::accept(RequestId id, data::Tensor inputs, Instant deadline, ReplyTo reply, bool called) {
+  post([me = shared_from_this(), id, inputs = std::move(inputs), deadline, reply = std::move(reply), called] {
     const std::int64_t rows = inputs.shape()[0];
     me->book_.add(id, inputs, deadline, reply);
-    me->step(Arrived{id, rows, deadline});
+    me->step(Arrived{id, rows, deadline, called});
   });
 }
 
@@ -116,10 +139,17 @@ void Deployment::leave(RequestId id) {
 }
 
 void Deployment::drain() {
-  post([me = shared_from_this()] { me->step(DrainAsked{}); });
+  const Duration callers = parts_.calls ? parts_.calls->drain_time_of_callers(parts_.name) : Duration{0};
+  post([me = shared_from_this(), callers] { me->step(DrainAsked{.callers_take = callers}); });
 }
 void Deployment::end() {
-  post([me = shared_from_this()] { me->step(DrainAsked{true}); });
+  post([me = shared_from_this()] { me->step(DrainAsked{.at_once = true}); });
+}
+void Deployment::caller_joined() {
+  post([me = shared_from_this()] { me->step(CallerJoined{}); });
+}
+void Deployment::caller_left() {
+  post([me = shared_from_this()] { me->step(CallerLeft{}); });
 }
 
 bool Deployment::wait_up(Duration timeout) {
@@ -174,28 +204,8 @@ void Deployment::measure() {
 // Requests.
 
 void Deployment::obey(const SendBatch& action) {
-  const Seat& seat = seats_.at(action.replica);
-  const BatchInput batch = book_.batch_of(action, seat.clock_offset, 0);
-  const auto done = [me = shared_from_this(), action, version = seat.version,
-                     rows = batch.rows](Result<BatchOutput> output) {
-    const auto shared = std::make_shared<Result<BatchOutput>>(std::move(output));  // work is copied
-    me->post(
-        [me, action, version, rows, shared] { me->batch_done(action, version, rows, std::move(*shared)); });
-  };
-  try {
-    seat.handle.call<&Replica::predict>(batch).then(done);
-  } catch (const Error& error) {  // a large batch is an object, and there may be no room for one
-    done(error.info());
-  }
+  sender_.send(action);
 }
-
-void Deployment::batch_done(const SendBatch& sent, VersionId version, const std::vector<std::int64_t>& rows,
-                            Result<BatchOutput> result) {
-  if (!result && is_lost(result.error())) return died(sent.replica, result.error().message());
-  step(book_.take(sent, version, rows, std::move(result)));
-  book_.forget_outputs();
-}
-
 void Deployment::obey(const Deliver& action) {
   book_.deliver(action);
 }
@@ -234,7 +244,7 @@ void Deployment::obey(const TellProxy& action) {
     const std::lock_guard lock(mutex_);
     told.output = output_;
   }
-  for (const auto& one : action.routes.replicas) told.replicas.push_back(seats_.at(one.replica).handle);
+  for (const auto& one : action.routes.replicas) told.replicas.push_back(sender_.handle(one.replica));
   proxy->second.call<&Proxy::hear>(told).then(
       [me = shared_from_this(), id = action.proxy](const Result<ProxyReport>& report) {
         me->post([me, id, report] {
@@ -259,13 +269,13 @@ void Deployment::obey(const StartReplica& action) {
   log(LogLevel::kInfo, parts_.name + ": replica " + std::to_string(action.replica) + " starts with weights " +
                            std::to_string(action.version) + ": " + action.reason);
   metrics_->started->add();
-  seats_[action.replica] = {.version = action.version, .weights = weights_.at(action.version)};
+  starts_[action.replica] = {.version = action.version, .weights = weights_.at(action.version)};
   const auto started_or_not = [me = shared_from_this(),
                                id = action.replica](Result<ActorHandle<Replica>> replica) {
     me->post([me, id, replica] { me->started(id, replica); });
   };
   try {
-    parts_.start_replica(started_or_not);
+    parts_.start_replica(replica_calls_, started_or_not);
   } catch (const Error& error) {
     started_or_not(error.info());
   }
@@ -274,30 +284,39 @@ void Deployment::obey(const StartReplica& action) {
 void Deployment::obey(const StopReplica& action) {
   log(LogLevel::kInfo,
       parts_.name + ": replica " + std::to_string(action.replica) + " ends: " + action.reason);
-  const auto seat = seats_.extract(action.replica);
-  if (seat.empty()) return;
-  if (seat.mapped().handle) parts_.session.kill(seat.mapped().handle, action.reason);
+  const auto start = starts_.extract(action.replica);
+  if (start.empty()) return;
+  if (sender_.has(action.replica)) {
+    const auto handle = sender_.handle(action.replica);
+    parts_.session.kill(handle, action.reason);
+    if (parts_.calls) parts_.calls->forget(handle.address().actor);
+    sender_.remove(action.replica);
+  }
   const std::lock_guard lock(mutex_);
-  std::erase(pids_, seat.mapped().pid);
+  std::erase(pids_, start.mapped().pid);
 }
 
 void Deployment::started(ReplicaId id, Result<ActorHandle<Replica>> replica) {
-  const auto seat = seats_.find(id);
-  if (seat == seats_.end()) {
+  const auto start = starts_.find(id);
+  if (start == starts_.end()) {
     if (replica) parts_.session.kill(*replica, "it is not wanted any more");
     return;
   }
   if (!replica) return failed(id, replica.error());
-  seat->second.handle = *replica;
+  sender_.add(id, *replica, start->second.version);
   parts_.session.monitor(*replica, [weak = weak_from_this(), id](const std::string& why) {
     if (const auto me = weak.lock()) me->post([me, id, why] { me->died(id, why); });
+  });
+  parts_.session.watch_leaving(*replica, [weak = weak_from_this(), id](const Leaving& leaving) {
+    if (const auto me = weak.lock())
+      me->post([me, id, stays = leaving.stays] { me->step(ReplicaLeaves{id, stays}); });
   });
   step(ReplicaUp{id});
   load(id, 0);
 }
 
 void Deployment::failed(ReplicaId id, const ErrorInfo& why) {
-  if (seats_.contains(id))
+  if (starts_.contains(id))
     log(LogLevel::kWarning,
         parts_.name + ": replica " + std::to_string(id) + " does not come up: " + why.message());
   step(ReplicaFailed{id, why});
@@ -305,68 +324,60 @@ void Deployment::failed(ReplicaId id, const ErrorInfo& why) {
 
 /// Told by its call, and by its monitor once more.
 void Deployment::died(ReplicaId id, const std::string& why) {
-  if (seats_.contains(id))
+  if (starts_.contains(id))
     log(LogLevel::kWarning, parts_.name + ": replica " + std::to_string(id) + " died: " + why);
   step(ReplicaDied{id, why});
 }
 
 /// One piece after the other.
 void Deployment::load(ReplicaId id, std::uint64_t offset) {
-  const auto at = seats_.find(id);
-  if (at == seats_.end()) return;
-  Seat& seat = at->second;
-  const wire::Bytes piece = train::state_piece(*seat.weights, offset);
+  const auto at = starts_.find(id);
+  if (at == starts_.end()) return;
+  const ActorHandle<Replica>& handle = sender_.handle(id);
+  const wire::Bytes piece = train::state_piece(*at->second.weights, offset);
   if (piece.empty()) {
-    seat.weights = nullptr;
-    return warm_up(id, seat.handle);
+    at->second.weights = nullptr;
+    return warm_up(id, handle);
   }
-  seat.handle.call<&Replica::add_weights>(piece).then(
-      [me = shared_from_this(), id, offset](Result<void> done) {
-        me->post([me, id, offset, done] {
-          if (!done) return me->failed(id, done.error());
-          me->load(id, offset + train::kStatePiece);
-        });
-      });
-}
-
-void Deployment::warm_up(ReplicaId id, const ActorHandle<Replica>& replica) {
-  replica.call<&Replica::warm_up>().then([me = shared_from_this(), id, replica](Result<ReplicaInfo> info) {
-    me->post([me, id, replica, info] {
-      if (!info) return me->failed(id, info.error());
-      {
-        const std::lock_guard lock(me->mutex_);
-        me->output_ = *info;
-      }
-      me->set_clock(id, replica, info->pid);
+  handle.call<&Replica::add_weights>(piece).then([me = shared_from_this(), id, offset](Result<void> done) {
+    me->post([me, id, offset, done] {
+      if (!done) return me->failed(id, done.error());
+      me->load(id, offset + train::kStatePiece);
     });
   });
 }
 
-/// Deadlines travel in the replica's time.
-void Deployment::set_clock(ReplicaId id, const ActorHandle<Replica>& replica, int pid) {
-  const Instant asked = clock_.now();
-  replica.call<&Replica::clock>().then(
-      [me = shared_from_this(), id, asked, pid](Result<std::int64_t> theirs) {
-        me->post([me, id, asked, pid, theirs, ours = (asked + me->clock_.now()) / 2] {
-          const auto seat = me->seats_.find(id);
-          if (seat == me->seats_.end()) return;
-          if (!theirs) return me->failed(id, theirs.error());
-          seat->second.clock_offset = Instant(*theirs) - ours;
-          seat->second.pid = pid;
-          {
-            const std::lock_guard lock(me->mutex_);
-            me->pids_.push_back(pid);
-          }
-          log(LogLevel::kInfo, me->parts_.name + ": replica " + std::to_string(id) + " (pid " +
-                                   std::to_string(pid) + ") is ready");
-          me->step(ReplicaReady{id});
-        });
+void Deployment::warm_up(ReplicaId id, const ActorHandle<Replica>& replica) {
+  replica.call<&Replica::warm_up>().then([me = shared_from_this(), id](Result<ReplicaInfo> info) {
+    me->post([me, id, info] {
+      if (!info) return me->failed(id, info.error());
+      if (!me->sender_.has(id)) return;
+      {
+        const std::lock_guard lock(me->mutex_);
+        me->output_ = *info;
+      }
+      // The sender's answer comes in me's turn.
+      me->sender_.ask_clock(id, [me = me.get(), id, pid = info->pid](const Result<void>& timed) {
+        timed ? me->ready(id, pid) : me->failed(id, timed.error());
       });
+    });
+  });
+}
+
+void Deployment::ready(ReplicaId id, int pid) {
+  starts_.at(id).pid = pid;
+  {
+    const std::lock_guard lock(mutex_);
+    pids_.push_back(pid);
+  }
+  log(LogLevel::kInfo,
+      parts_.name + ": replica " + std::to_string(id) + " (pid " + std::to_string(pid) + ") is ready");
+  step(ReplicaReady{id});
 }
 
 void Deployment::obey(const CheckReplica& action) {
-  seats_.at(action.replica)
-      .handle.call<&Replica::clock>()
+  sender_.handle(action.replica)
+      .call<&Replica::clock>()
       .then([me = shared_from_this(), id = action.replica](Result<std::int64_t> clock) {
         me->post([me, id, clock] {
           if (clock) return me->step(ReplicaAlive{id});
@@ -445,6 +456,7 @@ void Deployment::end_update(VersionId version, Result<VersionId> result) {
 
 /// Its series go: what still comes, such as a late answer, counts nowhere.
 void Deployment::obey(const Stopped&) {
+  if (call_id_ != 0) parts_.calls->remove(std::exchange(call_id_, 0));
   http::Registry nowhere;
   book_.drop_metrics();
   const std::lock_guard lock(mutex_);

@@ -12,8 +12,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "actors/serve/batch_sender.hpp"
 #include "actors/serve/deployment_machine.hpp"
 #include "actors/serve/front.hpp"
+#include "actors/serve/handle.hpp"
 #include "actors/serve/proxy.hpp"
 #include "actors/serve/replica.hpp"
 #include "actors/serve/request_book.hpp"
@@ -23,6 +25,8 @@
 #include "runtime/http/metrics.hpp"
 
 namespace troupe::serve {
+
+class Calls;
 
 /// Thread-safe. Held by shared_ptr: calls under way hold it, too.
 class Deployment final : public Front, public std::enable_shared_from_this<Deployment> {
@@ -34,8 +38,10 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
     DeploymentConfig config;
     ReplicaSetup setup;
     /// Starts a replica, without weights, and hands it over.
-    std::function<void(Started)> start_replica;
+    std::function<void(const ReplicaCalls&, Started)> start_replica;
     std::shared_ptr<const wire::Bytes> weights;  ///< of version 1
+    std::set<std::string> asks{};                ///< names of other deployments
+    std::shared_ptr<Calls> calls{};              ///< null: it neither asks nor is asked
     std::size_t max_request_rows = 1024;
   };
   /// The version that answers, or why it is not the one that was asked for.
@@ -44,12 +50,19 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   Deployment(Parts parts, http::Registry& metrics);
   ~Deployment() override;
 
+  /// Throws BadConfig where what it asks makes no sense.
   void start();
   /// Waits until the least number of replicas is ready. False after `timeout`. Throws why none comes up.
   bool wait_up(Duration timeout);
   void submit(RequestId id, data::Tensor inputs, Instant deadline, ReplyTo reply) override;
   RequestId next_request() override { return last_request_.fetch_add(1) + 1; }
   void leave(RequestId id) override;
+  /// As submit(), from another deployment: answered also while this one drains, until those that ask it have
+  /// ended.
+  void submit_call(RequestId id, data::Tensor inputs, Instant deadline, ReplyTo reply);
+  void caller_joined();
+  void caller_left();
+  Duration drain_timeout() const { return parts_.config.drain_timeout; }
   /// Other weights take the place of those that answer. `done` is called once, in any thread: when no replica
   /// of the old ones is left, or when the roll-out has failed and they go on.
   void update(std::shared_ptr<const wire::Bytes> weights, UpdateDone done);
@@ -80,14 +93,16 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   void measure() override;
 
  private:
-  struct Seat {
+  /// A replica that was ordered.
+  struct Start {
     VersionId version = 0;
     std::shared_ptr<const wire::Bytes> weights;  ///< until they are loaded
-    ActorHandle<Replica> handle;
     int pid = 0;
-    Duration clock_offset{};  ///< its clock minus ours
   };
   struct Metrics;
+
+  BatchSender::Owner sender_of();
+  void accept(RequestId id, data::Tensor inputs, Instant deadline, ReplyTo reply, bool called);
 
   void step(const Event& event);
   void carry_out(const std::vector<Action>& actions);
@@ -110,13 +125,13 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   void started(ReplicaId id, Result<ActorHandle<Replica>> replica);
   void load(ReplicaId id, std::uint64_t offset);
   void warm_up(ReplicaId id, const ActorHandle<Replica>& replica);
-  void set_clock(ReplicaId id, const ActorHandle<Replica>& replica, int pid);
+  void ready(ReplicaId id, int pid);
   void failed(ReplicaId id, const ErrorInfo& why);
   void died(ReplicaId id, const std::string& why);
-  void batch_done(const SendBatch& sent, VersionId version, const std::vector<std::int64_t>& rows,
-                  Result<BatchOutput> output);
 
   const Parts parts_;
+  ReplicaCalls replica_calls_;
+  std::uint64_t call_id_ = 0;  ///< in parts_.calls; 0: none
   std::unique_ptr<Metrics> metrics_;
   const MonotonicClock clock_;
   std::atomic<RequestId> last_request_{0};
@@ -124,8 +139,9 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
 
   // In serial_ alone.
   DeploymentMachine machine_;
-  std::unordered_map<ReplicaId, Seat> seats_;
+  std::unordered_map<ReplicaId, Start> starts_;
   RequestBook book_;
+  BatchSender sender_;  ///< to replicas that have started
   std::map<ProxyId, ActorHandle<Proxy>> proxies_;
   std::map<VersionId, std::shared_ptr<const wire::Bytes>> weights_;
   VersionId last_version_ = 1;

@@ -25,6 +25,7 @@ DeploymentMachine::Actions DeploymentMachine::start(Instant now) {
   now_ = now;
   router_.set_now(now);
   next_scaling_ = now + kScaleEvery;
+  begun_ = true;
   reconcile();
   wake_at_ = next_wake();
   return std::exchange(out_, {});
@@ -57,7 +58,8 @@ void DeploymentMachine::excuse_own_pause() {
 // Requests.
 
 void DeploymentMachine::on_event(const Arrived& event) {
-  if (draining_ || stopped_) return router_.fail(event.request, Failure::kUnavailable, "the deployment ends");
+  const bool is_taken = !draining_ || (event.called && callers_ > 0);
+  if (!is_taken || stopped_) return router_.fail(event.request, Failure::kUnavailable, "the deployment ends");
   scaler_.arrived(event.rows, now_);
   if (is_out_of_order())
     return router_.fail(event.request, Failure::kUnavailable, "no replica comes up",
@@ -101,11 +103,22 @@ void DeploymentMachine::on_event(const Tick&) {
 }
 
 void DeploymentMachine::on_event(const DrainAsked& event) {
-  if (!std::exchange(draining_, true)) drained_by_ = now_ + config_.drain_timeout;
+  if (!std::exchange(draining_, true))
+    drained_by_ = now_ + config_.drain_timeout + (callers_ > 0 ? event.callers_take : Duration{0});
   if (event.at_once) drained_by_ = now_;
   router_.hold_no_more();
   if (next_ && !next_->was_ready) fail_update({ErrorCode::kUnavailable, "the deployment ends", "", ""});
   dispatch();
+  check_drained();
+}
+
+void DeploymentMachine::on_event(const CallerJoined&) {
+  ++callers_;
+}
+
+void DeploymentMachine::on_event(const CallerLeft&) {
+  TROUPE_ASSERT(callers_ > 0, "a caller that leaves has joined");
+  if (--callers_ == 0 && draining_) drained_by_ = std::min(drained_by_, now_ + config_.drain_timeout);
   check_drained();
 }
 
@@ -114,7 +127,7 @@ void DeploymentMachine::check_drained() {
   if (now_ >= drained_by_) {
     router_.fail_all(Failure::kUnavailable, "the deployment has ended, and there was no time to answer it",
                      false);
-  } else if (router_.requests() > 0 || proxies_have_requests()) {
+  } else if (callers_ > 0 || router_.requests() > 0 || proxies_have_requests()) {
     return;
   }
   stopped_ = true;
@@ -126,7 +139,7 @@ void DeploymentMachine::check_drained() {
 }
 
 Instant DeploymentMachine::next_wake() const {
-  if (stopped_) return Instant::max();
+  if (stopped_ || !begun_) return Instant::max();
   Instant wake = config_.replicas.min == config_.replicas.max ? Instant::max() : next_scaling_;
   wake = std::min({wake, router_.next_wake(), next_of_proxies()});
   for (const auto& [id, replica] : replicas_) wake = std::min(wake, next_deadline(id, replica));
@@ -156,6 +169,7 @@ DeploymentMachine::View DeploymentMachine::view() const {
   view.requests = router_.requests();
   for (const auto& [id, proxy] : proxies_) view.requests += proxy.last.requests;
   view.drains = draining_;
+  view.callers = callers_;
   view.version = current_.id;
   view.rolls_out = next_ ? next_->id : 0;
   return view;

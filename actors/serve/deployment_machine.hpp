@@ -13,6 +13,11 @@
 /// and answers with what it holds: a replica that is not wanted any more ends when every proxy has seen that
 /// and has no batch there. A proxy that does not answer for health_timeout is dropped. Requests in a proxy
 /// outlast the absence of whoever tells it.
+///
+/// Other deployments may ask this one. When it drains it refuses clients at once, and answers those until the
+/// last of them has ended.
+///
+/// A replica whose node drains goes on until another is ready in its place, and ends when it has answered.
 #pragma once
 
 #include <map>
@@ -49,6 +54,7 @@ class DeploymentMachine {
     std::int64_t queued_rows = 0;
     std::int64_t requests = 0;  ///< accepted, without an answer
     bool drains = false;
+    int callers = 0;          ///< other deployments that ask it
     VersionId version = 0;    ///< that answers; in a roll-out, the one from before it
     VersionId rolls_out = 0;  ///< 0: no roll-out is under way
   };
@@ -68,6 +74,7 @@ class DeploymentMachine {
     Instant checked{};  ///< when it was last asked whether it lives
     bool asked = false;
     bool was_ready = false;  ///< else no proxy was told of it
+    bool leaves = false;     ///< its node drains
     /// The number of the first routes that say that it gets no more; 0: none did.
     std::uint64_t closed_in = 0;
   };
@@ -103,6 +110,9 @@ class DeploymentMachine {
   void on_event(const ScaleAsked& event);
   void on_event(const UpdateAsked& event);
   void on_event(const UpdateCancelled& event);
+  void on_event(const ReplicaLeaves& event);
+  void on_event(const CallerJoined& event);
+  void on_event(const CallerLeft& event);
   void on_event(const ProxyJoined& event);
   void on_event(const ProxyLeft& event);
   void on_event(const ProxyAnswered& event);
@@ -114,6 +124,7 @@ class DeploymentMachine {
   void reconcile();
   void bring(Version& version, int wanted, bool may_start);
   void stop_surplus(const Version& version, int surplus);
+  void close_leaving();
   void end_drained_replicas();
   void finish_update();
   void fail_update(ErrorInfo error);
@@ -163,6 +174,8 @@ class DeploymentMachine {
   bool was_up_ = false;
   bool given_up_ = false;
   Instant next_scaling_{};
+  bool begun_ = false;
+  int callers_ = 0;  ///< deployments that ask this one
   bool draining_ = false;
   Instant drained_by_{};
   bool stopped_ = false;

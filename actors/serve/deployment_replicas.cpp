@@ -130,9 +130,11 @@ void DeploymentMachine::count_failure(Version& version, const std::string& why, 
   version.not_before = now_ + config_.restart.pause_after(version.failures);
 }
 
+/// Of those that stay.
 int DeploymentMachine::live(const Version& version) const {
   return static_cast<int>(std::count_if(replicas_.begin(), replicas_.end(), [&](const auto& one) {
-    return one.second.version == version.id && one.second.state != ReplicaState::kDraining;
+    const Replica& replica = one.second;
+    return replica.version == version.id && replica.state != ReplicaState::kDraining && !replica.leaves;
   }));
 }
 
@@ -151,6 +153,7 @@ void DeploymentMachine::reconcile() {
   } else {
     bring(current_, wanted_, !given_up_);
   }
+  close_leaving();
   end_drained_replicas();
   finish_update();
 }
@@ -161,7 +164,7 @@ void DeploymentMachine::bring(Version& version, int wanted, bool may_start) {
   if (have > wanted) stop_surplus(version, have - wanted);
   for (auto& [id, replica] : replicas_) {
     if (have >= wanted) break;
-    if (replica.version != version.id || replica.state != ReplicaState::kDraining) continue;
+    if (replica.version != version.id || replica.state != ReplicaState::kDraining || replica.leaves) continue;
     make_ready(id, replica);
     version.was_ready = true;
     ++have;
@@ -178,11 +181,39 @@ void DeploymentMachine::stop_surplus(const Version& version, int surplus) {
   for (const auto state : {ReplicaState::kStarting, ReplicaState::kWarming, ReplicaState::kReady}) {
     std::vector<ReplicaId> ids;
     for (const auto& [id, replica] : replicas_) {
-      if (replica.version == version.id && replica.state == state) ids.push_back(id);
+      if (replica.version == version.id && replica.state == state && !replica.leaves) ids.push_back(id);
     }
     for (; surplus > 0 && !ids.empty(); ids.pop_back(), --surplus) {
       make_drain(ids.back(), replicas_.at(ids.back()));  // the youngest
     }
+  }
+}
+
+void DeploymentMachine::on_event(const ReplicaLeaves& event) {
+  const auto at = replicas_.find(event.replica);
+  if (at == replicas_.end()) return;
+  at->second.leaves = !event.stays;
+  if (at->second.leaves) {
+    if (Version* version = version_of(at->second))
+      version->start_reason = "in the place of one whose node drains";
+    if (!at->second.was_ready) {
+      out_.push_back(StopReplica{at->first, "its node drains"});
+      replicas_.erase(at);
+    }
+  }
+  reconcile();
+  dispatch();
+  check_drained();
+}
+
+/// Those whose nodes drain, as others are ready in their place.
+void DeploymentMachine::close_leaving() {
+  int surplus = static_cast<int>(count(ReplicaState::kReady)) - wanted_;
+  for (auto& [id, replica] : replicas_) {
+    if (surplus <= 0) return;
+    if (replica.state != ReplicaState::kReady || !replica.leaves) continue;
+    make_drain(id, replica);
+    --surplus;
   }
 }
 
@@ -195,8 +226,9 @@ void DeploymentMachine::end_drained_replicas() {
       continue;
     }
     const bool replaced = next_ || replica.version != current_.id;
-    out_.push_back(
-        StopReplica{at->first, replaced ? "other weights took its place" : "fewer replicas are enough"});
+    out_.push_back(StopReplica{at->first, replica.leaves ? "its node drains"
+                                          : replaced     ? "other weights took its place"
+                                                         : "fewer replicas are enough"});
     router_.forget(at->first);
     at = replicas_.erase(at);
   }

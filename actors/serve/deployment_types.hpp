@@ -95,6 +95,7 @@ struct Arrived {
   RequestId request = 0;
   std::int64_t rows = 1;
   Instant deadline{};
+  bool called = false;  ///< by another deployment, not by a client
 };
 /// The client is gone, and wants no answer.
 struct Left {
@@ -119,10 +120,22 @@ struct ReplicaDied {
 struct ReplicaAlive {
   ReplicaId replica = 0;
 };
+/// Its node drains, and it ends with it unless it ends before; or (`stays`) it does not any more.
+struct ReplicaLeaves {
+  ReplicaId replica = 0;
+  bool stays = false;
+};
 struct Verdict {
-  enum class What : std::uint8_t { kAnswered, kThrew, kExpired };
+  enum class What : std::uint8_t {
+    kAnswered,
+    kThrew,
+    kExpired,
+    kRefused  ///< by another deployment, which the struct asked
+  };
   What what = What::kAnswered;
-  std::string why;  ///< what the model threw
+  std::string why;                    ///< what the model threw, or the other deployment said
+  Failure failure = Failure::kModel;  ///< of a refusal
+  std::int64_t retry_after_ns = 0;    ///< the same
 };
 struct BatchDone {
   ReplicaId replica = 0;
@@ -133,7 +146,12 @@ struct BatchDone {
 };
 struct DrainAsked {
   bool at_once = false;  ///< what has no answer fails now, instead of after drain_timeout
+  /// While deployments ask this one it answers them, for so long beside drain_timeout.
+  Duration callers_take{};
 };
+/// Another deployment asks this one from here on. It ends before this one does.
+struct CallerJoined {};
+struct CallerLeft {};
 /// Other numbers of replicas from here on. REQUIRES: 1 <= min <= max.
 struct ScaleAsked {
   Replicas replicas{};
@@ -159,8 +177,8 @@ struct ProxyAnswered {
 };
 struct Tick {};
 using Event = std::variant<Arrived, Left, ReplicaUp, ReplicaReady, ReplicaFailed, ReplicaDied, ReplicaAlive,
-                           BatchDone, DrainAsked, ScaleAsked, UpdateAsked, UpdateCancelled, ProxyJoined,
-                           ProxyLeft, ProxyAnswered, Tick>;
+                           ReplicaLeaves, BatchDone, DrainAsked, CallerJoined, CallerLeft, ScaleAsked,
+                           UpdateAsked, UpdateCancelled, ProxyJoined, ProxyLeft, ProxyAnswered, Tick>;
 
 // Actions.
 

@@ -7,6 +7,8 @@ namespace {
 
 /// One that listened for so long begins anew with its failures.
 constexpr Duration kWell = std::chrono::minutes(1);
+/// So many that did not listen, and another port is taken: somebody else has this one.
+constexpr int kMostMissed = 3;
 
 }  // namespace
 
@@ -20,7 +22,7 @@ std::vector<StartProxy> FleetMachine::nodes(const std::vector<NodeId>& there, In
     if (place.proxy != 0 || place.leaves || now < place.not_before) continue;
     place.proxy = ++last_;
     place.listens = false;
-    starts.push_back({node, place.proxy});
+    starts.push_back({node, place.proxy, place.port});
   }
   return starts;
 }
@@ -31,23 +33,31 @@ FleetMachine::Place* FleetMachine::place_of(ProxyId proxy) {
   return at == places_.end() ? nullptr : &at->second;
 }
 
-void FleetMachine::listens(ProxyId proxy, Instant now) {
+void FleetMachine::listens(ProxyId proxy, std::uint16_t port, Instant now) {
   Place* place = place_of(proxy);
   if (place == nullptr) return;
   place->listens = true;
   place->since = now;
+  place->port = port;
+  place->missed = 0;
 }
 
 void FleetMachine::failed(ProxyId proxy, Instant now) {
   Place* place = place_of(proxy);
   if (place == nullptr) return;
   if (place->listens && now - place->since >= kWell) place->failures = 0;
+  if (!place->listens && ++place->missed >= kMostMissed) place->port = 0;
   place->proxy = 0;
   place->not_before = now + restart_.pause_after(++place->failures);
 }
 
 void FleetMachine::leaves(ProxyId proxy, bool stays) {
   if (Place* place = place_of(proxy)) place->leaves = !stays;
+}
+
+bool FleetMachine::is_leaving(ProxyId proxy) const {
+  return std::any_of(places_.begin(), places_.end(),
+                     [&](const auto& one) { return one.second.proxy == proxy && one.second.leaves; });
 }
 
 bool FleetMachine::is_wanted(ProxyId proxy) const {

@@ -12,6 +12,7 @@ namespace troupe::serve {
 struct StartProxy {
   NodeId node;
   ProxyId proxy = 0;
+  std::uint16_t port = 0;  ///< that the one before it had there; 0: none had one
 };
 
 /// Not thread-safe. `now` never goes back.
@@ -23,19 +24,24 @@ class FleetMachine {
   /// it has: a proxy ends by itself, by its node's drain or by its node's death. REQUIRES: called about once
   /// a second.
   std::vector<StartProxy> nodes(const std::vector<NodeId>& there, Instant now);
-  void listens(ProxyId proxy, Instant now);
+  /// `port`: that it chose. Who comes after it has the same one, unless that is taken: clients know it.
+  void listens(ProxyId proxy, std::uint16_t port, Instant now);
   /// It did not start, or died.
   void failed(ProxyId proxy, Instant now);
   /// Its node drains: it ends, and no other starts there. `stays`: it does not any more.
   void leaves(ProxyId proxy, bool stays);
   /// It is one that nobody has ended.
   bool is_wanted(ProxyId proxy) const;
+  /// Its node drains.
+  bool is_leaving(ProxyId proxy) const;
 
  private:
   struct Place {
     ProxyId proxy = 0;  ///< 0: none
     bool listens = false, leaves = false;
     Instant since{};  ///< it listens
+    std::uint16_t port = 0;
+    int missed = 0;  ///< in a row, that did not listen
     int failures = 0;
     Instant not_before{};
   };

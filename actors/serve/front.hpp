@@ -21,6 +21,8 @@ using ReplyTo = std::function<void(Reply)>;
 
 /// The status that a failure is told with.
 int http_status(Failure failure);
+/// The kind of error that a program is told it with.
+ErrorCode error_code(Failure failure);
 
 /// Thread-safe.
 class Front {
@@ -45,5 +47,8 @@ class Front {
   virtual void submit(RequestId id, data::Tensor inputs, Instant deadline, ReplyTo reply) = 0;
   virtual void leave(RequestId id) = 0;
 };
+
+/// Why samples of this type and shape cannot be asked for; none: they can.
+std::optional<std::string> refusal(const Front& front, data::DType dtype, const data::Shape& shape);
 
 }  // namespace troupe::serve

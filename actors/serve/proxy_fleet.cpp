@@ -1,5 +1,6 @@
 #include "actors/serve/proxy_fleet.hpp"
 
+#include <charconv>
 #include <utility>
 
 #include "runtime/core/log.hpp"
@@ -13,6 +14,13 @@ constexpr Duration kLookEvery = std::chrono::seconds(1);
 constexpr Duration kFleetFlush = std::chrono::seconds(6);
 /// For those of one whose node drains.
 constexpr std::int64_t kDrainMs = 20'000;
+
+/// Of "http://10.0.0.7:8000"; 0: it has none.
+std::uint16_t port_of(const std::string& url) {
+  std::uint16_t port = 0;
+  std::from_chars(url.data() + url.rfind(':') + 1, url.data() + url.size(), port);
+  return port;
+}
 
 }  // namespace
 
@@ -98,7 +106,9 @@ void ProxyFleet::nodes_seen(const std::vector<NodeId>& nodes) {
 
 void ProxyFleet::start(const StartProxy& action) {
   const ActorOptions options{.isolated = true, .node = action.node, .label = "proxy"};
-  session_.spawn_async<Proxy>(options, listen_)
+  ProxyListen listen = listen_;
+  if (listen.port == 0) listen.port = action.port;
+  session_.spawn_async<Proxy>(options, listen)
       .then([weak = weak_from_this(), session = session_,
              id = action.proxy](const Result<ActorHandle<Proxy>>& proxy) {
         if (const auto me = weak.lock()) return me->started(id, proxy);
@@ -134,14 +144,17 @@ void ProxyFleet::listens(ProxyId id, const std::string& url) {
   if (seat == seats_.end()) return;
   log(LogLevel::kInfo, "proxy " + std::to_string(id) + " serves on " + url);
   seat->second.url = url;
-  machine_.listens(id, clock_.now());
+  machine_.listens(id, port_of(url), clock_.now());
   for (const auto& [name, deployment] : deployments_) deployment->add_proxy(id, seat->second.handle);
 }
 
 void ProxyFleet::failed(ProxyId id, const std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (runs_ && machine_.is_wanted(id))
+  if (machine_.is_leaving(id)) {
+    log(LogLevel::kInfo, "proxy " + std::to_string(id) + " has ended: " + why);
+  } else if (runs_ && machine_.is_wanted(id)) {
     log(LogLevel::kWarning, "proxy " + std::to_string(id) + " is gone, and is started again: " + why);
+  }
   machine_.failed(id, clock_.now());
   seats_.erase(id);
   for (const auto& [name, deployment] : deployments_) deployment->remove_proxy(id);

@@ -22,7 +22,6 @@ DeploymentConfig config_of(const ProxyTold& told) {
 
 ProxyFront::ProxyFront(const Session& session, const ProxyTold& first, http::Registry& metrics)
     : session_(session),
-      me_(first.proxy),
       name_(first.name),
       setup_(first.setup),
       max_request_rows_(first.max_request_rows),
@@ -30,7 +29,15 @@ ProxyFront::ProxyFront(const Session& session, const ProxyTold& first, http::Reg
         session_.process().later(Duration{0}, [me = shared_from_this(), work] { work(); });
       }),
       machine_(config_of(first)),
-      book_(first.setup, first.name, metrics) {}
+      book_(first.setup, first.name, metrics),
+      sender_(book_, first.proxy, sender_of()) {}
+
+BatchSender::Owner ProxyFront::sender_of() {
+  return {.post = [this](std::function<void()> work) { post(std::move(work)); },
+          .life = [this] { return shared_from_this(); },
+          .lost = [this](ReplicaId id, const ErrorInfo& why) { lost(id, why); },
+          .done = [this](const BatchDone& batch) { carry_out(machine_.done(batch, clock_.now())); }};
+}
 
 /// As Deployment's.
 void ProxyFront::post(std::function<void()> work) {
@@ -40,7 +47,7 @@ void ProxyFront::post(std::function<void()> work) {
 
 void ProxyFront::carry_out(const std::vector<Action>& actions) {
   for (const Action& action : actions) {
-    if (const auto* batch = std::get_if<SendBatch>(&action)) send(*batch);
+    if (const auto* batch = std::get_if<SendBatch>(&action)) sender_.send(*batch);
     if (const auto* answer = std::get_if<Deliver>(&action)) book_.deliver(*answer);
     if (const auto* failure = std::get_if<Fail>(&action)) book_.fail(*failure);
   }
@@ -87,11 +94,14 @@ void ProxyFront::hear(const ProxyTold& told, const Promise<ProxyReport>& report)
       for (std::size_t i = 0; i < told.routes.replicas.size() && i < told.replicas.size(); ++i) {
         const auto& one = told.routes.replicas[i];
         there.insert(one.replica);
-        if (me->seats_.contains(one.replica)) continue;
-        me->seats_[one.replica] = {told.replicas[i], one.version, {}};
-        me->ask_clock(one.replica, told.replicas[i]);
+        if (me->sender_.has(one.replica)) continue;
+        me->sender_.add(one.replica, told.replicas[i], one.version);
+        me->sender_.ask_clock(one.replica, [me = me.get(), id = one.replica](const Result<void>& timed) {
+          if (!timed) return me->sender_.remove(id);  // the next routes that have it ask again
+          me->keep_to_routes();
+        });
       }
-      std::erase_if(me->seats_, [&](const auto& one) { return !there.contains(one.first); });
+      me->sender_.keep_only([&](ReplicaId id) { return there.contains(id); });
       {
         const std::lock_guard lock(me->mutex_);
         me->output_ = told.output;
@@ -105,53 +115,15 @@ void ProxyFront::hear(const ProxyTold& told, const Promise<ProxyReport>& report)
 /// To those whose replicas can be reached: deadlines travel in a replica's time.
 void ProxyFront::keep_to_routes() {
   Routes reached = routes_;
-  std::erase_if(reached.replicas, [&](const auto& one) {
-    const auto seat = seats_.find(one.replica);
-    return seat == seats_.end() || !seat->second.clock_offset;
-  });
+  std::erase_if(reached.replicas, [&](const auto& one) { return !sender_.is_timed(one.replica); });
   carry_out(machine_.told(reached, clock_.now()));
 }
 
-void ProxyFront::ask_clock(ReplicaId id, const ActorHandle<Replica>& replica) {
-  const Instant asked = clock_.now();
-  replica.call<&Replica::clock>().then([me = shared_from_this(), id, asked](Result<std::int64_t> theirs) {
-    me->post([me, id, asked, theirs, ours = (asked + me->clock_.now()) / 2] {
-      const auto seat = me->seats_.find(id);
-      if (seat == me->seats_.end()) return;
-      if (!theirs) return void(me->seats_.erase(seat));  // the next routes that have it ask again
-      seat->second.clock_offset = Instant(*theirs) - ours;
-      me->keep_to_routes();
-    });
-  });
-}
-
-void ProxyFront::send(const SendBatch& action) {
-  const Seat& seat = seats_.at(action.replica);
-  const BatchInput batch = book_.batch_of(action, *seat.clock_offset, me_);
-  const auto done = [me = shared_from_this(), action, version = seat.version,
-                     rows = batch.rows](Result<BatchOutput> output) {
-    const auto shared = std::make_shared<Result<BatchOutput>>(std::move(output));  // work is copied
-    me->post(
-        [me, action, version, rows, shared] { me->batch_done(action, version, rows, std::move(*shared)); });
-  };
-  try {
-    seat.handle.call<&Replica::predict>(batch).then(done);
-  } catch (const Error& error) {  // a large batch is an object, and there may be no room for one
-    done(error.info());
-  }
-}
-
-void ProxyFront::batch_done(const SendBatch& sent, VersionId version, const std::vector<std::int64_t>& rows,
-                            Result<BatchOutput> result) {
-  const Instant now = clock_.now();
-  if (!result && is_lost(result.error())) {
-    const bool for_good = result.error().code == ErrorCode::kActorDied;
-    log(LogLevel::kInfo, name_ + ": replica " + std::to_string(sent.replica) +
-                             (for_good ? " died: " : " is out of reach: ") + result.error().message());
-    return carry_out(machine_.replica_lost(sent.replica, result.error().message(), for_good, now));
-  }
-  carry_out(machine_.done(book_.take(sent, version, rows, std::move(result)), now));
-  book_.forget_outputs();
+void ProxyFront::lost(ReplicaId id, const ErrorInfo& why) {
+  const bool for_good = why.code == ErrorCode::kActorDied;
+  log(LogLevel::kInfo, name_ + ": replica " + std::to_string(id) +
+                           (for_good ? " died: " : " is out of reach: ") + why.message());
+  carry_out(machine_.replica_lost(id, why.message(), for_good, clock_.now()));
 }
 
 bool ProxyFront::is_ready() const {

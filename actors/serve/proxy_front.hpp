@@ -6,9 +6,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "actors/serve/batch_sender.hpp"
 #include "actors/serve/proxy.hpp"
 #include "actors/serve/proxy_machine.hpp"
 #include "actors/serve/request_book.hpp"
@@ -37,24 +37,14 @@ class ProxyFront final : public Front, public std::enable_shared_from_this<Proxy
   void leave(RequestId id) override;
 
  private:
-  struct Seat {
-    ActorHandle<Replica> handle;
-    VersionId version = 0;
-    /// Its clock minus ours; none: it was asked, and gets no batch yet.
-    std::optional<Duration> clock_offset;
-  };
-
+  BatchSender::Owner sender_of();
   void post(std::function<void()> work);
   void carry_out(const std::vector<Action>& actions);
   void arm_timer();
   void keep_to_routes();
-  void ask_clock(ReplicaId id, const ActorHandle<Replica>& replica);
-  void send(const SendBatch& action);
-  void batch_done(const SendBatch& sent, VersionId version, const std::vector<std::int64_t>& rows,
-                  Result<BatchOutput> output);
+  void lost(ReplicaId id, const ErrorInfo& why);
 
   const Session session_;
-  const ProxyId me_;
   const std::string name_;
   const ReplicaSetup setup_;
   const std::size_t max_request_rows_;
@@ -66,7 +56,7 @@ class ProxyFront final : public Front, public std::enable_shared_from_this<Proxy
   ProxyMachine machine_;
   RequestBook book_;
   Routes routes_;
-  std::unordered_map<ReplicaId, Seat> seats_;
+  BatchSender sender_;
   Instant armed_ = Instant::max();
 
   mutable std::mutex mutex_;  ///< guards what follows

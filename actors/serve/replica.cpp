@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "actors/data/torch.hpp"
@@ -36,6 +37,30 @@ torch::Tensor as_sent(torch::Tensor output) {
   return output.cpu().contiguous();
 }
 
+/// What the net throws leaves as an Error; what another deployment says stays what it is.
+template <class Body>
+torch::Tensor run(const Body& body) {
+  try {
+    return body();
+  } catch (const CallFailed&) {
+    throw;
+  } catch (...) {
+    throw_error(train::describe_user_exception("the net"));
+  }
+}
+
+/// Of the exception that is being handled: what all requests of its batch get; none: each is computed alone.
+std::optional<Verdict> refusal_of_all() {
+  try {
+    throw;
+  } catch (const CallFailed& failed) {
+    if (fails_all(failed)) return verdict_of(failed);
+  } catch (...) {
+    // The net's own.
+  }
+  return {};
+}
+
 data::Shape with_rows(std::int64_t rows, const data::Shape& row) {
   data::Shape shape{rows};
   shape.insert(shape.end(), row.begin(), row.end());
@@ -44,7 +69,7 @@ data::Shape with_rows(std::int64_t rows, const data::Shape& row) {
 
 }  // namespace
 
-Replica::Replica(const ReplicaSetup& setup) : setup_(setup) {
+Replica::Replica(const ReplicaSetup& setup, ReplicaCalls calls) : setup_(setup), calls_(std::move(calls)) {
   train::keep_freed_memory();
   train::set_up_numerics(setup.threads);
   at::init_num_threads();
@@ -60,11 +85,18 @@ std::int64_t Replica::clock() const {
 
 ReplicaInfo Replica::warm_up() {
   load(std::exchange(weights_, {}));
+  const CallScope asks(calls_, MonotonicClock().now() + Duration(calls_.most_ns));
   const auto zeros = [&](std::int64_t rows) {
     return compute(torch::zeros(with_rows(rows, setup_.row_shape), data::torch_dtype(setup_.dtype)));
   };
-  const data::Tensor output = zeros(1);
-  (void)zeros(setup_.max_batch);
+  data::Tensor output;
+  try {
+    output = zeros(1);
+    (void)zeros(setup_.max_batch);
+  } catch (const CallFailed& failed) {
+    if (!fails_all(failed)) throw;
+    throw_error({ErrorCode::kUnavailable, "its first batch was not computed", failed.what(), ""});
+  }
   return {::getpid(), output.dtype(), {output.shape().begin() + 1, output.shape().end()}};
 }
 
@@ -74,7 +106,7 @@ torch::Tensor Replica::compute(const torch::Tensor& input) {
   std::vector<torch::Tensor> pieces;
   for (std::int64_t at = 0; at < input.size(0); at += setup_.max_batch) {
     const torch::Tensor piece = input.slice(0, at, std::min(input.size(0), at + setup_.max_batch));
-    const torch::Tensor output = train::run_user_code("the net", [&] { return forward(piece); });
+    const torch::Tensor output = run([&] { return forward(piece); });
     if (!output.defined() || output.dim() < 1 || output.size(0) != piece.size(0))
       throw BadConfig("the net's output is of another number of samples",
                       "it got " + c10::str(piece.sizes()) + " and gave " +
@@ -117,11 +149,22 @@ BatchOutput Replica::predict(const BatchInput& batch) {
   }
   std::vector<torch::Tensor> outputs;
   std::size_t bytes = 0;  // of outputs
+  // Until the last of its requests gives up, and not so long that the replica seems to hang.
+  const auto may_ask_until = [&](std::int64_t deadline) {
+    return std::min(Instant(deadline), begin + Duration(calls_.most_ns));
+  };
   try {
+    const CallScope asks(calls_,
+                         may_ask_until(*std::max_element(batch.deadlines.begin(), batch.deadlines.end())));
     if (!inputs.empty()) outputs.push_back(compute(inputs.size() == requests ? all : torch::cat(inputs)));
   } catch (...) {
+    if (const auto refused = refusal_of_all()) {
+      for (const std::size_t place : places) result.verdicts[place] = *refused;
+      return result;
+    }
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       try {
+        const CallScope asks(calls_, may_ask_until(batch.deadlines[places[i]]));
         if (inputs.size() == 1) throw;
         const torch::Tensor output = compute(inputs[i]);
         if (!outputs.empty() && output.sizes().slice(1) != outputs[0].sizes().slice(1))
@@ -130,6 +173,8 @@ BatchOutput Replica::predict(const BatchInput& batch) {
           refuse_output("those of its batch have more than 48 MiB together", "lower max_batch");
         bytes += output.nbytes();
         outputs.push_back(output);
+      } catch (const CallFailed& failed) {
+        result.verdicts[places[i]] = verdict_of(failed);
       } catch (...) {
         result.verdicts[places[i]] = {Verdict::What::kThrew,
                                       train::describe_user_exception("the net").message()};

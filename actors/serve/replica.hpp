@@ -8,6 +8,7 @@
 #include "actors/data/tensor.hpp"
 #include "actors/serve/credits.hpp"
 #include "actors/serve/deployment_types.hpp"
+#include "actors/serve/handle.hpp"
 #include "runtime/wire/codec.hpp"
 
 namespace at {
@@ -52,17 +53,18 @@ struct ReplicaInfo {
 
 class Replica {
  public:
-  explicit Replica(const ReplicaSetup& setup);
+  explicit Replica(const ReplicaSetup& setup, ReplicaCalls calls = {});
   virtual ~Replica() = default;
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
   void add_weights(const wire::Bytes& piece);
   /// Loads what was added, and computes zeros once alone and once as a full batch. Throws what the net
-  /// throws.
+  /// throws; Unavailable where another deployment that it asks has no answer now.
   ReplicaInfo warm_up();
   /// Leaves out requests whose deadline has come. Where the net throws for several requests, each is computed
-  /// by itself, so that one bad request fails alone.
+  /// by itself, so that one bad request fails alone. Where another deployment is full, ends or has no time,
+  /// all of them fail so.
   BatchOutput predict(const BatchInput& batch);
   /// Nanoseconds of this process's clock: says, too, that it lives.
   std::int64_t clock() const;
@@ -75,6 +77,7 @@ class Replica {
   at::Tensor compute(const at::Tensor& input);
 
   const ReplicaSetup setup_;
+  const ReplicaCalls calls_;
   wire::Bytes weights_;
   Credits credits_;
 };

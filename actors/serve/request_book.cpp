@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "actors/serve/http/raw_tensor.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::serve {
@@ -35,6 +36,34 @@ int http_status(Failure failure) {
       break;
   }
   return 500;
+}
+
+ErrorCode error_code(Failure failure) {
+  switch (failure) {
+    case Failure::kQueueFull:
+      return ErrorCode::kLimit;
+    case Failure::kUnavailable:
+      return ErrorCode::kUnavailable;
+    case Failure::kDeadline:
+      return ErrorCode::kTimeout;
+    case Failure::kReplicaDied:
+      return ErrorCode::kActorDied;
+    case Failure::kModel:
+      break;
+  }
+  return ErrorCode::kTaskFailed;
+}
+
+std::optional<std::string> refusal(const Front& front, data::DType dtype, const data::Shape& shape) {
+  const ReplicaSetup& setup = front.setup();
+  const auto rows = shape.empty() ? 0 : shape[0];
+  if (rows >= 1 && static_cast<std::size_t>(rows) <= front.max_request_rows() && dtype == setup.dtype &&
+      data::Shape(shape.begin() + 1, shape.end()) == setup.row_shape)
+    return {};
+  const auto name = [](data::DType of) { return std::string(http::tensor_dtype_name(of)); };
+  return "these are " + name(dtype) + " " + data::to_string(shape) + ": give [rows, ...] of " +
+         name(setup.dtype) + " " + data::to_string(setup.row_shape) + ", at most " +
+         std::to_string(front.max_request_rows()) + " at a time";
 }
 
 struct RequestBook::Metrics {

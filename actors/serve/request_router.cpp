@@ -252,6 +252,8 @@ std::int64_t RequestRouter::done(const BatchDone& event) {
     } else if (verdict.what == Verdict::What::kExpired) {
       fail(asked[place], Failure::kDeadline,
            "its deadline came before the replica that it was sent to began with it");
+    } else if (verdict.what == Verdict::What::kRefused) {
+      fail(asked[place], verdict.failure, verdict.why, Duration(verdict.retry_after_ns));
     } else {
       fail(asked[place], Failure::kModel, verdict.why);
     }

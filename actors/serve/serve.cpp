@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "actors/serve/calls.hpp"
 #include "actors/serve/control.hpp"
 #include "actors/serve/http/raw_tensor.hpp"
 #include "actors/serve/http_endpoint.hpp"
@@ -59,6 +60,11 @@ std::size_t checked(const std::string& name, const ReplicaSetup& setup, const Se
 
 }  // namespace
 
+void refuse_weights(const wire::Bytes& weights) {
+  if (!weights.empty())
+    throw BadConfig("the struct takes no weights", "it has no net", "run it anew with other fields");
+}
+
 data::FieldSpec input_of_dataset(const data::Dataset& dataset) {
   for (auto& field : dataset.fields()) {
     if (field.name == "input") return field;
@@ -90,31 +96,12 @@ Weights::Weights(std::shared_ptr<const wire::Bytes> bytes, const std::string& if
   if (bytes_ == nullptr || bytes_->empty()) throw BadConfig("there are no weights to serve", if_empty, todo);
 }
 
-namespace {
-
-ErrorCode code_of(Failure failure) {
-  switch (failure) {
-    case Failure::kQueueFull:
-      return ErrorCode::kLimit;
-    case Failure::kUnavailable:
-      return ErrorCode::kUnavailable;
-    case Failure::kDeadline:
-      return ErrorCode::kTimeout;
-    case Failure::kReplicaDied:
-      return ErrorCode::kActorDied;
-    case Failure::kModel:
-      break;
-  }
-  return ErrorCode::kTaskFailed;
-}
-
-}  // namespace
-
 struct Served::State final : Controlled {
   ~State() override {
     if (control) control->remove(*this);
   }
   std::shared_ptr<Deployment> deployment;
+  std::shared_ptr<Calls> calls;
   std::shared_ptr<HttpEndpoint> endpoint;
   std::shared_ptr<ProxyFleet> fleet;  ///< null: it is served by this program alone
   std::weak_ptr<const void> session_life;
@@ -146,7 +133,20 @@ struct Served::State final : Controlled {
   VersionId roll_back() override {
     return roll_out([&](auto done) { deployment->roll_back(std::move(done)); });
   }
-  void stop_serving() override { stop(false); }
+  void stop_serving() override {
+    refuse_while_asked();
+    stop(false);
+  }
+
+  void refuse_while_asked() const {
+    if (stopped || session_life.expired()) return;
+    std::string callers;
+    for (const auto& name : calls->callers_of(deployment->name()))
+      callers += (callers.empty() ? "'" : ", '") + name + "'";
+    if (callers.empty()) return;
+    throw BadConfig("cannot stop '" + deployment->name() + "'", callers + " would have nobody to ask",
+                    "stop that first");
+  }
 
   VersionId update(const Weights& weights) {
     return roll_out([&](auto done) { deployment->update(weights.bytes(), std::move(done)); });
@@ -183,7 +183,8 @@ struct Served::State final : Controlled {
     if (stopped) return;
     if (!session_life.expired()) {
       at_once ? deployment->end() : deployment->drain();
-      const Instant latest = MonotonicClock().now() + drain_timeout + std::chrono::seconds(5);
+      const Duration callers = at_once ? Duration{0} : calls->drain_time_of_callers(deployment->name());
+      const Instant latest = MonotonicClock().now() + drain_timeout + callers + std::chrono::seconds(5);
       while (!deployment->wait_stopped(kLook) && MonotonicClock().now() < latest) {
       }
     }
@@ -225,17 +226,8 @@ std::vector<int> Served::pids() const {
 }
 data::Tensor Served::predict(const data::Tensor& samples, Duration timeout) const {
   Deployment& to = *state_->deployment;
-  const data::Shape& shape = samples.shape();
-  const auto rows = shape.empty() ? 0 : shape[0];
-  if (rows < 1 || static_cast<std::size_t>(rows) > to.max_request_rows() ||
-      samples.dtype() != to.setup().dtype ||
-      data::Shape(shape.begin() + 1, shape.end()) != to.setup().row_shape)
-    throw BadConfig(
-        "cannot ask '" + to.name() + "'",
-        "these are " + std::string(http::tensor_dtype_name(samples.dtype())) + " " + data::to_string(shape),
-        "give [rows, ...] of " + std::string(http::tensor_dtype_name(to.setup().dtype)) + " " +
-            data::to_string(to.setup().row_shape) + ", at most " + std::to_string(to.max_request_rows()) +
-            " at a time");
+  if (const auto why = refusal(to, samples.dtype(), samples.shape()))
+    throw BadConfig("cannot ask '" + to.name() + "'", *why, "");
   const auto reply = std::make_shared<Reply>();
   Promise<void> done;
   to.submit(to.next_request(), samples, MonotonicClock().now() + timeout, [reply, done](Reply what) mutable {
@@ -244,7 +236,7 @@ data::Tensor Served::predict(const data::Tensor& samples, Duration timeout) cons
   });
   done.future().get(timeout + std::chrono::seconds(5));
   if (const auto& failed = reply->failed)
-    throw_error({code_of(failed->failure), "'" + to.name() + "' has no answer",
+    throw_error({error_code(failed->failure), "'" + to.name() + "' has no answer",
                  failed->why + (failed->inside.empty() ? "" : ": " + failed->inside), ""});
   return reply->outputs;
 }
@@ -261,8 +253,11 @@ std::uint64_t Served::rollback() {
 void Served::scale(Replicas replicas) {
   state_->scale(replicas);
 }
+Handle Served::handle() const {
+  return Handle(state_->deployment->name());
+}
 void Served::stop() {
-  state_->stop(false);
+  state_->stop_serving();
 }
 
 int Served::wait() {
@@ -271,6 +266,8 @@ int Served::wait() {
     if (state_->deployment->wait_stopped(kLook)) break;
   }
   const int ended_by = signal();
+  if (!state_->stopped && !state_->session_life.expired())
+    state_->calls->drain_callers_of(state_->deployment->name());
   state_->stop(false);
   return ended_by;
 }
@@ -295,6 +292,7 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
   state->port = state->endpoint->address().port;
   state->session_life = session.life();
   state->drain_timeout = options.drain_timeout;
+  state->calls = parts.calls = Calls::of(session);
   const auto deployment = std::make_shared<Deployment>(std::move(parts), state->endpoint->metrics());
   state->endpoint->add(deployment);
   state->deployment = deployment;

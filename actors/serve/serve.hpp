@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "actors/serve/deployment.hpp"
+#include "actors/serve/handle.hpp"
 #include "actors/serve/served_model.hpp"
 #include "actors/train/driver/train_driver.hpp"
 #include "actors/train/snapshot.hpp"
@@ -76,7 +77,8 @@ class Served {
   int port() const;
   /// The same of every proxy that listens (on_every_node): this program's first.
   std::vector<std::string> urls() const;
-  /// Until SIGINT or SIGTERM, or stop() in another thread; then as stop(). Returns the signal, or 0.
+  /// Until SIGINT or SIGTERM, or stop() in another thread; then as stop(), and so of the deployments that ask
+  /// this one: they end first. Returns the signal, or 0.
   int wait();
   /// The outputs of these samples, [rows, ...], without HTTP: a torch::Tensor is one, and takes one. Waits.
   /// Throws LimitExceeded where max_queue is reached, Timeout, Unavailable, ActorDied, TaskFailed with what
@@ -101,8 +103,10 @@ class Served {
   void scale(Replicas replicas);
   /// Of the weights that answer: 1 is what run() was given.
   std::uint64_t version() const;
+  /// For another struct of this program that is to ask this deployment.
+  Handle handle() const;
   /// Takes no more requests (503), answers those that were accepted within drain_timeout, and ends the
-  /// replicas. Thread-safe.
+  /// replicas. Throws BadConfig while another deployment that does not end asks this one. Thread-safe.
   void stop();
   /// Of the replicas that are ready: for tests, and for faults on purpose.
   std::vector<int> pids() const;
@@ -117,31 +121,53 @@ class Served {
 /// The part of run() that does not depend on the struct's type.
 Served start_serving(const DriverSession& session, Deployment::Parts parts, const ServeOptions& options);
 
+namespace detail {
+
+/// `Actor`: the replica's class.
+template <class Actor, class Job>
+Served run(const DriverSession& session, const std::string& name, const Job& job,
+           std::shared_ptr<const wire::Bytes> weights, const ServeOptions& options) {
+  const data::FieldSpec input = input_of(job);
+  const ReplicaSetup setup{options.max_batch, input.dtype, input.shape, options.threads};
+  return start_serving(session,
+                       {session,
+                        name,
+                        {},
+                        setup,
+                        [on = Session(session), job, setup, cpus = options.cpus, name](
+                            const ReplicaCalls& calls, const Deployment::Started& started) {
+                          on.spawn_async<Actor>({.num_cpus = cpus, .isolated = true, .label = name}, job,
+                                                setup, calls)
+                              .then([started](Result<ActorHandle<Actor>> replica) {
+                                if (!replica) return started(replica.error());
+                                started(ActorHandle<Replica>(*replica));
+                              });
+                        },
+                        std::move(weights),
+                        asked_by(job)},
+                       options);
+}
+
+}  // namespace detail
+
 /// Starts the replicas and listens; returns when the least number of them is ready. `name` is letters,
 /// digits,
 /// '-', '_' and '.'. Throws BadConfig for a name or options that make no sense, a route that is taken and
 /// weights that do not fit, Unavailable for a port that is in use and replicas that do not come up. `session`
-/// must outlive what it returns.
+/// must outlive what it returns. A struct that has handles of other deployments (handle.hpp) asks those: they
+/// must run already, and a cycle is BadConfig.
 template <class Job>
 Served run(const DriverSession& session, const std::string& name, const Job& job, const Weights& weights,
            const ServeOptions& options = {}) {
-  const data::FieldSpec input = input_of(job);
-  const ReplicaSetup setup{options.max_batch, input.dtype, input.shape, options.threads};
-  return start_serving(
-      session,
-      {session,
-       name,
-       {},
-       setup,
-       [on = Session(session), job, setup, cpus = options.cpus, name](const Deployment::Started& started) {
-         on.spawn_async<ReplicaOf<Job>>({.num_cpus = cpus, .isolated = true, .label = name}, job, setup)
-             .then([started](Result<ActorHandle<ReplicaOf<Job>>> replica) {
-               if (!replica) return started(replica.error());
-               started(ActorHandle<Replica>(*replica));
-             });
-       },
-       weights.bytes()},
-      options);
+  return detail::run<ReplicaOf<Job>>(session, name, job, weights.bytes(), options);
+}
+
+/// The same for a struct without a net: `torch::Tensor predict(const torch::Tensor& input) const` and
+/// `data::FieldSpec input() const`.
+template <PredictsAlone Job>
+Served run(const DriverSession& session, const std::string& name, const Job& job,
+           const ServeOptions& options = {}) {
+  return detail::run<ReplicaAlone<Job>>(session, name, job, std::make_shared<const wire::Bytes>(), options);
 }
 
 }  // namespace troupe::serve

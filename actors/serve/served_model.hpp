@@ -55,6 +55,30 @@ data::FieldSpec input_of(const Job& job) {
   }
 }
 
+/// `torch::Tensor predict(const torch::Tensor& input) const`: a struct without a net, such as one that asks
+/// other deployments.
+template <class Job>
+concept PredictsAlone = requires(const Job& job, const torch::Tensor& input) {
+  { job.predict(input) } -> std::convertible_to<torch::Tensor>;
+};
+
+/// Throws BadConfig unless there are none.
+void refuse_weights(const wire::Bytes& weights);
+
+template <PredictsAlone Job>
+class ReplicaAlone final : public Replica {
+ public:
+  ReplicaAlone(const Job& job, const ReplicaSetup& setup, const ReplicaCalls& calls)
+      : Replica(setup, calls), job_(job) {}
+
+ protected:
+  void load(const wire::Bytes& weights) override { refuse_weights(weights); }
+  torch::Tensor forward(const torch::Tensor& input) override { return job_.predict(input); }
+
+ private:
+  const Job job_;
+};
+
 template <class Job>
 class ReplicaOf final : public Replica {
   static_assert(train::HasModel<Job> || train::HasSetup<Job>,
@@ -67,7 +91,8 @@ class ReplicaOf final : public Replica {
                 "its net has no forward of one tensor");
 
  public:
-  ReplicaOf(const Job& job, const ReplicaSetup& setup) : Replica(setup), job_(job), net_(make_net()) {}
+  ReplicaOf(const Job& job, const ReplicaSetup& setup, const ReplicaCalls& calls)
+      : Replica(setup, calls), job_(job), net_(make_net()) {}
 
  protected:
   void load(const wire::Bytes& weights) override {

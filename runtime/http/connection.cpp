@@ -12,6 +12,7 @@
 #include <ctime>
 #include <exception>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "runtime/core/assert.hpp"
@@ -38,6 +39,8 @@ constexpr milliseconds kAskEvery{500};
 constexpr milliseconds kDrainIdle{500};
 /// The handler answers at the deadline itself; the server only where that does not come.
 constexpr seconds kAnswerGrace{1};
+/// Before the next try of a thread that had no memory.
+constexpr milliseconds kNoMemoryPause{10};
 constexpr std::size_t kReadBytes = std::size_t{16} << 10;
 
 bool is_visible(std::string_view text) {
@@ -109,10 +112,13 @@ void Loop::run() {
   const auto keep_running = asio::make_work_guard(io);
   for (;;) {
     try {
+      if (!ticks_) tick();
+      if (rearm) rearm();
       io.run();
       return;
     } catch (const std::exception& error) {  // out of memory: of the connection whose handler it was
       log(LogLevel::kError, std::string("http: a connection's handler threw: ") + error.what());
+      std::this_thread::sleep_for(kNoMemoryPause);
     }
   }
 }
@@ -120,6 +126,7 @@ void Loop::run() {
 void Loop::tick() {
   timer.expires_after(kTick);
   timer.async_wait([this](const boost::system::error_code& ec) {
+    ticks_ = false;
     if (ec) return;
     date = date_field();
     const Instant now = shared->clock.now();
@@ -127,6 +134,7 @@ void Loop::tick() {
     for (const auto& connection : all) connection->check(now);
     tick();
   });
+  ticks_ = true;
 }
 
 void Loop::begin_drain() {

@@ -13,6 +13,7 @@
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -66,6 +67,8 @@ struct Loop : std::enable_shared_from_this<Loop> {
   std::atomic<std::size_t> open{0};  ///< of them, and of those on their way here: any thread may ask
   std::string date;                  ///< "Date: ...\r\n", of this second
   std::uint64_t id_seed, ids = 0;
+  /// Waits again for what a handler that threw no longer waits for.
+  std::function<void()> rearm;
   // Last: it is destroyed first, with every handler that holds a connection.
   asio::io_context io{1};
   asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>,
@@ -74,6 +77,7 @@ struct Loop : std::enable_shared_from_this<Loop> {
 
  private:
   void tick();
+  bool ticks_ = false;
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {

@@ -94,6 +94,7 @@ struct Listener {
   Loop& loop;
   Acceptor acceptor;
   asio::steady_timer retry;
+  bool armed = false;  ///< the next connection, or a retry, is waited for
 };
 
 struct Server::State {
@@ -103,7 +104,6 @@ struct Server::State {
   void accept(Listener& on);
   Loop& loop_for_next(Listener& on);
   void take(Socket socket, Loop& loop);
-  void stop_accepting();
   void stop_accepting_on(Listener& on);
   /// Runs `work` in every loop's thread, and waits for it. False: some thread hangs in the handler.
   bool in_every_loop(const std::function<void(std::size_t loop)>& work);
@@ -130,12 +130,17 @@ Server::State::State(ServerOptions options, Handler handler) {
   if (count == 0) count = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   for (int i = 0; i < count; ++i) loops.push_back(std::make_shared<Loop>(shared));
   listen();
-  for (const auto& listener : listeners) accept(*listener);
+  for (const auto& listener : listeners) {
+    accept(*listener);
+    listener->loop.rearm = [this, &on = *listener] {
+      if (!on.armed && on.acceptor.is_open()) accept(on);
+    };
+  }
   for (const auto& loop : loops) threads.push_back(start_quiet_thread([loop = loop.get()] { loop->run(); }));
 }
 
 Server::State::~State() {
-  stop_accepting();
+  in_every_loop([this](std::size_t loop) { stop_accepting_on(*listeners[loop]); });
   if (cut_off_all()) shared->wait_until_closed(kCloseTimeout);
   for (const auto& loop : loops) loop->io.stop();
   for (auto& thread : threads) thread.join();
@@ -185,6 +190,7 @@ Loop& Server::State::loop_for_next(Listener& on) {
 void Server::State::accept(Listener& on) {
   Loop& loop = loop_for_next(on);
   on.acceptor.async_accept(loop.io, [this, &on, &loop](const boost::system::error_code& ec, Socket socket) {
+    on.armed = false;  // what throws from here on, out of memory, is armed again by Loop::run
     if (!ec) take(std::move(socket), loop);
     if (ec == asio::error::operation_aborted || !on.acceptor.is_open()) return;
     if (!ec || ec == asio::error::connection_aborted) return accept(on);
@@ -192,9 +198,12 @@ void Server::State::accept(Listener& on) {
         "http: cannot accept a connection: " + ec.message());  // too many files: they may close
     on.retry.expires_after(milliseconds(100));
     on.retry.async_wait([this, &on](const boost::system::error_code& stopped) {
+      on.armed = false;
       if (!stopped && on.acceptor.is_open()) accept(on);
     });
+    on.armed = true;
   });
+  on.armed = true;
 }
 
 void Server::State::take(Socket socket, Loop& loop) {
@@ -209,26 +218,17 @@ void Server::State::take(Socket socket, Loop& loop) {
   asio::post(loop.io, [connection, refused = open >= most] { connection->start(refused); });
 }
 
-void Server::State::stop_accepting() {
-  std::vector<std::future<void>> stopped;
-  for (const auto& listener : listeners) {
-    const auto done = std::make_shared<std::promise<void>>();
-    stopped.push_back(done->get_future());
-    asio::post(listener->loop.io, [this, &on = *listener, done] {
-      stop_accepting_on(on);
-      done->set_value();
-    });
-  }
-  for (auto& one : stopped) one.wait();
-}
-
 void Server::State::stop_accepting_on(Listener& on) {
   boost::system::error_code ec;
   // Those that the kernel has accepted would be reset.
   while (on.acceptor.is_open() && !ec) {
     Loop& loop = loop_for_next(on);
     Socket socket = on.acceptor.accept(loop.io, ec);
-    if (!ec) take(std::move(socket), loop);
+    try {
+      if (!ec) take(std::move(socket), loop);
+    } catch (const std::bad_alloc&) {
+      // This one is reset; the others are not.
+    }
   }
   on.retry.cancel();
   on.acceptor.close(ec);
@@ -239,7 +239,11 @@ bool Server::State::in_every_loop(const std::function<void(std::size_t loop)>& w
   const auto done = std::make_shared<std::promise<void>>();
   for (std::size_t i = 0; i < loops.size(); ++i) {
     asio::post(loops[i]->io, [work, i, left, done] {
-      work(i);
+      try {
+        work(i);
+      } catch (const std::exception& error) {  // out of memory: of the connections that it was at
+        log(LogLevel::kError, std::string("http: ") + error.what());
+      }
       if (--*left == 0) done->set_value();
     });
   }
@@ -270,8 +274,10 @@ bool Server::drain(milliseconds timeout) {
                   "a thread of the server cannot wait for itself");
   Shared& shared = *state_->shared;
   shared.draining = true;
-  state_->stop_accepting();
-  state_->in_every_loop([this](std::size_t loop) { state_->loops[loop]->begin_drain(); });
+  state_->in_every_loop([this](std::size_t loop) {  // one that hangs in the handler does so later
+    state_->stop_accepting_on(*state_->listeners[loop]);
+    state_->loops[loop]->begin_drain();
+  });
   if (shared.wait_until_closed(timeout)) return true;
   const std::uint64_t before = shared.cut_off;
   if (!state_->cut_off_all()) return false;

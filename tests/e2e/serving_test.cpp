@@ -161,7 +161,7 @@ TEST_CASE("behind a replica that stands still requests end, too, and it is kille
            std::string::npos;
   };
   const int pid = served.pids().at(0);
-  ::kill(pid, SIGSTOP);
+  REQUIRE(e2e::stand_still(pid));
   CHECK(ask(served.url(), one, "-H 'X-Request-Timeout-Ms: 100'").status == 504);
   CHECK(e2e::shell("curl -s -m 0.3 -d '" + one + "' " + served.url()).code == 28);  // it leaves
   CHECK(e2e::eventually([&] { return measured("troupe_serve_cancelled_total", 1); }));

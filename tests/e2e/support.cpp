@@ -185,6 +185,18 @@ bool is_alive(pid_t pid) {
   return state != 0 && state != 'Z';
 }
 
+bool stand_still(pid_t pid) {
+  ::kill(pid, SIGSTOP);
+  return eventually([&] {
+    const fs::path threads = "/proc/" + std::to_string(pid) + "/task";
+    std::error_code error;
+    for (fs::directory_iterator at(threads, error), end; !error && at != end; at.increment(error)) {
+      if (stat_of(at->path()).state != 'T') return false;
+    }
+    return !error;
+  });
+}
+
 std::set<std::string> names_in(const std::string& folder) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());

@@ -79,6 +79,9 @@ void write_file(const std::string& path, const std::string& text);
 /// Living children of `parent`: of that name, or all but the fork server.
 std::vector<pid_t> children(pid_t parent, const std::string& name = {});
 bool is_alive(pid_t pid);
+/// Stops the process (SIGSTOP), and waits until all of its threads stand: the signal is one thread's, and
+/// until that has run, which takes long on a busy machine, the others go on.
+bool stand_still(pid_t pid);
 std::set<std::string> names_in(const std::string& folder);
 std::size_t count(const std::string& text, const std::string& part);
 

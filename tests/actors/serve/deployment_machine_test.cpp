@@ -315,6 +315,124 @@ TEST_CASE("a roll-out is ended by a word, by the end of the deployment, and allo
   CHECK(all(world.broken) == "");
 }
 
+TEST_CASE("a deployment that others ask refuses clients when it drains, and ends after those others") {
+  auto options = still();
+  options.callers = 2;
+  ServeWorld world(options);
+  world.submit(1, false, 60s, true);
+  (void)world.machine.on(DrainAsked{.callers_take = 60s}, world.now);
+  CHECK(world.machine.view().callers == 2);
+  world.submit(1, false, 60s);
+  CHECK(world.failed[Failure::kUnavailable] == 1);
+  world.run_for(20s + 1s);  // more than its own drain_timeout
+  world.submit(1, false, 60s, true);
+  world.run_for(1s);
+  CHECK(world.answered == 2);
+  CHECK(world.machine.view().ready == 1);
+  world.caller_leaves();
+  CHECK(world.machine.view().ready == 1);
+  (void)world.machine.on(CallerLeft{}, world.now);
+  CHECK(world.machine.view().ready == 0);
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE("a deployment does not wait for those that ask it longer than it was told they take") {
+  DeploymentMachine machine({.replicas = 1, .drain_timeout = 20s});
+  (void)machine.start(0s);
+  (void)machine.on(CallerJoined{}, 0s);
+  (void)machine.on(DrainAsked{.callers_take = 30s}, 1s);
+  (void)machine.on(Tick{}, 50s);
+  CHECK(machine.view().starting == 1);
+  CHECK(machine.wake_at() == 51s);
+  const auto actions = machine.on(Tick{}, 51s);
+  CHECK(std::holds_alternative<Stopped>(actions.back()));
+
+  DeploymentMachine at_once({.replicas = 1});
+  (void)at_once.start(0s);
+  (void)at_once.on(CallerJoined{}, 0s);
+  CHECK(std::holds_alternative<Stopped>(at_once.on(DrainAsked{.at_once = true}, 1s).back()));
+}
+
+TEST_CASE("what another deployment refused fails as that said, and not as the model's fault") {
+  DeploymentMachine machine({.replicas = 1});
+  (void)machine.start(0s);
+  (void)machine.on(ReplicaUp{1}, 1s);
+  (void)machine.on(ReplicaReady{1}, 1s);
+  (void)machine.on(Arrived{7, 1, 60s}, 1s);
+  const Duration later = 3s;
+  const Verdict refused{Verdict::What::kRefused, "'first' is full", Failure::kQueueFull, later.count()};
+  const auto actions = machine.on(BatchDone{1, 1, {refused}, {}}, 1s);
+  const Fail& failed = std::get<Fail>(actions.at(0));
+  CHECK(failed.failure == Failure::kQueueFull);
+  CHECK(failed.retry_after == later);
+  CHECK(failed.why == "'first' is full");
+}
+
+// They were there until the node's time was over, and were killed then.
+TEST_CASE("a replica whose node drains goes on until another is ready, and ends when it has answered") {
+  auto options = still(2);
+  options.batch_time = 2s;
+  ServeWorld world(options);
+  const auto before = world.ready_replicas();
+  REQUIRE(before.size() == 2);
+  world.fewest_ready = 1000;
+  world.submit(1, false, 60s);
+  world.submit(1, false, 60s);
+  world.node_drains(before[0]);
+  CHECK(world.machine.view().starting == 1);
+  world.run_for(1s);  // the other one is ready, and this one computes
+  CHECK(world.machine.view().ready == 2);
+  CHECK(world.machine.view().draining == 1);
+  world.run_for(1500ms);
+  CHECK(world.machine.view().draining == 0);
+  CHECK(world.fewest_ready == 2);
+  CHECK(world.answered == 2);
+  CHECK(all(world.broken) == "");
+
+  // One that is not ready yet goes at once; one that stays after all is one of them again.
+  const auto now = world.ready_replicas();
+  world.kill(now[0]);
+  world.run_for(10ms);
+  REQUIRE(world.machine.view().starting == 1);
+  world.node_drains(4);
+  CHECK(world.starts[1] == 5);
+  world.run_for(1s);
+  world.node_drains(now[1]);
+  world.hear(ReplicaLeaves{now[1], true});
+  world.run_for(5s);
+  CHECK(world.machine.view().ready == 2);
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE("while nodes drain and come back no request fails, and no replica is missed", "[simulation]") {
+  int leaves = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    auto options = still({1 + static_cast<int>(seed % 3), 6});
+    options.seed = seed;
+    options.config.max_queue = 100'000;
+    options.config.downscale_delay = 2s;
+    options.requests_a_second = 300;
+    options.load = 10s;
+    options.leaves = 0.2;
+    options.grace = 4s;
+    options.updates = seed % 2 == 0 ? 0.3 : 0;
+    options.deadly_weights = false;
+    ServeWorld world(options);
+    world.fewest_ready = 1000;
+    world.run_for(9s);
+    const int fewest = world.fewest_ready;
+    world.run();
+    INFO("seed " << seed << "\n" << all(world.broken));
+    REQUIRE(world.broken.empty());
+    CHECK(world.failed.empty());
+    CHECK(world.answered == world.submitted);
+    // An update that is called back may leave fewer for a moment.
+    if (options.updates == 0) CHECK(fewest >= options.config.replicas.min);
+    leaves += world.leaves;
+  }
+  CHECK(leaves > 300);
+}
+
 TEST_CASE("every request ends once, whatever happens to replicas, clients, weights and the scale",
           "[simulation]") {
   int answered = 0, deaths = 0, updated = 0, not_updated = 0;
@@ -345,6 +463,8 @@ TEST_CASE("every request ends once, whatever happens to replicas, clients, weigh
     options.hangs = pick(0.3);
     options.updates = pick(1);
     options.scales = pick(0.5);
+    options.leaves = pick(0.5);
+    options.callers = static_cast<int>(random.below(3));
     ServeWorld world(options);
     world.run();
     INFO("seed " << seed << "\n" << all(world.broken));

@@ -497,10 +497,12 @@ TEST_CASE("a proxy on each node, started again where it dies, ever later") {
   REQUIRE(starts.size() == 2);
   CHECK(started({one, two}).empty());
   const ProxyId first = starts[0].proxy;
-  fleet.listens(first, now);
+  CHECK(starts[0].port == 0);
+  fleet.listens(first, 4321, now);
   fleet.failed(first, now);
   starts = started({one, two});
-  REQUIRE(starts.size() == 1);  // at once
+  REQUIRE(starts.size() == 1);    // at once
+  CHECK(starts[0].port == 4321);  // its clients know that
   CHECK(starts[0].node == one);
   CHECK(starts[0].proxy != first);
   fleet.failed(starts[0].proxy, now);
@@ -523,7 +525,10 @@ TEST_CASE("a proxy on each node, started again where it dies, ever later") {
 
   // A node that drains has none; one that stays has one again.
   const ProxyId leaves = starts[0].proxy;
+  CHECK(starts[0].port == 0);  // somebody else has the one that was known
+  CHECK(!fleet.is_leaving(leaves));
   fleet.leaves(leaves, false);
+  CHECK(fleet.is_leaving(leaves));
   fleet.failed(leaves, now);
   now += 1min;
   CHECK(started({one, two}).empty());

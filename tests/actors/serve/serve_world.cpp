@@ -11,6 +11,7 @@ ServeWorld::ServeWorld(const WorldOptions& options)
   carry_out(machine.start(now));
   while (!machine.is_up() && step(3h)) {
   }
+  for (int i = 0; i < options.callers; ++i, ++callers_) hear(CallerJoined{});
   load_until_ = now + options.load;
   at(0s, [this] { arrive(); });
   if (options_.scales > 0 && chance(options_.scales / 100)) {
@@ -62,13 +63,19 @@ void ServeWorld::scale(Replicas replicas) {
 
 void ServeWorld::drain() {
   draining_ = true;
-  hear(DrainAsked{});
+  hear(DrainAsked{.callers_take = options_.config.drain_timeout});
+  for (int i = 0; i < callers_; ++i) at(some(1s), [this] { caller_leaves(); });
+}
+
+void ServeWorld::caller_leaves() {
+  --callers_;
+  hear(CallerLeft{});
 }
 
 void ServeWorld::run() {
   run_for(options_.load);
   drain();
-  const Instant latest = now + options_.config.drain_timeout + 1s;
+  const Instant latest = now + options_.config.drain_timeout + 2s;
   while (broken.empty() && !stopped_ && step(latest)) {
   }
   rule(stopped_, "it did not stop");
@@ -83,15 +90,18 @@ void ServeWorld::run() {
 // Clients.
 
 void ServeWorld::arrive() {
-  if (now >= load_until_ || options_.requests_a_second <= 0) return;
+  const bool is_over = draining_ ? callers_ == 0 : now >= load_until_ && options_.callers == 0;
+  if (is_over || options_.requests_a_second <= 0) return;
   submit(1 + static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(options_.most_rows))),
-         chance(options_.poison), some(options_.timeout) / 2 + options_.timeout / 2);
+         chance(options_.poison), some(options_.timeout) / 2 + options_.timeout / 2,
+         options_.callers > 0 && (draining_ || chance(0.5)));
   at(some(std::chrono::duration_cast<Duration>(2s / options_.requests_a_second)), [this] { arrive(); });
 }
 
-void ServeWorld::submit(std::int64_t rows, bool poison, Duration timeout) {
+void ServeWorld::submit(std::int64_t rows, bool poison, Duration timeout, bool called) {
   const auto id = static_cast<RequestId>(++submitted);
   requests_[id] = {rows, now + timeout, poison, chance(options_.throws)};
+  requests_[id].called = called;
   if (chance(options_.leave)) {
     at(some(20ms), [this, id] {
       if (requests_[id].ends > 0) return;
@@ -100,7 +110,7 @@ void ServeWorld::submit(std::int64_t rows, bool poison, Duration timeout) {
       hear(Left{id});
     });
   }
-  hear(Arrived{id, rows, now + timeout});
+  hear(Arrived{id, rows, now + timeout, called});
 }
 
 void ServeWorld::ended(RequestId id, const char* how) {
@@ -123,6 +133,8 @@ void ServeWorld::obey(const Fail& action) {
   ++failed[action.failure];
   ended(action.request, "failed");
   rule(!action.why.empty(), "a failure does not say why");
+  if (request.called && callers_ > 0)
+    rule(action.why.find("the deployment") == std::string::npos, "a caller that lives was refused");
   if (action.failure == Failure::kDeadline) rule(now >= request.deadline, "a deadline came early");
   if (action.failure == Failure::kModel) rule(request.throws, "the model threw for nothing");
   if (action.failure == Failure::kReplicaDied) {
@@ -140,7 +152,9 @@ void ServeWorld::obey(const StartReplica& action) {
   replicas_[id] = {.version = action.version};
   ++starts[action.version];
   const auto view = machine.view();
-  const int live = view.starting + view.warming + view.ready;
+  const auto leaving =
+      std::count_if(replicas_.begin(), replicas_.end(), [](const auto& one) { return one.second.leaves; });
+  const int live = view.starting + view.warming + view.ready - static_cast<int>(leaving);
   most_replicas = std::max(most_replicas, live);
   const int more = view.rolls_out == 0 ? 0 : (view.wanted + 3) / 4;
   rule(live <= options_.config.replicas.max + more, "too many replicas");
@@ -165,7 +179,11 @@ void ServeWorld::obey(const StartReplica& action) {
 }
 
 void ServeWorld::obey(const StopReplica& action) {
-  replicas_[action.replica].dead = true;
+  Replica& replica = replicas_[action.replica];
+  rule(action.reason != "its node drains" || replica.dead || replica.queue.empty(),
+       "a replica was stopped with a batch, since its node drains");
+  replica.dead = true;
+  replica.leaves = false;
 }
 
 void ServeWorld::obey(const SendBatch& action) {
@@ -243,7 +261,31 @@ void ServeWorld::misfortune() {
     if (chance(options_.deaths / 100)) kill(id);
     if (chance(options_.hangs / 100)) replica.hung = true;
   }
+  if (options_.leaves > 0) {
+    std::vector<ReplicaId> leave_now;
+    for (const auto& [id, replica] : replicas_) {
+      if (!replica.dead && chance(options_.leaves / 100)) leave_now.push_back(id);
+    }
+    for (const ReplicaId id : leave_now) leave(id);
+  }
   at(10ms, [this] { misfortune(); });
+}
+
+void ServeWorld::node_drains(ReplicaId id) {
+  replicas_[id].leaves = true;
+  ++leaves;
+  hear(ReplicaLeaves{id});
+}
+
+void ServeWorld::leave(ReplicaId id) {
+  if (replicas_[id].dead || replicas_[id].leaves) return;
+  node_drains(id);
+  at(options_.grace, [this, id, stays = chance(0.3)] {
+    if (!stays) return kill(id);
+    if (replicas_[id].dead) return;
+    replicas_[id].leaves = false;
+    hear(ReplicaLeaves{id, true});
+  });
 }
 
 std::vector<ReplicaId> ServeWorld::ready_replicas() const {

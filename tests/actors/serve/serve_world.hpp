@@ -28,6 +28,9 @@ struct WorldOptions {
   double start_fails = 0;  ///< share of the starts
   double deaths = 0;       ///< of a ready replica, a second
   double hangs = 0;        ///< the same
+  double leaves = 0;       ///< the same: its node drains, and is gone later, or stays after all
+  Duration grace{std::chrono::seconds(1)};  ///< of a node that drains
+  int callers = 0;         ///< deployments that ask this one; they end up to a second after its drain
   double scales = 0;       ///< times a second that other numbers of replicas are asked for
   /// Weights that replicas die of under requests are among those that roll out.
   bool deadly_weights = true;
@@ -44,7 +47,7 @@ class ServeWorld {
   std::vector<std::string> broken;
   std::map<Failure, int> failed;
   int submitted = 0, answered = 0, left = 0, deaths = 0, most_replicas = 0, batches = 0;
-  int updated = 0, not_updated = 0;
+  int updated = 0, not_updated = 0, leaves = 0;
   std::map<VersionId, int> answers;  ///< by the weights that computed them
   std::map<VersionId, int> starts;   ///< of replicas
   std::string last_update_error;
@@ -56,11 +59,14 @@ class ServeWorld {
   Instant now{};
   DeploymentMachine machine;
   void at(Duration delay, std::function<void()> what);
-  void submit(std::int64_t rows, bool poison, Duration timeout);
+  void submit(std::int64_t rows, bool poison, Duration timeout, bool called = false);
   void kill(ReplicaId id);
   /// Until the time is over.
   void run_for(Duration time);
   void drain();
+  void caller_leaves();
+  void leave(ReplicaId id);
+  void node_drains(ReplicaId id);
   void scale(Replicas replicas);
   /// What becomes of replicas with these weights.
   enum class Weights : std::uint8_t { kGood, kDoNotFit, kDieInWarmUp, kDieOfRequests, kNoRoom };
@@ -72,7 +78,7 @@ class ServeWorld {
   struct Request {
     std::int64_t rows = 1;
     Instant deadline{};
-    bool poison = false, throws = false, left = false;
+    bool poison = false, throws = false, left = false, called = false;
     int ends = 0, sent = 0;
   };
   struct Batch {
@@ -81,7 +87,7 @@ class ServeWorld {
   };
   struct Replica {
     VersionId version = 0;
-    bool ready = false, dead = false, hung = false, computing = false;
+    bool ready = false, dead = false, hung = false, computing = false, leaves = false;
     std::vector<Batch> queue;
   };
   void carry_out(const std::vector<Action>& actions);
@@ -120,6 +126,7 @@ class ServeWorld {
   VersionId routable_ = 1, rolls_out_ = 0, previous_ = 0;
   VersionId done_version_ = 0;  ///< of the replica that it comes from
   Instant load_until_{};
+  int callers_ = 0;
   bool draining_ = false, stopped_ = false, gave_up_ = false;
 };
 

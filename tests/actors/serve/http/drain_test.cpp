@@ -71,3 +71,18 @@ TEST_CASE("a drain that reaches its timeout says so and cuts off") {
   CHECK(answer.client_left());
   CHECK(client.read().status == 0);
 }
+
+// It waited without end for that thread to stop accepting.
+TEST_CASE("a drain ends where a thread of the server hangs in the handler") {
+  std::promise<void> began, goes_on;
+  Server server({.port = 0, .threads = 1}, [&](Request, Answer answer) {
+    began.set_value();
+    goes_on.get_future().wait();
+    answer({.body = "late"});
+  });
+  RawClient client(server.address().port);
+  REQUIRE(client.send(get("/")));
+  began.get_future().wait();
+  CHECK(!server.drain(10ms));
+  goes_on.set_value();
+}
