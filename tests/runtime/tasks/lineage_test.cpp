@@ -199,6 +199,18 @@ TEST_CASE("A put argument that is lost is no cause to run its task again and aga
   CHECK(w.running.empty());
 }
 
+TEST_CASE("A task that came too early runs again, though its arguments are there by now") {
+  World w;
+  const Number a = w.add({});
+  const Number b = w.add({a}, 0);
+  w.run(a);
+  CHECK(w.running.erase(b) == 1);
+  w.lineage.argument_lost(b, {ErrorCode::kObjectLost, "it is being computed", "", ""}, true, w.out);
+  w.carry_out();
+  CHECK(w.running == std::set<Number>{b});
+  CHECK(w.failed.empty());
+}
+
 TEST_CASE("A task that is cancelled while it waits for its arguments holds them no longer") {
   World w;
   const Number a = w.add({});
