@@ -57,7 +57,7 @@ struct Echo {
 /// Takes its time.
 struct Slow {
   std::uint64_t size(const std::vector<double>& from) {
-    std::this_thread::sleep_for(20ms);
+    std::this_thread::sleep_for(200ms);
     return from.size();
   }
 };
