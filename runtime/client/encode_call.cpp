@@ -8,11 +8,18 @@ namespace {
 
 /// Eight of them, the most that a call has, leave room for the names behind them.
 constexpr std::size_t kMostAPart = wire::kMaxBodyBytes / 8 - 4096;
+/// As long as a call waits for room in the window of its receiver.
+constexpr Duration kRoomDeadline = std::chrono::seconds(60);
 
 [[noreturn]] void rethrow(const Error& error, const char* what, std::string_view of) {
   ErrorInfo info = error.info();
   info.what = std::string("cannot send ") + what + std::string(of) + ": " + info.what;
   throw_error(std::move(info));
+}
+
+/// In a task none: it may hold the very worker that the calls before need.
+Duration wait_for_room() {
+  return this_thread.helper == nullptr ? kRoomDeadline : Duration::zero();
 }
 
 }  // namespace
@@ -28,6 +35,7 @@ void CallParts::put(std::size_t place, std::size_t bytes, Put put) {
   } catch (const Error& error) {
     rethrow(error, "an argument of ", of_);
   }
+  message_.keep(gate_.objects()->argument());  // behind the object: when this goes, that has gone
   object_bytes_ += bytes;
 }
 
@@ -38,7 +46,7 @@ void CallParts::refer(std::size_t place, const objects::HandlePtr& object) {
 
 bool CallParts::add_numbers(std::size_t place, wire::ByteView numbers) {
   if (numbers.size() <= most_) return false;
-  put(place, numbers.size(), [&] { return put_object(gate_, numbers); });
+  put(place, numbers.size(), [&] { return gate_.objects()->put(numbers, wait_for_room()); });
   return true;
 }
 
@@ -46,6 +54,8 @@ void CallParts::add(std::size_t place, wire::Bytes&& bytes, std::vector<std::sha
   for (auto& one : kept) message_.keep(std::move(one));
   const std::size_t size = bytes.size();
   if (size <= most_) return message_.append(bytes);
+  if (thread_may_wait())
+    return put(place, size, [&] { return gate_.objects()->put(wire::ByteView(bytes), wait_for_room()); });
   put(place, size, [&] { return put_object(gate_, std::move(bytes)); });
 }
 

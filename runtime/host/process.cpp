@@ -15,6 +15,8 @@ namespace troupe {
 namespace {
 
 constexpr Duration kActorsEnd = std::chrono::seconds(5);
+/// Large answers lie in this process until their callers have them.
+constexpr Duration kAnswersTaken = std::chrono::seconds(5);
 
 ErrorInfo actor_died(std::string why) {
   return {ErrorCode::kActorDied, "the actor is gone", std::move(why),
@@ -107,7 +109,8 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
       *this, rings_.get(),
       [this](const std::string& key, std::uint64_t bytes, objects::Objects::OnRegion then) {
         lend_region(key, bytes, config_.label, false, std::move(then));
-      });
+      },
+      threads_ ? objects::Objects::Copies::kDirect : objects::Objects::Copies::kOverLinks);
   tasks_ = std::make_shared<tasks::Tasks>(*this, rings_.get(), [this](NodeId node, Leases::OnProcess then) {
     leases_->with_process(node, std::move(then));
   });
@@ -127,6 +130,7 @@ void Process::end() {
   if (std::exchange(is_over_, true)) return;
   ending_ = true;
   tasks_->close("its process ended");
+  if (threads_) objects_->wait_until_taken(kAnswersTaken);
   objects_->close();
   objects_->stop();
   actors_->stop_all(left_ == 0 ? "its process ended" : why_left_);

@@ -11,7 +11,7 @@ void Process::reply(ProcessAddress to, std::uint64_t call, const Outcome& outcom
   if (!outcome.ok() || outcome->size() <= most) return send_reply(to, call, outcome);
   try {
     const auto object = objects_->put(wire::ByteView(*outcome));
-    objects_->offer(object, to);
+    objects_->offer_answer(object, to);
     send_reply(to, call, wire::encode(object->name()), objects::kFlagAnswerInObject);
   } catch (const Error& error) {
     ErrorInfo info = error.info();

@@ -34,6 +34,21 @@ void Objects::offer(HandlePtr object, ProcessAddress to, const ObjectName& copy_
   offers_.insert_or_assign(number, Offer{to, std::move(object), copy_of});
 }
 
+void Objects::offer_answer(HandlePtr object, ProcessAddress to) {
+  const std::uint64_t number = object->name().number;
+  offer(std::move(object), to);
+  const std::lock_guard lock(mutex_);
+  if (offers_.contains(number)) answers_.insert(number);
+}
+
+void Objects::wait_until_taken(Duration most) {
+  const MonotonicClock clock;
+  const Instant until = clock.now() + most;
+  std::unique_lock lock(mutex_);
+  for (Instant now = clock.now(); !closed_ && !answers_.empty() && now < until; now = clock.now())
+    taken_.wait_for(lock, until - now);
+}
+
 void Objects::take(const ObjectName& name, std::function<void(Outcome)> then) {
   auto handle = hold(name);
   auto fetched = fetch(name);

@@ -18,6 +18,7 @@ inline constexpr std::uint64_t kGiveBack = 5;
 inline constexpr std::uint64_t kFreed = 6;
 inline constexpr std::uint64_t kMakeRoom = 7;
 inline constexpr std::uint64_t kKeep = 8;
+inline constexpr std::uint64_t kDirectAddress = 9;  ///< the answer is a DirectAddress
 
 struct LocateAsk {
   std::uint64_t number = 0;

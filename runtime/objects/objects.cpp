@@ -73,17 +73,25 @@ void Objects::close() {
     questions.swap(questions_);  // their responders fail them
     here.swap(here_);
   }
+  taken_.notify_all();
+  argument_gone_.notify_all();
   for (const auto& [name, fetch] : here) fetch->done.resolve(process_ends());  // those that are there stay so
   for (const auto& [number, one] : unknown) one.known->done.resolve(process_ends());
 }
 
 void Objects::stop() {
   std::unique_ptr<WorkThread> disk;
+  std::unique_ptr<DirectServer> server;
+  std::unique_ptr<DirectClient> client;
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     disk.swap(disk_);
+    server.swap(server_);
+    client.swap(client_);
   }
+  client.reset();
+  server.reset();
   disk.reset();
   std::deque<OnDisk> not_done;
   std::set<std::shared_ptr<CallState>> borrowings;
@@ -156,7 +164,9 @@ void Objects::carry_out(OwnerTable::Actions actions) {
         values_.erase(at);
       }
       spills_.erase(free.number);
+      answers_.erase(free.number);
     }
+    taken_.notify_all();
     if (gone.value != nullptr && !gone.value->done.ready())
       gone.value->done.resolve(freed(own_name(free.number)));
     gone.value.reset();
@@ -278,6 +288,8 @@ void Objects::asked(ProcessAddress from, std::uint64_t operation, const wire::By
     const auto name = wire::decode<ObjectName>(body);
     if (!name) return responder.fail(refused_question());
     return keep_for(*name, from, std::move(responder));
+  } else if (operation == kDirectAddress) {
+    return responder.answer(wire::encode(direct_address()));
   } else if (operation == kMakeRoom) {
     const auto ask = wire::decode<RoomAsk>(body);
     if (!ask) return responder.fail(refused_question());
@@ -375,6 +387,8 @@ void Objects::owners_down(const OwnerTable::IsDown& is_down, const std::string& 
   withdraw(is_down);
   {
     const std::lock_guard lock(mutex_);
+    if (client_ != nullptr) client_->abort(is_down, reason);
+    direct_owners_.forget(is_down);
     for (const auto& [name, fetch] : here_) {
       if (is_down(name.owner)) theirs.push_back(name);
     }
@@ -418,7 +432,7 @@ void Objects::node_down(NodeId node, const std::string& reason) {
 
 Objects::Counts Objects::counts() const {
   const std::lock_guard lock(mutex_);
-  return {owned_.size(), borrowed_.size(), here_.size(), spills_.on_disk()};
+  return {owned_.size(), borrowed_.size(), here_.size(), spills_.on_disk(), direct_copies_};
 }
 
 }  // namespace troupe::objects

@@ -10,10 +10,13 @@
 #include <string>
 #include <unordered_map>
 
+#include "runtime/core/condition.hpp"
 #include "runtime/host/bounded_memory.hpp"
 #include "runtime/host/process_gate.hpp"
 #include "runtime/host/responder.hpp"
 #include "runtime/objects/borrow_table.hpp"
+#include "runtime/objects/direct_client.hpp"
+#include "runtime/objects/direct_server.hpp"
 #include "runtime/objects/owner_table.hpp"
 #include "runtime/objects/references.hpp"
 #include "runtime/objects/segment_pool.hpp"
@@ -65,9 +68,10 @@ class Objects : public std::enable_shared_from_this<Objects> {
   using AskRegion = std::function<void(const std::string& key, std::uint64_t bytes, OnRegion then)>;
   using Ask = std::function<void(OnRegion then)>;
 
+  /// Copies between nodes come over the links alone, or over direct connections where those can be made.
+  enum class Copies { kOverLinks, kDirect };
   /// `gate` must outlive the use of it, which close() ends.
-  Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region)
-      : gate_(gate), waiter_(waiter), ask_region_(std::move(ask_region)), owned_(gate.address().node) {}
+  Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies = Copies::kOverLinks);
   /// Nothing is asked or told any more.
   void close();
   /// Waits for what is under way on the disk; whoever waits for an object or for memory hears that the
@@ -75,8 +79,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void stop();
 
   /// A new object with a copy of these bytes. Waits for shared memory if they are many: others are spilled
-  /// for it when the store is full. Throws LimitExceeded when that makes no room.
-  HandlePtr put(wire::ByteView bytes);
+  /// for it when the store is full. Throws LimitExceeded when that makes no room; first, where arguments of
+  /// calls are in use that may go, it waits for that so long.
+  HandlePtr put(wire::ByteView bytes, Duration for_arguments = Duration::zero());
   HandlePtr put(wire::Bytes&& bytes);
   /// A reference that arrived, or another one to what is held already.
   HandlePtr hold(const ObjectName& name);
@@ -114,14 +119,22 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// What was offered to this process.
   HandlePtr accept(const ObjectName& name);
 
+  // Large arguments of calls.
+  /// What counts as one of them while it lives: it goes with the call's own references.
+  std::shared_ptr<const void> argument();
+
   // Large answers of calls.
   /// `to` takes the object over: it lives until that process says that it holds it, or is gone, or the link
   /// to it broke. `copy_of`: what it is a copy of, if that is asked for.
   void offer(HandlePtr object, ProcessAddress to, const ObjectName& copy_of = {});
+  /// The same of an answer, which `to` has before long: wait_until_taken() waits for that.
+  void offer_answer(HandlePtr object, ProcessAddress to);
   /// Calls `then` with a copy of what was offered to this process, in a thread of the runtime.
   void take(const ObjectName& name, std::function<void(Outcome)> then);
   /// The link to that node broke: what was on its way is lost.
   void node_lost(NodeId node);
+  /// Until those that were called from here have all answers, or `most` is over. In a thread that may wait.
+  void wait_until_taken(Duration most);
 
   /// A question of another process.
   void asked(ProcessAddress from, std::uint64_t operation, const wire::Bytes& body, Responder responder);
@@ -134,13 +147,26 @@ class Objects : public std::enable_shared_from_this<Objects> {
     std::size_t borrowed = 0;
     std::size_t here = 0;
     std::size_t spilled = 0;  ///< of the owned ones: on disk and not in memory
+    std::size_t direct = 0;   ///< copies that came over direct connections so far
   };
   Counts counts() const;
 
  private:
   friend class Handle;
-  struct Pull;
+  class Argument;
   using FetchPtr = std::shared_ptr<Fetch>;
+  /// A copy on its way to this node.
+  struct Pull {
+    ObjectName name;
+    FetchPtr fetch;
+    UniqueFd fd;
+    std::uint64_t bytes = 0;
+    std::mutex mutex;  ///< guards what follows
+    std::uint64_t next = 0;
+    std::size_t under_way = 0;
+    std::optional<ErrorInfo> failed;
+  };
+  using PullPtr = std::shared_ptr<Pull>;
 
   bool is_closed() const;
   void dropped(const ObjectName& name);
@@ -158,7 +184,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   };
   HandlePtr own(std::uint64_t number, BytesPtr bytes, SegmentPtr segment);
   // Memory of one's own objects.
-  Result<Placed> place(std::uint64_t number, std::uint64_t bytes, const Source& from);
+  Result<Placed> place(std::uint64_t number, std::uint64_t bytes, const Source& from, bool& is_full);
+  Result<Placed> place_in_time(std::uint64_t number, wire::ByteView bytes, Duration for_arguments);
+  bool wait_for_argument(std::uint64_t seen, Instant until);
   std::optional<Result<Placed>> place_again(std::uint64_t number, std::uint64_t bytes, const Source& from);
   enum class Full { kSaysSo, kMakesRoom };
   Result<Lent> lend(const std::string& key, std::uint64_t bytes, Full full) {
@@ -220,9 +248,15 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome);
   void open_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at, int tries);
   void make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes);
-  void pull_on(const std::shared_ptr<Pull>& pull);
-  void pulled(const std::shared_ptr<Pull>& pull, std::uint64_t offset, const Outcome& outcome);
-  void end_pull(const std::shared_ptr<Pull>& pull);
+  void pull_on(const PullPtr& pull);
+  void pulled(const PullPtr& pull, std::uint64_t offset, const Outcome& outcome);
+  void end_pull(const PullPtr& pull);
+  // Direct connections (direct.cpp).
+  void pull(const PullPtr& pull);
+  void pull_direct(const PullPtr& pull, DirectAddress at);
+  void pulled_direct(const PullPtr& pull, const Result<void>& result);
+  DirectAddress direct_address();
+  BytesPtr in_memory(std::uint64_t number) const;
   void done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> bytes);
   void forget(const ObjectName& name);
   // Computed ones.
@@ -252,6 +286,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   ProcessGate& gate_;
   Waiter* const waiter_;
   const AskRegion ask_region_;
+  const bool direct_;  ///< objects may go and come over direct connections
 
   mutable std::mutex mutex_;  ///< guards all below
   bool closed_ = false;
@@ -270,6 +305,11 @@ class Objects : public std::enable_shared_from_this<Objects> {
     ObjectName copy_of;
   };
   std::unordered_map<std::uint64_t, Offer> offers_;  ///< by object
+  std::size_t arguments_ = 0;                        ///< of calls that have no answer yet
+  std::uint64_t arguments_gone_ = 0;                 ///< so far
+  Condition argument_gone_;                          ///< one more, or this is closed
+  std::set<std::uint64_t> answers_;                  ///< that were offered, and live
+  Condition taken_;                                  ///< answers_ is smaller, or this is closed
   struct Computed {
     FetchPtr known;  ///< ready: where the value is, or why there is none
     HandlePtr at;    ///< the object that has it
@@ -286,6 +326,11 @@ class Objects : public std::enable_shared_from_this<Objects> {
   std::unique_ptr<WorkThread> disk_;                 ///< started when it is needed
   std::deque<OnDisk> to_do_;                         ///< in that thread, which drops what it has not begun
   std::set<std::shared_ptr<CallState>> borrowings_;  ///< threads wait for them (lend)
+  DirectOwners direct_owners_;
+  std::size_t direct_copies_ = 0;
+  bool cannot_serve_ = false;
+  std::unique_ptr<DirectServer> server_;  ///< both are started when they are needed
+  std::unique_ptr<DirectClient> client_;
 
   SpillFiles files_{SpillFiles::default_folder()};  ///< of the disk's thread alone
 };

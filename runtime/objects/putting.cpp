@@ -51,12 +51,12 @@ HandlePtr Objects::put(wire::Bytes&& bytes) {
   return own(next_number(), std::make_shared<ObjectBytes>(std::move(bytes)), nullptr);
 }
 
-HandlePtr Objects::put(wire::ByteView bytes) {
+HandlePtr Objects::put(wire::ByteView bytes, Duration for_arguments) {
   if (bytes.size() <= kInlineBytes || !thread_may_wait())  // shared memory has to be waited for
     return own(next_number(), std::make_shared<ObjectBytes>(wire::Bytes(bytes.begin(), bytes.end())),
                nullptr);
   const std::uint64_t number = next_number();
-  auto placed = place(number, bytes.size(), source_of(bytes));
+  auto placed = place_in_time(number, bytes, for_arguments);
   if (!placed) {
     ErrorInfo why = placed.error();
     why.why = why.what + ": " + why.why;
@@ -135,13 +135,15 @@ std::optional<Result<Objects::Placed>> Objects::place_again(std::uint64_t number
   return placed;
 }
 
-/// In a thread that may wait.
-Result<Objects::Placed> Objects::place(std::uint64_t number, std::uint64_t bytes, const Source& from) {
+/// In a thread that may wait. `is_full`: the store is, of what is in use.
+Result<Objects::Placed> Objects::place(std::uint64_t number, std::uint64_t bytes, const Source& from,
+                                       bool& is_full) {
   if (auto placed = place_again(number, bytes, from)) return *std::move(placed);
   const std::string key = own_region(gate_.address(), number);
   auto lent = lend(key, bytes + kTagBytes, Full::kMakesRoom);
   if (!lent) return lent.error();
-  if (lent->answer.full) return lent->answer.why;
+  is_full = lent->answer.full;
+  if (is_full) return lent->answer.why;
   auto segment = Segment::write(number, lent->fd, number, bytes, from);
   auto mapped = segment ? read_segment(lent->fd, number, bytes) : Result<BytesPtr>(segment.error());
   if (!mapped) {
@@ -149,6 +151,63 @@ Result<Objects::Placed> Objects::place(std::uint64_t number, std::uint64_t bytes
     return mapped.error();
   }
   return Placed{*std::move(mapped), *std::move(segment)};
+}
+
+// Large arguments.
+
+class Objects::Argument {
+ public:
+  explicit Argument(std::weak_ptr<Objects> objects) : objects_(std::move(objects)) {}
+  ~Argument() {
+    const auto objects = objects_.lock();
+    if (objects == nullptr) return;
+    {
+      const std::lock_guard lock(objects->mutex_);
+      --objects->arguments_;
+      ++objects->arguments_gone_;
+    }
+    objects->argument_gone_.notify_all();
+  }
+  Argument(const Argument&) = delete;
+  Argument& operator=(const Argument&) = delete;
+
+ private:
+  const std::weak_ptr<Objects> objects_;
+};
+
+std::shared_ptr<const void> Objects::argument() {
+  auto made = std::make_shared<const Argument>(weak_from_this());
+  const std::lock_guard lock(mutex_);
+  ++arguments_;
+  return made;
+}
+
+/// Until more have gone than `seen`. False: none is left that could, or `until` has passed.
+bool Objects::wait_for_argument(std::uint64_t seen, Instant until) {
+  const MonotonicClock clock;
+  std::unique_lock lock(mutex_);
+  for (Instant now = clock.now(); !closed_ && now < until; now = clock.now()) {
+    if (arguments_gone_ != seen) return true;
+    if (arguments_ == 0) return false;
+    argument_gone_.wait_for(lock, until - now);
+  }
+  return false;
+}
+
+/// In a thread that may wait.
+Result<Objects::Placed> Objects::place_in_time(std::uint64_t number, wire::ByteView bytes,
+                                               Duration for_arguments) {
+  const Instant until = MonotonicClock().now() + for_arguments;
+  for (;;) {
+    std::uint64_t seen = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      seen = arguments_gone_;
+    }
+    bool is_full = false;
+    auto placed = place(number, bytes.size(), source_of(bytes), is_full);
+    if (!is_full || !wait_for_argument(seen, until)) return placed;
+  }
 }
 
 // Memory of objects that have gone.

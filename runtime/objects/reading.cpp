@@ -127,18 +127,6 @@ void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
   obtain(ask_for(key, at.bytes + kTagBytes), at.bytes + kTagBytes, then);
 }
 
-/// A copy on its way to this node.
-struct Objects::Pull {
-  ObjectName name;
-  FetchPtr fetch;
-  UniqueFd fd;
-  std::uint64_t bytes = 0;
-  std::mutex mutex;  ///< guards what follows
-  std::uint64_t next = 0;
-  std::size_t under_way = 0;
-  std::optional<ErrorInfo> failed;
-};
-
 void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes) {
   const auto then = [weak = weak_from_this(), name, fetch, bytes](Result<Lent> lent) {
     const auto self = weak.lock();
@@ -154,13 +142,13 @@ void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint
     }
     pull->fd = std::move(lent->fd);
     if (is_sealed(pull->fd)) return self->end_pull(pull);  // it was made before
-    self->pull_on(pull);
+    self->pull(pull);
   };
   obtain(ask_for(copy_region(name), bytes + kTagBytes), bytes + kTagBytes, then);
 }
 
 /// Asks for what is missing, a few parts at a time.
-void Objects::pull_on(const std::shared_ptr<Pull>& pull) {
+void Objects::pull_on(const PullPtr& pull) {
   for (;;) {
     PartAsk part{pull->name.number, 0, 0};
     bool over = false;
@@ -187,7 +175,7 @@ void Objects::pull_on(const std::shared_ptr<Pull>& pull) {
   }
 }
 
-void Objects::pulled(const std::shared_ptr<Pull>& pull, std::uint64_t offset, const Outcome& outcome) {
+void Objects::pulled(const PullPtr& pull, std::uint64_t offset, const Outcome& outcome) {
   std::optional<ErrorInfo> failed;
   if (!outcome.ok()) {
     failed = outcome.error();
@@ -204,7 +192,7 @@ void Objects::pulled(const std::shared_ptr<Pull>& pull, std::uint64_t offset, co
   pull_on(pull);
 }
 
-void Objects::end_pull(const std::shared_ptr<Pull>& pull) {
+void Objects::end_pull(const PullPtr& pull) {
   if (!pull->failed && !is_sealed(pull->fd)) {
     auto sealed = write_tag(pull->fd, pull->name.number);
     if (sealed) sealed = seal(pull->fd);

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <numeric>
+#include <thread>
 
 #include "runtime/objects/objects.hpp"
 #include "scheduler/init/init.hpp"
@@ -51,6 +52,22 @@ struct Echo {
   std::uint64_t owned() { return this_actor().process().objects()->counts().owned; }
   int pid() { return ::getpid(); }
   std::vector<double> first;
+};
+
+/// Takes its time.
+struct Slow {
+  std::uint64_t size(const std::vector<double>& from) {
+    std::this_thread::sleep_for(200ms);
+    return from.size();
+  }
+};
+
+/// Ends with its answer.
+struct Last {
+  std::string text(std::uint64_t index, std::uint64_t size) {
+    this_actor().stop("it has said all");
+    return pattern(index, size);
+  }
 };
 
 /// A light actor: its thread may wait for nothing.
@@ -107,6 +124,17 @@ TEST_CASE("Arguments and answers of any size arrive as they are, and are freed")
   }
 }
 
+// Its process ended at once, and with it the object that the answer was: the caller got ActorDied.
+TEST_CASE("The process of an actor that stops itself ends once its answer was taken") {
+  auto session = two_nodes();
+  for (const NodeId node : {session.node(), other_node(session)}) {
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      const auto last = session.spawn<Last>({.isolated = true, .node = node});
+      CHECK(last.call<&Last::text>(i, 20'000'000).get(60s) == pattern(i, 20'000'000));
+    }
+  }
+}
+
 TEST_CASE("A light actor sends and answers what no message carries") {
   auto session = two_nodes();
   const auto light = session.spawn<Light>();
@@ -151,6 +179,18 @@ TEST_CASE("Large constructor arguments are there in each life of an actor, and g
   CHECK(lives.call<&Echo::sum_first>().get(60s) == sum);
   CHECK(owned(session) == 1);
   session.kill(lives);
+  CHECK(eventually([&] { return owned(session) == 0; }, 30s));
+}
+
+// The third of them threw LimitExceeded.
+TEST_CASE("Calls whose arguments fill the store wait for those before them") {
+  ::setenv("TROUPE_REGIONS_BYTES", "8000000", 1);
+  auto session = two_nodes();
+  ::unsetenv("TROUPE_REGIONS_BYTES");
+  const auto slow = session.spawn<Slow>({.isolated = true, .node = session.node()});
+  std::vector<Future<std::uint64_t>> sizes;
+  for (std::size_t i = 0; i < 12; ++i) sizes.push_back(slow.call<&Slow::size>(numbers(300'000 + i)));
+  for (std::size_t i = 0; i < 12; ++i) CHECK(sizes[i].get(60s) == 300'000 + i);
   CHECK(eventually([&] { return owned(session) == 0; }, 30s));
 }
 

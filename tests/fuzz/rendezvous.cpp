@@ -4,9 +4,9 @@
 
 #include "collectives/flight/analysis.hpp"
 #include "collectives/flight/dump.hpp"
-#include "collectives/rendezvous/connect/handshake.hpp"
 #include "collectives/rendezvous/connect/region_share.hpp"
 #include "collectives/rendezvous/meeting_file.hpp"
+#include "runtime/core/connect/handshake.hpp"
 #include "tests/fuzz/reader.hpp"
 #include "tests/fuzz/targets.hpp"
 

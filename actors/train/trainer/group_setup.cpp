@@ -18,7 +18,7 @@ constexpr Duration kConnectTime = std::chrono::seconds(30);
 /// Connects with the ranks of other nodes.
 std::unique_ptr<collectives::Mesh> make_mesh(const RunSettings& settings, const GenerationPlan& plan,
                                              const std::vector<int>& machines, int rank,
-                                             std::shared_ptr<const collectives::DataListener> listener) {
+                                             std::shared_ptr<const DataListener> listener) {
   collectives::MeshOptions mesh;
   mesh.self = {plan.generation, static_cast<int>(plan.members.size()), rank, "data",
                settings.encrypt_data_plane};
@@ -28,7 +28,7 @@ std::unique_ptr<collectives::Mesh> make_mesh(const RunSettings& settings, const 
   }
   if (mesh.peers.empty()) return nullptr;
   TROUPE_ASSERT(settings.key.size() == 32, "the driver gave every trainer the job's key");
-  const collectives::KeyView key(settings.key.data(), 32);
+  const KeyView key(settings.key.data(), 32);
   return std::make_unique<collectives::Mesh>(std::move(listener), key, std::move(mesh));
 }
 
@@ -37,8 +37,7 @@ class NativeGroups final : public GroupMaker {
   NativeGroups(const Session& session, const RunSettings& settings)
       : session_(session),
         settings_(settings),
-        listener_(std::make_shared<collectives::DataListener>(
-            collectives::DataListener::bind({session.host(), 0}).value())) {}
+        listener_(std::make_shared<DataListener>(DataListener::bind({session.host(), 0}).value())) {}
 
   std::string address() const override { return troupe::to_string(listener_->endpoint()); }
 
@@ -133,7 +132,7 @@ class NativeGroups final : public GroupMaker {
 
   const Session session_;
   const RunSettings settings_;
-  const std::shared_ptr<const collectives::DataListener> listener_;
+  const std::shared_ptr<const DataListener> listener_;
   bool over_nccl_ = false;        ///< gradients, in this generation
   GradientsBefore before_;        ///< the last group of them, for the next generation
   std::vector<ActorId> members_;  ///< of that one, by rank

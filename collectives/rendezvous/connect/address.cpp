@@ -25,16 +25,6 @@ std::string who_we_are() {
 }
 namespace {
 
-std::string text_of(const sockaddr* address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (address->sa_family == AF_INET) {
-    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
-  } else if (address->sa_family == AF_INET6) {
-    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof text);
-  }
-  return text;
-}
-
 bool is_numeric(const std::string& host) {
   in_addr v4{};
   return ::inet_pton(AF_INET, host.c_str(), &v4) == 1 || is_ipv6(host);
@@ -56,8 +46,8 @@ Result<std::string> look_up(const std::string& host) {
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> found(list, ::freeaddrinfo);
   std::string v6;
   for (const addrinfo* at = found.get(); at != nullptr; at = at->ai_next) {
-    if (at->ai_family == AF_INET) return text_of(at->ai_addr);
-    if (at->ai_family == AF_INET6 && v6.empty()) v6 = text_of(at->ai_addr);
+    if (at->ai_family == AF_INET) return address_text(at->ai_addr);
+    if (at->ai_family == AF_INET6 && v6.empty()) v6 = address_text(at->ai_addr);
   }
   if (v6.empty()) return unresolved(host, "it has no address");
   return v6;
@@ -76,26 +66,6 @@ Result<std::string> resolve(const std::string& host, Duration limit) {
   auto error = unresolved(host, "the look-up did not end in time");
   error.code = ErrorCode::kTimeout;
   return error;
-}
-
-Result<SocketAddress> socket_address(const Endpoint& endpoint) {
-  SocketAddress address;
-  auto& v4 = reinterpret_cast<sockaddr_in&>(address.storage);
-  auto& v6 = reinterpret_cast<sockaddr_in6&>(address.storage);
-  if (::inet_pton(AF_INET, endpoint.host.c_str(), &v4.sin_addr) == 1) {
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(endpoint.port);
-    address.length = sizeof v4;
-    return address;
-  }
-  if (::inet_pton(AF_INET6, endpoint.host.c_str(), &v6.sin6_addr) == 1) {
-    v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(endpoint.port);
-    address.length = sizeof v6;
-    return address;
-  }
-  return ErrorInfo{ErrorCode::kBadConfig, "cannot use '" + endpoint.host + "' for connections between ranks",
-                   "it is not a numeric address", "give an IPv4 or IPv6 address of the machine"};
 }
 
 SocketAddress abstract_address(const std::string& name) {
@@ -126,65 +96,13 @@ Result<UniqueFd> dial_abstract(const std::string& name) {
   return fd;
 }
 
-std::string peer_name(int fd) {
-  sockaddr_storage storage{};
-  socklen_t length = sizeof storage;
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return "?";
-  if (storage.ss_family == AF_UNIX) {
-    ucred peer{};
-    socklen_t size = sizeof peer;
-    ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
-    return "pid " + std::to_string(peer.pid) + " of user " + std::to_string(peer.uid) + " on this host";
-  }
-  if (storage.ss_family != AF_INET && storage.ss_family != AF_INET6) return "?";
-  const auto port = storage.ss_family == AF_INET ? reinterpret_cast<const sockaddr_in&>(storage).sin_port
-                                                 : reinterpret_cast<const sockaddr_in6&>(storage).sin6_port;
-  return to_string(Endpoint{text_of(reinterpret_cast<const sockaddr*>(&storage)), ntohs(port)});
-}
-
-Result<UniqueFd> dial(const Endpoint& at, Duration limit) {
-  const auto address = socket_address(at);
-  if (!address) return address.error();
-  UniqueFd fd(::socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) return io_error("cannot make a socket", errno, "raise ulimit -n");
-  int error = 0;
-  if (::connect(fd.get(), address->get(), address->length) != 0) {
-    error = errno;
-    if (error == EINPROGRESS || error == EINTR) {
-      pollfd ready{fd.get(), POLLOUT, 0};
-      const MonotonicClock clock;
-      const Instant until = clock.now() + limit;
-      int n = 0;
-      do {
-        n = ::poll(&ready, 1, poll_millis(until - clock.now()));
-      } while (n < 0 && errno == EINTR);
-      if (n == 0) {
-        return ErrorInfo{ErrorCode::kTimeout, "cannot connect to " + to_string(at), "it does not answer", ""};
-      }
-      socklen_t size = sizeof error;
-      ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    }
-  }
-  if (error != 0) {
-    return ErrorInfo{ErrorCode::kUnavailable, "cannot connect to " + to_string(at), std::strerror(error), ""};
-  }
-  // A port that is free and asked for over loopback can be connected with itself.
-  sockaddr_storage own{};
-  socklen_t own_length = sizeof own;
-  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
-      own_length == address->length && std::memcmp(&own, &address->storage, own_length) == 0) {
-    return ErrorInfo{ErrorCode::kUnavailable, "cannot connect to " + to_string(at), "nobody listens", ""};
-  }
-  return fd;
-}
-
 Result<std::string> own_address(int fd) {
   sockaddr_storage own{};
   socklen_t length = sizeof own;
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) != 0) {
     return io_error("cannot read the address of a socket", errno);
   }
-  return text_of(reinterpret_cast<sockaddr*>(&own));
+  return address_text(reinterpret_cast<sockaddr*>(&own));
 }
 
 std::string host_identity() {

@@ -1,13 +1,9 @@
 /// Names and addresses of machines, for a rendezvous.
 #pragma once
 
-#include <sys/socket.h>
-
 #include <string>
 
-#include "runtime/core/clock.hpp"
-#include "runtime/core/endpoint.hpp"
-#include "runtime/core/fd.hpp"
+#include "runtime/core/connect/tcp.hpp"
 
 namespace troupe::collectives {
 
@@ -18,24 +14,10 @@ std::string who_we_are();
 /// kUnavailable where nobody knows the name, kTimeout after `limit`.
 Result<std::string> resolve(const std::string& host, Duration limit);
 
-/// A numeric endpoint as the kernel takes it. Errors: kBadConfig.
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-};
-Result<SocketAddress> socket_address(const Endpoint& endpoint);
 /// A name in the abstract namespace of Unix sockets, which leaves nothing behind. At most 64 characters.
 SocketAddress abstract_address(const std::string& name);
 /// Whether the other end of a Unix socket is, or was made by, a process of this user.
 bool is_same_user(int fd);
-/// The other end of a connection, for people: its address and port, or its process, or "?".
-std::string peer_name(int fd);
-
-/// A connected stream socket. `at.host` is numeric. Errors: kUnavailable where nobody listens or the host
-/// cannot be reached, kTimeout after `limit`.
-Result<UniqueFd> dial(const Endpoint& at, Duration limit);
-
 /// A connection to an abstract Unix socket of this user in this network namespace. Errors: kUnavailable.
 Result<UniqueFd> dial_abstract(const std::string& name);
 

@@ -15,7 +15,6 @@
 namespace troupe::collectives {
 namespace {
 
-constexpr int kBacklog = 4096;
 constexpr std::size_t kMaxRefusals = 32;
 constexpr Duration kDialAgainAfter = std::chrono::milliseconds(50);  ///< nobody tells when a peer listens
 
@@ -313,33 +312,6 @@ Mesh::Step Mesh::advance_acceptor(Pending& p) {
   // From here on the connection is made, so all of it goes out now: the socket's buffer is empty.
   const ssize_t sent = ::send(p.fd.get(), accept->data(), accept->size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   return sent == static_cast<ssize_t>(accept->size()) ? Step::kDone : Step::kGone;
-}
-
-Result<DataListener> DataListener::bind(const Endpoint& at) {
-  auto address = socket_address(at);
-  if (!address) return address.error();
-  DataListener listener;
-  listener.fd_ =
-      UniqueFd(::socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!listener.fd_) return io_error("cannot make a socket", errno, "raise ulimit -n");
-  // A port that was asked for is free as soon as nobody listens; any port need not be one that was in use.
-  const int reuse = at.port != 0 ? 1 : 0;
-  ::setsockopt(listener.fd_.get(), SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
-  if (::bind(listener.fd_.get(), address->get(), address->length) != 0 ||
-      ::listen(listener.fd_.get(), kBacklog) != 0) {
-    return io_error("cannot listen for data connections at " + to_string(at), errno,
-                    "give an address of this machine, and port 0 for a free port");
-  }
-  sockaddr_storage bound{};
-  socklen_t length = sizeof bound;
-  if (::getsockname(listener.fd_.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0) {
-    return io_error("cannot read the address of a socket", errno);
-  }
-  listener.endpoint_ = at;
-  listener.endpoint_.port =
-      ntohs(bound.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(bound).sin_port
-                                       : reinterpret_cast<sockaddr_in6&>(bound).sin6_port);
-  return listener;
 }
 
 }  // namespace troupe::collectives

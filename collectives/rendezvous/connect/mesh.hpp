@@ -12,31 +12,14 @@
 #include <vector>
 
 #include "collectives/native/connector.hpp"
-#include "collectives/rendezvous/connect/handshake.hpp"
 #include "collectives/rendezvous/connect/wait_options.hpp"
-#include "runtime/core/clock.hpp"
-#include "runtime/core/endpoint.hpp"
-#include "runtime/core/fd.hpp"
+#include "runtime/core/connect/handshake.hpp"
+#include "runtime/core/connect/tcp.hpp"
 
 namespace troupe::collectives {
 
 /// Connections that may be in the middle of a handshake; with one more the oldest goes.
 inline constexpr std::size_t kMaxPendingHandshakes = 64;
-
-/// A listening socket, open before its address is told to anybody.
-class DataListener {
- public:
-  /// `at`: a numeric host (no name: looking one up has no deadline); port 0 takes a free one. Errors:
-  /// kBadConfig for a name, kIo for an address in use or not of this machine.
-  static Result<DataListener> bind(const Endpoint& at);
-  /// Where it listens, with the port that was taken.
-  const Endpoint& endpoint() const { return endpoint_; }
-  int fd() const { return fd_.get(); }
-
- private:
-  UniqueFd fd_;
-  Endpoint endpoint_;
-};
 
 struct MeshOptions {
   HandshakeIdentity self;

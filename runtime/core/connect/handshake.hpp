@@ -1,4 +1,6 @@
-/// How two ranks prove to each other who they are, before a byte of payload is read.
+/// How two processes that share a key prove to each other who they are, before a byte of payload is read.
+/// Ranks of a process group share their job's key; a store and its ranks, too; so do an object's owner and
+/// who reads it, which are ranks 0 and 1 of two.
 ///
 /// Four messages of fixed length; nothing in them says how much to read. C is the rank that connects, A the
 /// one that accepts; MAC is BLAKE2b keyed with the job's key:
@@ -16,10 +18,10 @@
 /// Another world size, or encryption at one end alone, is refused after the proof: who says so belongs to the
 /// job, and the job learns of it.
 ///
-/// The purpose of a connection ("data" between ranks, "store" at a rendezvous) is part of every MAC, so that
-/// no proof for one serves for another.
+/// The purpose of a connection ("data" between ranks, "store" at a rendezvous, "object") is part of every
+/// MAC, so that no proof for one serves for another.
 ///
-/// Pure: bytes in, bytes out. mesh.hpp has the sockets.
+/// Pure: bytes in, bytes out.
 #pragma once
 
 #include <array>
@@ -29,14 +31,13 @@
 #include <string>
 #include <string_view>
 
-#include "collectives/secret_stream.hpp"
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/core/result.hpp"
 
-namespace troupe::collectives {
+namespace troupe {
 
-using KeyView = std::span<const std::byte, 32>;  ///< the job's key; its owner keeps it alive
+using KeyView = std::span<const std::byte, 32>;  ///< the shared key; its owner keeps it alive
 using HelloBytes = std::array<std::byte, 64>;
 using ChallengeBytes = std::array<std::byte, 80>;
 using ProofBytes = std::array<std::byte, 48>;
@@ -77,7 +78,7 @@ class ConnectorHandshake {
   Verdict verdict() const { return verdict_; }
   /// A key for what is said next in one direction ("up" from connector to acceptor, or "down"), which nobody
   /// else has and no other connection. REQUIRES: the handshake succeeded.
-  SessionKey session_key(std::string_view direction) const;
+  std::array<std::byte, 32> session_key(std::string_view direction) const;
 
  private:
   ErrorInfo refused(std::string why, std::string todo) const;
@@ -108,7 +109,7 @@ class AcceptorHandshake {
   /// The rank that has proved itself, or claims to be it until then.
   int peer() const { return peer_; }
   /// As the connector's.
-  SessionKey session_key(std::string_view direction) const;
+  std::array<std::byte, 32> session_key(std::string_view direction) const;
 
  private:
   ErrorInfo refuse(Verdict verdict, std::string why, bool proving = false);
@@ -126,4 +127,4 @@ class AcceptorHandshake {
   std::size_t refusal_bytes_ = 0;
 };
 
-}  // namespace troupe::collectives
+}  // namespace troupe

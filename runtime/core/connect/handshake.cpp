@@ -1,4 +1,4 @@
-#include "collectives/rendezvous/connect/handshake.hpp"
+#include "runtime/core/connect/handshake.hpp"
 
 #include <sodium.h>
 
@@ -11,7 +11,7 @@
 #include "runtime/core/byte_codec.hpp"
 #include "runtime/core/hex.hpp"
 
-namespace troupe::collectives {
+namespace troupe {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x53485254;  // "TRHS"
@@ -148,11 +148,11 @@ Result<void> ConnectorHandshake::on_accept(const AcceptBytes& accept) {
   return verdict_error(static_cast<std::uint32_t>(Verdict::kKey));
 }
 
-SessionKey ConnectorHandshake::session_key(std::string_view direction) const {
+Tag ConnectorHandshake::session_key(std::string_view direction) const {
   return mac(key_, purpose_, direction, {hello_, challenge_, proof_});
 }
 
-SessionKey AcceptorHandshake::session_key(std::string_view direction) const {
+Tag AcceptorHandshake::session_key(std::string_view direction) const {
   return mac(key_, self_.purpose, direction, {hello_, challenge_, proof_});
 }
 
@@ -245,4 +245,4 @@ Result<AcceptBytes> AcceptorHandshake::on_proof(const ProofBytes& proof) {
   return accept;
 }
 
-}  // namespace troupe::collectives
+}  // namespace troupe

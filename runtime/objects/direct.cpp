@@ -1,0 +1,115 @@
+// Copies that come straight from their owner's memory, and objects that go so: over connections of their own,
+// which prove both ends and encrypt nothing. Where there is no such connection they come over the links.
+#include <cstdlib>
+
+#include "runtime/core/log.hpp"
+#include "runtime/objects/object_messages.hpp"
+#include "runtime/objects/objects.hpp"
+
+namespace troupe::objects {
+namespace {
+
+/// Whoever wants objects encrypted gets them over the links, which are.
+bool is_encryption_wanted() {
+  const char* text = std::getenv("TROUPE_ENCRYPT_OBJECTS");
+  return text != nullptr && *text != '\0' && std::string_view(text) != "0";
+}
+
+}  // namespace
+
+Objects::Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies)
+    : gate_(gate),
+      waiter_(waiter),
+      ask_region_(std::move(ask_region)),
+      direct_(copies == Copies::kDirect && !is_encryption_wanted()),
+      owned_(gate.address().node) {}
+
+// The owner's side.
+
+/// Empty: this process gives nothing so.
+DirectAddress Objects::direct_address() {
+  const std::lock_guard lock(mutex_);
+  if (!direct_ || closed_ || cannot_serve_) return {};
+  if (server_ == nullptr) {
+    auto started = DirectServer::start(gate_.config().host, [weak = weak_from_this()](std::uint64_t number) {
+      const auto self = weak.lock();
+      return self == nullptr ? nullptr : self->in_memory(number);
+    });
+    if (!started) {
+      cannot_serve_ = true;
+      log(LogLevel::kWarning,
+          "objects of this process go over the links, slowly: " + started.error().message());
+      return {};
+    }
+    server_ = *std::move(started);
+  }
+  return server_->address();
+}
+
+Objects::BytesPtr Objects::in_memory(std::uint64_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = values_.find(number);
+  if (at == values_.end() || closed_) return nullptr;
+  const FetchPtr& value = at->second.value;
+  return value->done.ready() && value->done.outcome().ok() ? value->bytes : nullptr;
+}
+
+// The reader's side.
+
+/// Its memory is there.
+void Objects::pull(const PullPtr& pull) {
+  const ProcessAddress owner = pull->name.owner;
+  DirectOwners::Choice choice;
+  if (direct_ && owner.node != gate_.address().node) {
+    const std::lock_guard lock(mutex_);
+    choice = direct_owners_.choose(owner, pull->bytes, MonotonicClock().now());
+  }
+  if (choice.way == DirectOwners::Way::kLinks) return pull_on(pull);
+  if (choice.way == DirectOwners::Way::kDirect) return pull_direct(pull, std::move(choice.at));
+  const auto said = ask(owner, kDirectAddress, {});
+  said->on_ready([weak = weak_from_this(), said, pull, owner] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    std::optional<DirectAddress> at;
+    if (said->outcome().ok()) {
+      if (auto address = wire::decode<DirectAddress>(*said->outcome())) at = *std::move(address);
+    }
+    DirectOwners::Choice next;
+    {
+      const std::lock_guard lock(self->mutex_);
+      const Instant now = MonotonicClock().now();
+      self->direct_owners_.said(owner, std::move(at), now);
+      next = self->direct_owners_.choose(owner, pull->bytes, now);
+    }
+    if (next.way != DirectOwners::Way::kDirect) return self->pull_on(pull);
+    self->pull_direct(pull, std::move(next.at));
+  });
+}
+
+void Objects::pull_direct(const PullPtr& pull, DirectAddress at) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return;  // whoever waits for it has heard so
+  if (client_ == nullptr) client_ = std::make_unique<DirectClient>();
+  client_->fetch({pull->name, pull->bytes, std::move(at), pull->fd.get()},
+                 [weak = weak_from_this(), pull](const Result<void>& result) {
+                   if (const auto self = weak.lock()) self->pulled_direct(pull, result);
+                 });
+}
+
+void Objects::pulled_direct(const PullPtr& pull, const Result<void>& result) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    if (result) {
+      ++direct_copies_;
+    } else if (result.error().code != ErrorCode::kObjectLost) {  // else it is on disk, or has gone
+      direct_owners_.failed(pull->name.owner, MonotonicClock().now());
+    }
+  }
+  if (result) return end_pull(pull);
+  log(LogLevel::kInfo, "an object of process " + to_string(pull->name.owner.process) +
+                           " comes over the links, slowly: " + result.error().message());
+  pull_on(pull);
+}
+
+}  // namespace troupe::objects
