@@ -32,6 +32,8 @@ struct Group {
   Instant since{};                      ///< when it was made, or known again after a restart of the head
   Instant lost_at{};                    ///< when it last lost a bundle
   std::set<Requester> awaiting{};       ///< who wants to hear when it is ready
+  std::string told{};                   ///< to those that are to start with it: what it waits for
+  Instant told_at{};
   scheduler::NodeIndex room{"bundle"};  ///< the bundles that take actors, by id_of_bundle
 };
 
