@@ -35,7 +35,8 @@ std::string time_now() {
   timespec now{};
   std::tm parts{};
   char text[40] = "";
-  if (wanted == nullptr || ::clock_gettime(CLOCK_REALTIME, &now) != 0 || ::localtime_r(&now.tv_sec, &parts) == nullptr)
+  if (wanted == nullptr || ::clock_gettime(CLOCK_REALTIME, &now) != 0 ||
+      ::localtime_r(&now.tv_sec, &parts) == nullptr)
     return "";
   const std::size_t length = std::strftime(text, sizeof text, "%F %T", &parts);
   std::snprintf(text + length, sizeof text - length, ".%03ld ", now.tv_nsec / 1'000'000);

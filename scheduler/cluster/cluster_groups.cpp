@@ -369,8 +369,7 @@ std::string ClusterMachine::held_by_groups(const ActorDemand& demand, const Grou
 std::string ClusterMachine::why_waits(const PendingSpawn& spawn) const {
   const ActorDemand& demand = spawn.spec.demand;
   const Job* job = jobs_.find(spawn.spec.job);
-  if (spawn.stopped_by != 0 && job != nullptr)
-    return why_stopped(job->queue, demand.cpu_e4, demand.gpu_e4);
+  if (spawn.stopped_by != 0 && job != nullptr) return why_stopped(job->queue, demand.cpu_e4, demand.gpu_e4);
   return why_waits(demand);
 }
 

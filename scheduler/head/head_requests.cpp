@@ -239,8 +239,7 @@ Result<wire::Bytes> Head::kill_actor(const PeerName& from, const wire::KillAsk& 
   const std::string what = "kill actor " + to_string(id);
   if (!is_owner(from)) return not_allowed(from, what, "run it on the head's machine");
   const auto refuse = [&](const std::string& why) {
-    return ErrorInfo{ErrorCode::kRefused, "cannot " + what, why,
-                     "troupe actor list shows those that live"};
+    return ErrorInfo{ErrorCode::kRefused, "cannot " + what, why, "troupe actor list shows those that live"};
   };
   const auto& actors = machine_.cluster().actors();
   const auto at = actors.find(id);

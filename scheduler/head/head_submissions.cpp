@@ -267,7 +267,8 @@ void Head::ask_for_log_of_node(const PeerName& from, const wire::LogAsk& ask) {
     return refuse({ErrorCode::kRefused, what, by + " may not ask for it",
                    "run it on the node's own machine, or on the head's"});
   if (machine_.cluster().nodes().at(**id).info.gateway)
-    return refuse({ErrorCode::kRefused, what, "it is a program's own way in", "look at what the program prints"});
+    return refuse(
+        {ErrorCode::kRefused, what, "it is a program's own way in", "look at what the program prints"});
   if (const auto failed = read_log_at({from, ask.request, {}, {}, {**id}, ask})) refuse(*failed);
 }
 

@@ -88,10 +88,9 @@ Result<OutputReader::Got> OutputReader::read() {
     rest_.clear();
   }
   rest_.insert(rest_.end(), part->bytes.begin(), part->bytes.end());
-  const auto taken =
-      wire::read_log_frames(rest_, [&](const wire::LogFrame& frame) {
-        if (is_wanted(frame)) hand_on(output_of(frame));
-      });
+  const auto taken = wire::read_log_frames(rest_, [&](const wire::LogFrame& frame) {
+    if (is_wanted(frame)) hand_on(output_of(frame));
+  });
   if (!taken) return taken.error();
   rest_.erase(rest_.begin(), rest_.begin() + static_cast<std::ptrdiff_t>(*taken));
   offset_ = part->offset + part->bytes.size();
@@ -124,10 +123,9 @@ Result<void> OutputReader::begin_at_tail(std::int64_t lines) {
       at += part->bytes.size();
     }
     if (bytes.size() > until - begin) bytes.resize(until - begin);
-    const auto taken = wire::read_log_frames(
-        bytes, [&](const wire::LogFrame& frame) {
-          if (is_wanted(frame)) segment.push_back(output_of(frame));
-        });
+    const auto taken = wire::read_log_frames(bytes, [&](const wire::LogFrame& frame) {
+      if (is_wanted(frame)) segment.push_back(output_of(frame));
+    });
     if (!taken) return taken.error();
     if (first) end = begin + *taken;
     all.insert(all.begin(), std::make_move_iterator(segment.begin()), std::make_move_iterator(segment.end()));

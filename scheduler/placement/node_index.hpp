@@ -81,9 +81,9 @@ class NodeIndex {
   std::string noun_;
   std::map<NodeId, cluster::NodeView> nodes_;
   std::set<NodeId> with_gpus_;
-  WeightedSet<Use> by_use_;            ///< those that are not suspect and not overfull; weight: free CPUs
+  WeightedSet<Use> by_use_;  ///< those that are not suspect and not overfull; weight: free CPUs
   std::set<std::pair<std::int64_t, NodeId>> by_free_;  ///< the same nodes, by free CPUs
-  std::map<std::int64_t, int> sizes_;  ///< how many nodes have so many CPUs
+  std::map<std::int64_t, int> sizes_;                  ///< how many nodes have so many CPUs
 };
 
 }  // namespace troupe::scheduler
