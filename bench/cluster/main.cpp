@@ -1,21 +1,49 @@
-// The head's machine at scale: what it says, writes and decides, and the time an event takes it.
-//   bench_cluster [nodes...]     default: 100 1000 10000
+// The head's machine at scale: what it says, writes and decides, and the time an event takes it; and how fast
+// placement groups are decided.
+//   bench_cluster [--json FILE] [nodes...]     default: 100 1000 10000
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
+#include "bench/cluster/decisions.hpp"
 #include "tests/scheduler/cluster/scale_run.hpp"
 
 using troupe::test::ScaleCounts;
 using troupe::test::ScaleRun;
 
+namespace {
+
+/// One object a line, as bench/README.md has it.
+bool write_json(const std::string& path, const std::vector<troupe::bench::DecisionRow>& rows) {
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) return false;
+  for (const auto& row : rows) {
+    std::fprintf(file,
+                 "{\"bench\": \"cluster\", \"case\": \"%s, %llu nodes\", \"ours\": %.0f, \"peer\": null, "
+                 "\"peer_name\": null, \"ratio\": null, \"unit\": \"bundles/s\", \"p50_us\": %.1f, "
+                 "\"p99_us\": %.1f}\n",
+                 row.name.c_str(), static_cast<unsigned long long>(row.nodes), row.bundles_a_second,
+                 row.p50_us, row.p99_us);
+  }
+  return std::fclose(file) == 0;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   std::vector<std::uint64_t> sizes{100, 1000, 10'000};
+  std::string json;
+  if (argc > 2 && std::string(argv[1]) == "--json") {
+    json = argv[2];
+    argc -= 2;
+    argv += 2;
+  }
   const std::string first = argc > 1 ? argv[1] : "";
   if (first.starts_with('-')) {
     const bool help = first == "--help" || first == "-h";
-    std::fprintf(help ? stdout : stderr,
-                 "usage: bench_cluster [NODES...]   10 to 100000 each [default: 100 1000 10000]\n");
+    std::fprintf(
+        help ? stdout : stderr,
+        "usage: bench_cluster [--json FILE] [NODES...]   10 to 100000 each [default: 100 1000 10000]\n");
     return help ? 0 : 2;
   }
   if (argc > 1) sizes.clear();
@@ -38,5 +66,20 @@ int main(int argc, char** argv) {
                   static_cast<unsigned long long>(c.changes), static_cast<unsigned long long>(c.placed),
                   c.seconds / static_cast<double>(c.events) * 1e6);
     }
+  }
+  std::vector<troupe::bench::DecisionRow> rows;
+  for (const std::uint64_t nodes : sizes) {
+    for (auto& row : troupe::bench::decide_by_planner(nodes)) rows.push_back(std::move(row));
+    for (const std::size_t outstanding : {1U, 1000U})
+      rows.push_back(troupe::bench::decide_by_head(nodes, outstanding));
+  }
+  std::printf("\n%7s  %-32s %12s %10s %10s\n", "nodes", "groups of 8 bundles", "bundles/s", "p50 us",
+              "p99 us");
+  for (const auto& row : rows)
+    std::printf("%7llu  %-32s %12.0f %10.1f %10.1f\n", static_cast<unsigned long long>(row.nodes),
+                row.name.c_str(), row.bundles_a_second, row.p50_us, row.p99_us);
+  if (!json.empty() && !write_json(json, rows)) {
+    std::fprintf(stderr, "bench_cluster: cannot write %s\n", json.c_str());
+    return 1;
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <sstream>
 
 #include "runtime/client/session.hpp"
 #include "runtime/core/hex.hpp"
@@ -53,8 +54,10 @@ void await_members(const std::shared_ptr<CallState>& all, const States& states, 
     if (!states[i]->ready() && ++count <= kMostNames) silent += (count == 1 ? "" : ", ") + names->at(i);
   }
   if (count > kMostNames) silent += " and " + std::to_string(count - kMostNames) + " more";
+  std::ostringstream seconds;
+  seconds << std::max(0.0, to_seconds(timeout));
   throw Timeout({ErrorCode::kTimeout, "a group gave no answer",
-                 silent + " gave none within " + std::to_string(to_seconds(timeout)) + " s",
+                 silent + " gave none within " + seconds.str() + " s",
                  "raise the timeout, or look at what these members do"});
 }
 

@@ -6,6 +6,7 @@
 #include "runtime/client/group_options.hpp"
 #include "runtime/client/start_group.hpp"
 #include "runtime/core/escape.hpp"
+#include "runtime/core/log.hpp"
 #include "runtime/wire/frame.hpp"
 #include "runtime/wire/messages.hpp"
 
@@ -14,6 +15,8 @@ namespace {
 
 constexpr Duration kSpawnTimeout = std::chrono::seconds(120);
 constexpr Duration kHeadAnswers = std::chrono::seconds(30);
+/// Of a spawn that waits.
+constexpr Duration kSaysWhy = std::chrono::seconds(10);
 
 /// A constructor's arguments that no message can hold; and those that the head keeps in memory.
 constexpr wire::Bound kConstructorBound{
@@ -156,10 +159,14 @@ ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn) const
 }
 
 ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn, Duration timeout) const {
-  if (!spawn->wait(timeout)) {
+  const auto say = [](const std::string& why) {
+    log(LogLevel::kWarning, "an actor is not started yet, it waits: " + why);
+  };
+  if (!detail::wait_and_say(*spawn, timeout, kSaysWhy, say)) {
     const std::string waits_for = spawn->waits_for();
     spawn->cancel({ErrorCode::kTimeout, "an actor was not started",
-                   std::to_string(to_seconds(kSpawnTimeout)) + " s passed; it is not wanted any more" +
+                   std::to_string(std::llround(to_seconds(kSpawnTimeout))) +
+                       " s passed; it is not wanted any more" +
                        (waits_for.empty() ? "" : "; it waited: " + waits_for),
                    "see the status of the cluster for what its nodes have free, and whether a constructor of "
                    "the job does "

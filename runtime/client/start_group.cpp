@@ -1,5 +1,6 @@
 #include "runtime/client/start_group.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace troupe::detail {
@@ -33,6 +34,19 @@ Future<wire::GroupAnswer> start_group(ProcessGate& process, std::size_t members,
   cluster::GroupSpec spec{{}, {}, options.group_strategy, std::vector(members, each), true};
   auto asked = process.group(cluster::GroupVerb::kMake, {}, std::move(spec));
   return asked == nullptr ? Future<wire::GroupAnswer>() : Future<wire::GroupAnswer>(std::move(asked));
+}
+
+bool wait_and_say(CallState& spawn, Duration timeout, Duration every,
+                  const std::function<void(const std::string&)>& say) {
+  const MonotonicClock clock;
+  const Instant deadline = clock.now() + timeout;
+  std::string said;
+  for (;;) {
+    const Duration left = deadline - clock.now();
+    if (spawn.wait(std::clamp(left, Duration::zero(), every))) return true;
+    if (left <= every) return false;
+    if (const std::string why = spawn.waits_for(); !why.empty() && why != said) say(said = why);
+  }
 }
 
 }  // namespace troupe::detail

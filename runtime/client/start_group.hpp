@@ -11,4 +11,10 @@ namespace troupe::detail {
 /// there are none or more than 1,000, they hold nothing, or have a node or a group. Does not wait.
 Future<wire::GroupAnswer> start_group(ProcessGate& process, std::size_t members, const ActorOptions& options);
 
+/// Waits for the answer of a spawn. After `every`, and then as often, it tells what the spawn waits for, if
+/// that is known and was not told before: for a person who sees nothing else. False when `timeout` is over
+/// first.
+bool wait_and_say(CallState& spawn, Duration timeout, Duration every,
+                  const std::function<void(const std::string&)>& say);
+
 }  // namespace troupe::detail

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <optional>
 
 #include "runtime/core/escape.hpp"
@@ -25,6 +27,20 @@ std::optional<LogLevel> level_from_environment() {
 std::atomic<LogLevel>& current_level() {
   static std::atomic<LogLevel> level{level_from_environment().value_or(LogLevel::kWarning)};
   return level;
+}
+
+/// Lines in a file say when they were written, of this machine's clock; on a terminal that is to be seen.
+std::string time_now() {
+  const char* wanted = std::getenv("TROUPE_LOG_TIME");
+  timespec now{};
+  std::tm parts{};
+  char text[40] = "";
+  if (wanted == nullptr || ::clock_gettime(CLOCK_REALTIME, &now) != 0 ||
+      ::localtime_r(&now.tv_sec, &parts) == nullptr)
+    return "";
+  const std::size_t length = std::strftime(text, sizeof text, "%F %T", &parts);
+  std::snprintf(text + length, sizeof text - length, ".%03ld ", now.tv_nsec / 1'000'000);
+  return text;
 }
 
 std::string& role() {
@@ -51,7 +67,7 @@ bool log_enabled(LogLevel level) {
 
 void log(LogLevel level, std::string_view text) {
   if (!log_enabled(level)) return;
-  std::string line = role().empty() ? "troupe: " : "troupe[" + role() + "]: ";
+  std::string line = time_now() + (role().empty() ? "troupe: " : "troupe[" + role() + "]: ");
   line.append(escape_text(text));
   line.push_back('\n');
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());

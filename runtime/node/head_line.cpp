@@ -94,14 +94,16 @@ void HeadLine::remember_unwanted(const Key& key) {
   unwanted_order_.pop_front();
 }
 
-void HeadLine::forget(ProcessId process) {
+void HeadLine::forget(ProcessId process, bool job_ends, Actions& out) {
   const auto begin = open_.lower_bound({process, 0});
   auto end = begin;
   for (; end != open_.end() && end->first.first == process; ++end) {
+    const auto* spawn = std::get_if<cluster::SpawnRequested>(&end->second.event);
     const auto* group = std::get_if<cluster::GroupRequested>(&end->second.event);
-    if (std::holds_alternative<cluster::SpawnRequested>(end->second.event) ||
-        (group != nullptr && group->verb == cluster::GroupVerb::kMake))
-      remember_unwanted(end->first);
+    if (spawn == nullptr && (group == nullptr || group->verb != cluster::GroupVerb::kMake)) continue;
+    remember_unwanted(end->first);
+    const auto& requester = spawn != nullptr ? spawn->requester : group->requester;
+    if (up_ && !job_ends) out.push_back(TellHead{cluster::SpawnCancelled{requester}});
   }
   open_.erase(begin, end);
   std::erase_if(arguments_, [&](const auto& kept) { return kept.first.first == process; });

@@ -33,8 +33,9 @@ class HeadLine {
   void let_go(ActorId actor);
   /// Who asked wants no answer any more.
   void cancel(ProcessId process, std::uint64_t request);
-  /// Nobody waits for what `process` asked for.
-  void forget(ProcessId process);
+  /// Nobody waits for what `process` asked for: the head is told, so that it stays in no line, unless the end
+  /// of its job says so.
+  void forget(ProcessId process, bool job_ends, Actions& out);
   /// Whether it was cancelled or forgotten while it was open. A head that was away may answer a request
   /// twice, and the second answer is not one that nobody wants.
   bool is_unwanted(ProcessId process, std::uint64_t request) const {

@@ -116,8 +116,8 @@ Result<wire::LogPart> read_log(const std::string& folder, const wire::LogAsk& as
   for (int i = 0; i < kTries; ++i) {
     std::error_code error;
     if (!std::filesystem::is_directory(folder, error)) {
-      return ErrorInfo{ErrorCode::kUnavailable, "cannot read the job's output",
-                       "its node has none of that attempt", "ask for the latest attempt"};
+      return ErrorInfo{ErrorCode::kUnavailable, "cannot read the job's output", "it has none of that attempt",
+                       "ask for the latest attempt"};
     }
     const auto starts = list_segments(folder);
     wire::LogPart part;
@@ -145,6 +145,28 @@ Result<wire::LogPart> read_log(const std::string& folder, const wire::LogAsk& as
   }
   return ErrorInfo{ErrorCode::kUnavailable, "cannot read the job's output",
                    "it is trimmed faster than it is read", "try again"};
+}
+
+Result<wire::LogPart> read_log_of_process(int stream, const wire::LogAsk& ask) {
+  constexpr const char* kWhat = "cannot read the log of the node";
+  struct stat info {};
+  if (::fstat(stream, &info) != 0 || !S_ISREG(info.st_mode)) {
+    return ErrorInfo{ErrorCode::kUnavailable, kWhat, "it goes to a terminal or a pipe, and is kept nowhere",
+                     "look where its troupe start runs, or start it with --detach"};
+  }
+  const UniqueFd file(::open(("/proc/self/fd/" + std::to_string(stream)).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return io_error(kWhat, errno, "look at the node's disk");
+  wire::LogPart part;
+  part.attempt = 1;
+  part.end = static_cast<std::uint64_t>(info.st_size);
+  part.offset = std::min(ask.offset, part.end);
+  part.bytes.resize(
+      std::min<std::uint64_t>(part.end - part.offset, std::min(ask.most_bytes, kMostReadBytes)));
+  const ssize_t got =
+      ::pread(file.get(), part.bytes.data(), part.bytes.size(), static_cast<off_t>(part.offset));
+  if (got < 0) return io_error(kWhat, errno, "look at the node's disk");
+  part.bytes.resize(static_cast<std::size_t>(got));
+  return part;
 }
 
 }  // namespace troupe::node

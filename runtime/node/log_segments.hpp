@@ -6,6 +6,7 @@
 #include <deque>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "runtime/core/fd.hpp"
 #include "runtime/core/result.hpp"
@@ -69,5 +70,13 @@ class LogSegments {
 /// A piece of the log in `folder`, without `attempt` and `closed`. From the oldest that is there, if
 /// `ask.offset` is gone. Errors: kUnavailable (there is no such log), kIo.
 Result<wire::LogPart> read_log(const std::string& folder, const wire::LogAsk& ask);
+
+/// What stands before a node's id in LogAsk::id of who wants what the node itself has logged. No submission's
+/// id has a colon.
+inline constexpr std::string_view kNodeLog = "node:";
+
+/// A piece of the file that is written through the descriptor `stream`: bytes, no frames. Errors:
+/// kUnavailable (it is no file), kIo.
+Result<wire::LogPart> read_log_of_process(int stream, const wire::LogAsk& ask);
 
 }  // namespace troupe::node

@@ -384,7 +384,8 @@ void Node::act(AskJobPart& a) {
 /// No answer finds no room or no link: who asked asks again.
 void Node::read_log(const wire::ReadLog& ask) {
   wire::LogRead answer{.number = ask.number};
-  auto part = jobs_.read(ask.ask);
+  auto part =
+      ask.ask.id.starts_with(kNodeLog) ? read_log_of_process(STDERR_FILENO, ask.ask) : jobs_.read(ask.ask);
   answer.ok = part.ok();
   if (part) {
     answer.part = *std::move(part);

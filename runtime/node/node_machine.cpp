@@ -400,7 +400,7 @@ void NodeMachine::handle(const OutputDrained& e) {
   const wire::ProcessDown down{{self_.info.id, process.id}, process.end_reason};
   locals_.tell_all(down, out_);
   peers_.tell_linked(down, now_, out_);
-  head_.forget(process.id);
+  head_.forget(process.id, process.is_driver, out_);
   std::erase_if(rings_,
                 [&](const auto& ring) { return ring.first == process.id || ring.second == process.id; });
   actors_.process_ended(process, out_);

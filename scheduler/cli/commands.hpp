@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,22 @@ CLI::Validator whole_number(std::int64_t least, std::int64_t most);
 /// Of an option with a number that may have a fraction. (CLI::Range lets NaN through: it compares with
 /// nothing.)
 CLI::Validator number_of(const std::string& what, int most);
+
+/// Of an option that names a head: HOST:PORT.
+CLI::Validator host_and_port();
+/// --folder and --address: of the keys, and of the head.
+void add_head_options(CLI::App& command, std::string& folder, std::string& address);
+/// -o: "table" or "json".
+void add_output_option(CLI::App& command, std::string& output);
+
+/// Of --since: "90s", "10m", "2h", "3d", or a time of this machine's clock.
+inline constexpr const char* kSinceHelp =
+    "What was written since then alone: 90s, 10m, 2h or 3d ago, or 2026-01-31 13:00";
+CLI::Validator since_time();
+/// Milliseconds since 1970; 0 for no text.
+std::int64_t read_since(const std::string& text);
+/// The same, as of `now_ms`; nothing where it is no time.
+std::optional<std::int64_t> parse_since(const std::string& text, std::int64_t now_ms);
 
 struct StartOptions {
   bool head = false;
@@ -40,7 +57,8 @@ int start(StartOptions options);
 struct StatusOptions {
   std::string folder;
   std::string address;  ///< empty: the one the folder remembers
-  bool json = false;
+  bool json = false;    ///< or output == "json"
+  std::string output = "table";
 };
 int status(const StatusOptions& options);
 
@@ -51,6 +69,13 @@ struct GroupOptions {
 };
 /// Placement groups: where their bundles are, or what they wait for.
 int list_groups(const GroupOptions& options);
+
+/// troupe node: list, show.
+int node(int argc, char** argv);
+/// troupe actor: list, show, kill.
+int actor(int argc, char** argv);
+/// troupe logs: of a job, an actor or a node.
+int logs(int argc, char** argv);
 
 struct DrainOptions {
   std::string node;  ///< its name or id
@@ -73,7 +98,8 @@ int token(const TokenOptions& options);
 struct KeyOptions {
   std::string folder;
   std::string remove;  ///< the name of a machine; empty: list them
-  bool json = false;
+  bool json = false;   ///< or output == "json"
+  std::string output = "table";
 };
 /// Machines that may come in without a token, and their nodes: lists them, or shuts one out.
 int key(const KeyOptions& options);

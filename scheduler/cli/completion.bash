@@ -4,7 +4,7 @@ _troupe() {
   for ((i = 1; i < COMP_CWORD; ++i)); do
     [[ ${COMP_WORDS[i]} == -* ]] && break
     commands+=("${COMP_WORDS[i]}")
-    [[ ${commands[0]} == @(job|queue|serve|tune|key|group) ]] && [ ${#commands[@]} -lt 2 ] || break
+    [[ ${commands[0]} == @(job|queue|serve|tune|key|group|node|actor) ]] && [ ${#commands[@]} -lt 2 ] || break
   done
   local help
   help=$("$program" "${commands[@]}" --help 2>/dev/null) || return

@@ -21,6 +21,7 @@
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/status.hpp"
 #include "scheduler/cluster/submission_table.hpp"
 #include "scheduler/jobs/job_client.hpp"
 #include "scheduler/jobs/local_checks.hpp"
@@ -49,6 +50,9 @@ struct JobWords {
   std::string output;
   bool detach = false;
   OutputOptions reading;
+  std::string since;
+  std::string state;  ///< of those that are listed
+  std::int64_t limit = 0;
 };
 
 /// Set by SIGINT and SIGTERM while output is followed.
@@ -154,10 +158,6 @@ json as_json(const JobReport& report) {
 
 namespace {
 
-void print_json(const json& value) {
-  std::printf("%s\n", value.dump(2, ' ', false, json::error_handler_t::replace).c_str());
-}
-
 std::string last_line(const JobInfo& job) {
   return "job " + job.id + " " + to_string(job.status) + ": " + escape_name(job.why) + "\n";
 }
@@ -224,20 +224,28 @@ int submit(JobWords& words) {
 }
 
 int list(const JobWords& words) {
-  const auto all = JobClient(words.where).list();
+  auto all = JobClient(words.where).list();
+  std::erase_if(all, [&](const JobInfo& job) {
+    return (!words.state.empty() && words.state != to_string(job.status)) ||
+           (!words.spec.queue.empty() && words.spec.queue != job.queue);
+  });
+  const std::size_t found = all.size();
+  if (words.limit > 0 && found > static_cast<std::size_t>(words.limit))
+    all.resize(static_cast<std::size_t>(words.limit));
+  say_left_out(found - all.size());
   if (words.output == "json") {
     json list = json::array();
     for (const JobInfo& job : all) list.push_back(as_json(job));
     print_json(list);
     return 0;
   }
-  std::printf("%-22s %-16s %-10s %5s %-16s %-20s %s\n", "job", "name", "state", "code", "node", "submitted",
-              "program");
+  std::printf("%-22s %-16s %-12s %-10s %5s %-16s %-20s %s\n", "job", "name", "queue", "state", "code", "node",
+              "submitted", "program");
   for (const JobInfo& job : all) {
     const std::string code = job.driver_exit_code ? std::to_string(*job.driver_exit_code) : "-";
-    std::printf("%-22s %-16s %-10s %5s %-16s %-20s %s\n", job.id.c_str(), escape_name(job.name).c_str(),
-                to_string(job.status), code.c_str(), job.node.c_str(), time_of(job.submitted_ms).c_str(),
-                escape_name(entrypoint(job)).c_str());
+    std::printf("%-22s %-16s %-12s %-10s %5s %-16s %-20s %s\n", job.id.c_str(), escape_name(job.name).c_str(),
+                job.queue.c_str(), to_string(job.status), code.c_str(), job.node.c_str(),
+                time_of(job.submitted_ms).c_str(), escape_name(entrypoint(job)).c_str());
   }
   return 0;
 }
@@ -299,30 +307,21 @@ struct Commands {
   CLI::App* wait = nullptr;
 };
 
-const CLI::Validator kHeadAddress(
-    [](std::string& text) {
-      const auto read = parse_endpoint(text);
-      return read ? std::string() : read.error().message();
-    },
-    "");
-
 Commands add_commands(CLI::App& app, JobWords& words) {
   Commands all;
-  const auto add = [&](const char* name, const char* about) {
+  const auto add = [&](const char* name, const std::string& example, const char* about) {
     auto* command = app.add_subcommand(name, about);
-    command->add_option(
-        "--folder", words.where.folder,
-        "Where the keys are [default: $TROUPE_FOLDER, $XDG_STATE_HOME/troupe or ~/.local/state/troupe]");
-    command->add_option("--address", words.where.address, "HOST:PORT of the head [default: as remembered]")
-        ->check(kHeadAddress);
+    command->footer(example + "\n");
+    add_head_options(*command, words.where.folder, words.where.address);
     return command;
   };
   const auto of_one = [&](CLI::App* command) { command->add_option("id", words.id, "The job")->required(); };
   const auto with_output = [&](CLI::App* command) {
-    command->add_option("-o,--output", words.output, "json: for programs, with Ray's field names")
-        ->check(CLI::IsMember({"json"}));
+    command->add_option("-o,--output", words.output, "table, or json for programs, with Ray's field names")
+        ->check(CLI::IsMember({"table", "json"}));
   };
-  all.submit = add("submit", "Submit a job: troupe job submit [options] -- PROGRAM args");
+  all.submit = add("submit", "  troupe job submit --name sums --num-cpus 2 --retries 1 -- python3 sums.py",
+                   "Submit a job: troupe job submit [options] -- PROGRAM args");
   all.submit->add_option("--name", words.spec.name, "For people; no two jobs that have not ended share one");
   all.submit->add_flag("--replace", words.spec.replace,
                        "Stop the job that has its name first, and wait for its end");
@@ -351,15 +350,22 @@ Commands add_commands(CLI::App& app, JobWords& words) {
   all.submit->add_option("--queue", words.spec.queue,
                          "The queue that it is in (troupe queue list) [default]");
   all.submit->add_flag("--detach", words.detach, "Print the job's id alone, and follow nothing");
-  all.list = add("list", "Show the jobs, the newest first");
+  all.list = add("list", "  troupe job list --state RUNNING --queue research --limit 20",
+                 "Show the jobs, the newest first");
   with_output(all.list);
-  all.status = add("status", "Show one job, and why it is in its state");
+  all.list->add_option("--state", words.state, "Those in that state alone")
+      ->check(CLI::IsMember({"QUEUED", "STARTING", "RUNNING", "STOPPING", "SUCCEEDED", "FAILED", "STOPPED"}));
+  all.list->add_option("--queue", words.spec.queue, "Those of that queue alone");
+  all.list->add_option("--limit", words.limit, "The newest so many of those alone [default: all]")
+      ->check(whole_number(1, 1'000'000));
+  all.status = add("status", "  troupe job status ID -o json", "Show one job, and why it is in its state");
   of_one(all.status);
   with_output(all.status);
-  all.why = add("why", "Say why a job waits: what it asks for, what each node lacks, who starts before it");
+  all.why = add("why", "  troupe job why ID",
+                "Say why a job waits: what it asks for, what each node lacks, who starts before it");
   of_one(all.why);
   with_output(all.why);
-  all.logs = add("logs", "Print a job's output");
+  all.logs = add("logs", "  troupe job logs --follow --since 10m ID", "Print a job's output");
   of_one(all.logs);
   all.logs->add_flag("--follow,-f", words.reading.follow,
                      "Go on until the job has ended, and say how it did");
@@ -367,14 +373,27 @@ Commands add_commands(CLI::App& app, JobWords& words) {
       ->check(whole_number(0, 1'000'000));
   all.logs->add_option("--attempt", words.reading.attempt, "That one alone, from 1 on [default: all]")
       ->check(whole_number(1, 1'000'000));
-  all.stop = add("stop", "End a job: SIGTERM to its process group, SIGKILL after 10 s");
+  all.logs->add_option("--since", words.since, kSinceHelp)->check(since_time());
+  all.stop =
+      add("stop", "  troupe job stop ID", "End a job: SIGTERM to its process group, SIGKILL after 10 s");
   of_one(all.stop);
-  all.wait = add("wait", "Wait until a job has ended, and exit with its code");
+  all.wait =
+      add("wait", "  troupe job wait ID; echo $?", "Wait until a job has ended, and exit with its code");
   of_one(all.wait);
   return all;
 }
 
 }  // namespace
+
+int print_output(const JobClientOptions& where, const std::string& id, const OutputOptions& reading) {
+  JobClient jobs(where);
+  if (reading.follow) {
+    watch_interrupts();
+    return follow(jobs, id, reading, false);
+  }
+  jobs.read_output(id, reading, take);
+  return 0;
+}
 
 int job(int argc, char** argv) {
   // What follows -- is the program's, whatever it looks like.
@@ -407,10 +426,8 @@ int job(int argc, char** argv) {
   if (commands.status->parsed()) return show(words, jobs.status(words.id));
   if (commands.why->parsed()) return explain(words, jobs.why(words.id));
   if (commands.logs->parsed()) {
-    if (words.reading.follow) watch_interrupts();
-    if (words.reading.follow) return follow(jobs, words.id, words.reading, false);
-    jobs.read_output(words.id, words.reading, take);
-    return 0;
+    words.reading.since_ms = read_since(words.since);
+    return print_output(words.where, words.id, words.reading);
   }
   if (commands.stop->parsed()) {
     const JobInfo stopped = jobs.stop(words.id);

@@ -10,6 +10,9 @@ namespace troupe::cli {
 /// `argv` begins with "job". Returns the exit code, or throws troupe::Error with the one line a person reads.
 int job(int argc, char** argv);
 
+/// What a job has written. Followed to its end, or to Ctrl-C, with how it ended. Returns the exit code.
+int print_output(const JobClientOptions& where, const std::string& id, const OutputOptions& reading);
+
 /// troupe queue: set, list, remove.
 int queue(int argc, char** argv);
 

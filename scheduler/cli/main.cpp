@@ -42,12 +42,6 @@ const CLI::Validator kNumericAddress(
       return good ? std::string() : "'" + text + "' is no numeric address, such as 127.0.0.1 or 0.0.0.0";
     },
     "");
-const CLI::Validator kHostAndPort(
-    [](std::string& text) {
-      const auto read = troupe::parse_endpoint(text);
-      return read ? std::string() : read.error().message();
-    },
-    "");
 const CLI::Validator kNodeName(
     [](std::string& text) {
       const bool good =
@@ -71,6 +65,9 @@ constexpr const char* kFolderHelp =
     "Where keys and state are [default: $TROUPE_FOLDER, $XDG_STATE_HOME/troupe or ~/.local/state/troupe]";
 
 void add_start(CLI::App& app, StartOptions& o) {
+  app.footer(
+      "  troupe start --head --detach\n"
+      "  troupe start --address ONE:6380 --token-file FILE --cpus 8\n");
   app.add_flag("--head", o.head, "Start a new cluster: its head, and a node on this machine");
   app.add_option("--port", o.port, "Port of the head; 0: a free one")
       ->capture_default_str()
@@ -80,7 +77,7 @@ void add_start(CLI::App& app, StartOptions& o) {
       ->capture_default_str()
       ->check(kNumericAddress);
   auto* address = app.add_option("--address", o.address, "Join the cluster whose head is at HOST:PORT")
-                      ->check(kHostAndPort);
+                      ->check(host_and_port());
   app.add_option("--token-file", o.token_file,
                  "File with a join token, or - for standard input; needed once a folder")
       ->envname("TROUPE_TOKEN_FILE");
@@ -127,9 +124,7 @@ void add_drain(CLI::App& app, DrainOptions& o) {
       ->check(whole_number(0, kMostGrace));
   auto* cancel = app.add_flag("--cancel", o.cancel, "Cancel the drain");
   app.add_flag("--no-wait", o.no_wait, "Do not wait until it has left")->excludes(cancel);
-  app.add_option("--folder", o.folder, kFolderHelp);
-  app.add_option("--address", o.address, "HOST:PORT of the head [default: as remembered]")
-      ->check(kHostAndPort);
+  add_head_options(app, o.folder, o.address);
 }
 
 constexpr const char* kGroupFooter =
@@ -143,12 +138,9 @@ void add_group(CLI::App& app, GroupOptions& o) {
   app.footer(kGroupFooter);
   app.require_subcommand(1);
   auto* list = app.add_subcommand("list", "All of them, with the reason of each");
-  list->add_option("-o,--output", o.output, "table, or json for programs")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"table", "json"}));
-  list->add_option("--folder", o.folder, kFolderHelp);
-  list->add_option("--address", o.address, "HOST:PORT of the head [default: as remembered]")
-      ->check(kHostAndPort);
+  list->footer("  troupe group list -o json\n");
+  add_output_option(*list, o.output);
+  add_head_options(*list, o.folder, o.address);
 }
 
 constexpr const char* kFlightHelp = "Say which ranks diverged in a collective that failed, and where";
@@ -195,7 +187,7 @@ void add_dashboard(CLI::App& app, DashboardOptions& o) {
       ->capture_default_str()
       ->check(whole_number(0, 65535));
   app.add_option("--address", o.where.address, "HOST:PORT of the head [default: as remembered]")
-      ->check(kHostAndPort);
+      ->check(host_and_port());
   app.add_option("--folder", o.where.folder, kFolderHelp);
   app.add_option("--sweeps", o.sweeps, "Where sweeps keep their records")->capture_default_str();
   app.add_option("--report", o.reports,
@@ -222,6 +214,9 @@ std::optional<std::string> unknown_command(const CLI::App& app, int argc, char**
 int run(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "job") == 0) return job(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "queue") == 0) return queue(argc - 1, argv + 1);
+  if (argc > 1 && std::strcmp(argv[1], "node") == 0) return node(argc - 1, argv + 1);
+  if (argc > 1 && std::strcmp(argv[1], "actor") == 0) return actor(argc - 1, argv + 1);
+  if (argc > 1 && std::strcmp(argv[1], "logs") == 0) return logs(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "tune") == 0) return tune(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "serve") == 0) return serve(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "up") == 0) return up(argc - 1, argv + 1);
@@ -238,12 +233,13 @@ int run(int argc, char** argv) {
       app.add_subcommand("start", "Start a cluster here, or join one; runs until Ctrl-C or troupe stop");
   add_start(*start_command, start_options);
   auto* status_command = app.add_subcommand("status", "Show nodes, jobs and actors");
-  status_command->add_option("--folder", status_options.folder, kFolderHelp);
-  status_command
-      ->add_option("--address", status_options.address, "HOST:PORT of the head [default: as remembered]")
-      ->check(kHostAndPort);
-  status_command->add_flag("--json", status_options.json, "As JSON");
+  status_command->footer("  troupe status\n  troupe status -o json\n");
+  add_head_options(*status_command, status_options.folder, status_options.address);
+  add_output_option(*status_command, status_options.output);
+  status_command->add_flag("--json", status_options.json, "The same as -o json");
   auto* token_command = app.add_subcommand("token", "Make a join token: a secret that lets one machine in");
+  token_command->footer(
+      "  troupe token --output FILE      then copy it there, and troupe start --token-file FILE\n");
   token_command->add_option("--folder", token_options.folder, kFolderHelp);
   token_command->add_option("--lifetime", token_options.lifetime_s, "Seconds until it runs out")
       ->capture_default_str()
@@ -255,9 +251,13 @@ int run(int argc, char** argv) {
   key_command->require_subcommand(1);
   auto* key_list =
       key_command->add_subcommand("list", "Machines that may come in, their keys and their nodes");
-  key_list->add_flag("--json", key_options.json, "As JSON");
+  key_command->footer("  troupe key list\n  troupe key remove machine/1f2e3d4c5b6a7988\n");
+  key_list->footer("  troupe key list -o json\n");
+  add_output_option(*key_list, key_options.output);
+  key_list->add_flag("--json", key_options.json, "The same as -o json");
   auto* key_remove = key_command->add_subcommand(
       "remove", "Shut a machine out, with its nodes and its programs' nodes: it needs a new token then");
+  key_remove->footer("  troupe key remove machine/1f2e3d4c5b6a7988\n");
   key_remove->add_option("name", key_options.remove, "As troupe key list shows it")->required();
   for (auto* command : {key_list, key_remove})
     command->add_option("--folder", key_options.folder, kFolderHelp);
@@ -268,8 +268,12 @@ int run(int argc, char** argv) {
   auto* drain_command = app.add_subcommand("drain", kDrainHelp);
   add_drain(*drain_command, drain_options);
   auto* stop_command = app.add_subcommand("stop", "End the head and nodes that were started from the folder");
+  stop_command->footer("  troupe stop\n");
   stop_command->add_option("--folder", stop_folder, kFolderHelp);
   app.add_subcommand("job", "Submit jobs to a cluster, follow and end them (troupe job --help)");
+  app.add_subcommand("logs", "Print what a job has written, or a node has logged (troupe logs --help)");
+  app.add_subcommand("node", "Show nodes (troupe node --help)");
+  app.add_subcommand("actor", "Show actors, and kill one (troupe actor --help)");
   app.add_subcommand("queue", "Show and set queues of jobs: quotas and weights (troupe queue --help)");
   app.add_subcommand("serve", "Show what programs serve, and change it (troupe serve --help)");
   app.add_subcommand(
@@ -281,11 +285,10 @@ int run(int argc, char** argv) {
   DoctorOptions doctor_options;
   auto* doctor_command =
       app.add_subcommand("doctor", "Say what this machine lacks to run troupe well, and what to do about it");
-  doctor_command->add_option("--folder", doctor_options.folder, kFolderHelp);
-  doctor_command
-      ->add_option("--address", doctor_options.address, "HOST:PORT of the head [default: as remembered]")
-      ->check(kHostAndPort);
-  doctor_command->add_flag("--json", doctor_options.json, "As JSON");
+  doctor_command->footer("Exit code: 1 where something does not work at all.\n  troupe doctor -o json\n");
+  add_head_options(*doctor_command, doctor_options.folder, doctor_options.address);
+  add_output_option(*doctor_command, doctor_options.output);
+  doctor_command->add_flag("--json", doctor_options.json, "The same as -o json");
   DashboardOptions dashboard_options;
   auto* dashboard_command = app.add_subcommand("dashboard", "Show the cluster to a browser");
   add_dashboard(*dashboard_command, dashboard_options);

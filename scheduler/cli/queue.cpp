@@ -3,10 +3,10 @@
 #include <cstdio>
 #include <string>
 
-#include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/job.hpp"
+#include "scheduler/cluster/queue_table.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -59,13 +59,6 @@ int list(const QueueWords& words) {
   return 0;
 }
 
-const CLI::Validator kHeadAddress(
-    [](std::string& text) {
-      const auto read = parse_endpoint(text);
-      return read ? std::string() : read.error().message();
-    },
-    "HOST:PORT");
-
 }  // namespace
 
 int queue(int argc, char** argv) {
@@ -74,6 +67,7 @@ int queue(int argc, char** argv) {
   app.footer(kFooter);
   app.require_subcommand(1);
   auto* set = app.add_subcommand("set", "Make a queue, or change its quota and weight");
+  set->footer("  troupe queue set research --cpus 32 --gpus 4 --weight 2\n");
   set->add_option("name", words.queue.name, "Its name")->required();
   auto* cpus = set->add_option("--cpus", words.cpus, "CPUs that its jobs may hold together [no limit]")
                    ->check(number_of("CPUs", 100'000));
@@ -83,15 +77,13 @@ int queue(int argc, char** argv) {
       ->capture_default_str()
       ->check(number_of("shares", 1'000'000));
   auto* shown = app.add_subcommand("list", "All of them: what they may hold, and what they do");
-  shown->add_option("-o,--output", words.output, "table, or json for programs")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"table", "json"}));
+  add_output_option(*shown, words.output);
   auto* remove = app.add_subcommand("remove", "Remove a queue of which no job waits or runs");
+  shown->footer("  troupe queue list -o json\n");
+  remove->footer("default loses its quota and weight, and stays.\n  troupe queue remove research\n");
   remove->add_option("name", words.queue.name, "As troupe queue list shows it")->required();
   for (auto* command : {set, shown, remove}) {
-    command->add_option("--folder", words.where.folder, "Keys and state [default: as for troupe status]");
-    command->add_option("--address", words.where.address, "HOST:PORT of the head [default: as remembered]")
-        ->check(kHeadAddress);
+    add_head_options(*command, words.where.folder, words.where.address);
   }
   try {
     app.parse(argc, argv);
@@ -103,10 +95,17 @@ int queue(int argc, char** argv) {
   if (shown->parsed()) return list(words);
   JobClient jobs(words.where);
   if (set->parsed()) {
-    jobs.set_queue(words.queue);
-  } else {
-    jobs.remove_queue(words.queue.name);
+    try {
+      jobs.set_queue(words.queue);
+    } catch (const BadInput& wrong) {
+      std::fprintf(stderr, "troupe: %s\n", escape_text(wrong.what()).c_str());
+      return 2;
+    }
+    return 0;
   }
+  jobs.remove_queue(words.queue.name);
+  if (words.queue.name == cluster::kDefaultQueue)
+    std::printf("queue default stays, without a quota and with weight 1\n");
   return 0;
 }
 

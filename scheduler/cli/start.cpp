@@ -249,8 +249,12 @@ int run(const StartOptions& options, Starter& starter) {
       ::setenv("TROUPE_LOG", "info", 1);
       set_log_level(LogLevel::kInfo);
     }
+    ::setenv("TROUPE_LOG_TIME", "1", 1);
   }
   set_log_role(options.head ? "start" : "start " + options.name);
+  const std::string address = folder.path() + "/address";
+  std::error_code ignored;
+  const bool was_there = std::filesystem::exists(address, ignored);
   Machines machines(options, folder);
   // Submitted programs submit from there, too.
   ::setenv("TROUPE_FOLDER", std::filesystem::absolute(folder.path()).c_str(), 1);
@@ -260,7 +264,12 @@ int run(const StartOptions& options, Starter& starter) {
     machines.join(token);
   }
   machines.add_node();
-  if (!machines.start()) return 0;
+  try {
+    if (!machines.start()) return 0;
+  } catch (...) {
+    if (options.head && !was_there) std::filesystem::remove(address, ignored);  // no head is there
+    throw;
+  }
   starter.ready(machines.describe());
   machines.keep_up();
   return 0;

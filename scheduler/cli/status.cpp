@@ -28,17 +28,18 @@ constexpr Duration kNodeLeaves = std::chrono::seconds(30);  // its workers are k
 constexpr Duration kNodeAnswers = std::chrono::seconds(5);
 constexpr Duration kHeadAnswers = std::chrono::seconds(4);  // a head that died is back within one
 
-wire::Bytes ask(const std::string& path, const std::string& address, const wire::Control& message) {
+template <class T>
+T ask_for(const std::string& path, const std::string& address, const wire::Control& message) {
+  return wire::decode<T>(ask_head_of(path, address, message)).value();
+}
+
+}  // namespace
+
+wire::Bytes ask_head_of(const std::string& path, const std::string& address, const wire::Control& message) {
   const auto folder = ClusterFolder::find(path).value();
   const auto contact = address.empty() ? folder.contact() : folder.contact(parse_endpoint(address).value());
   return folder.ask(contact.value(), message, kHeadAnswers).value();
 }
-template <class T>
-T ask_for(const std::string& path, const std::string& address, const wire::Control& message) {
-  return wire::decode<T>(ask(path, address, message)).value();
-}
-
-}  // namespace
 
 const char* state_name(cluster::ActorState state) {
   switch (state) {
@@ -70,34 +71,57 @@ std::string node_name(const wire::StatusAnswer& all, NodeId id) {
   return id ? to_string(id) : "-";
 }
 
-namespace {
+void print_json(const json& value) {
+  std::printf("%s\n", value.dump(2, ' ', false, json::error_handler_t::replace).c_str());
+}
 
-void print(const wire::StatusAnswer& all) {
-  std::printf("head  %s\n\n%-18s %-20s %-22s %8s %8s %5s %6s %7s  %s\n", all.address.c_str(), "node", "name",
-              "address", "cpus", "used", "gpus", "used", "actors", "state");
-  for (const auto& n : all.nodes) {
+void print_nodes(const NodeList& nodes) {
+  std::printf("%-18s %-20s %-22s %8s %8s %5s %6s %7s  %s\n", "node", "name", "address", "cpus", "used",
+              "gpus", "used", "actors", "state");
+  for (const auto* node : nodes) {
+    const auto& n = *node;
     const std::string name = escape_name(n.node.name) + (n.node.gateway ? " (driver)" : "");
     std::printf("%-18s %-20s %-22s %8s %8s %5zu %6s %7d  %s\n", to_string(n.node.id).c_str(), name.c_str(),
                 n.node.address.c_str(), format_cpus(n.node.cpu_e4).c_str(),
                 format_cpus(n.cpu_used_e4).c_str(), n.node.gpus.size(), format_cpus(n.gpu_used_e4).c_str(),
                 n.actors, n.state.c_str());
   }
-  for (const auto& n : all.nodes) {
-    if (!n.why.empty())
-      std::printf("%s drains: %s\n", escape_name(n.node.name).c_str(), escape_name(n.why).c_str());
+  for (const auto* n : nodes) {
+    if (!n->why.empty())
+      std::printf("%s drains: %s\n", escape_name(n->node.name).c_str(), escape_name(n->why).c_str());
   }
-  std::printf("\n%-18s %11s  %s\n", "job", "incarnation", "state");
-  for (const auto& job : all.jobs)
-    std::printf("%-18s %11u  %s\n", escape_name(job.name).c_str(), job.incarnation,
-                job.ended ? "ended" : "running");
-  std::printf("\n%-18s %-18s %-18s %-18s %s\n", "actor", "class", "job", "node", "state");
-  for (const auto& [actor, reason] : all.actors) {
+}
+
+void print_actors(const wire::StatusAnswer& all, const ActorList& actors) {
+  std::printf("%-18s %-18s %-18s %-18s %s\n", "actor", "class", "job", "node", "state");
+  for (const auto* one : actors) {
+    const auto& [actor, reason] = *one;
     const bool settled = actor.state == cluster::ActorState::kAlive;
     std::printf("%-18s %-18s %-18s %-18s %s%s%s\n", to_string(actor.actor).c_str(),
                 escape_name(actor.spec.type).c_str(), escape_name(job_name(all, actor.spec.job)).c_str(),
                 escape_name(node_name(all, actor.node)).c_str(), state_name(actor.state), settled ? "" : ": ",
                 settled ? "" : escape_name(reason).c_str());
   }
+}
+
+namespace {
+
+template <class T>
+std::vector<const T*> pointers(const std::vector<T>& all) {
+  std::vector<const T*> list;
+  for (const T& one : all) list.push_back(&one);
+  return list;
+}
+
+void print(const wire::StatusAnswer& all) {
+  std::printf("head  %s\n\n", all.address.c_str());
+  print_nodes(pointers(all.nodes));
+  std::printf("\n%-18s %11s  %s\n", "job", "incarnation", "state");
+  for (const auto& job : all.jobs)
+    std::printf("%-18s %11u  %s\n", escape_name(job.name).c_str(), job.incarnation,
+                job.ended ? "ended" : "running");
+  std::printf("\n");
+  print_actors(all, pointers(all.actors));
   if (!all.groups.empty()) {
     std::printf("\n");
     print_groups(all);
@@ -107,37 +131,46 @@ void print(const wire::StatusAnswer& all) {
 
 }  // namespace
 
+json as_json(const wire::NodeStatus& n) {
+  return {{"id", to_string(n.node.id)},
+          {"name", n.node.name},
+          {"address", n.node.address},
+          {"gateway", n.node.gateway},
+          {"cpus", static_cast<double>(n.node.cpu_e4) / cluster::kCpu},
+          {"cpus_used", static_cast<double>(n.cpu_used_e4) / cluster::kCpu},
+          {"gpus", n.node.gpus},
+          {"gpus_used", static_cast<double>(n.gpu_used_e4) / cluster::kGpu},
+          {"actors", n.actors},
+          {"state", n.state},
+          {"why", n.why.empty() ? json() : json(n.why)}};
+}
+
+json as_json(const wire::StatusAnswer& all, const wire::ActorStatus& one) {
+  const auto& [actor, reason] = one;
+  return {{"id", to_string(actor.actor)},
+          {"class", actor.spec.type},
+          {"name", actor.spec.name},
+          {"job", to_string(actor.spec.job)},
+          {"job_name", job_name(all, actor.spec.job)},
+          {"node", to_string(actor.node)},
+          {"node_name", node_name(all, actor.node)},
+          {"cpus", static_cast<double>(actor.spec.demand.cpu_e4) / cluster::kCpu},
+          {"gpus", actor.gpus},
+          {"state", state_name(actor.state)},
+          {"restarts", actor.restarts},
+          {"reason", reason}};
+}
+
 json as_json(const wire::StatusAnswer& all) {
   json nodes = json::array(), jobs = json::array(), actors = json::array();
-  for (const auto& n : all.nodes) {
-    nodes.push_back({{"id", to_string(n.node.id)},
-                     {"name", n.node.name},
-                     {"address", n.node.address},
-                     {"gateway", n.node.gateway},
-                     {"cpus", static_cast<double>(n.node.cpu_e4) / cluster::kCpu},
-                     {"cpus_used", static_cast<double>(n.cpu_used_e4) / cluster::kCpu},
-                     {"gpus", n.node.gpus},
-                     {"gpus_used", static_cast<double>(n.gpu_used_e4) / cluster::kGpu},
-                     {"actors", n.actors},
-                     {"state", n.state},
-                     {"why", n.why.empty() ? json() : json(n.why)}});
-  }
+  for (const auto& n : all.nodes) nodes.push_back(as_json(n));
   for (const auto& job : all.jobs) {
     jobs.push_back({{"name", job.name},
                     {"id", to_string(job.job)},
                     {"incarnation", job.incarnation},
                     {"ended", job.ended}});
   }
-  for (const auto& [actor, reason] : all.actors) {
-    actors.push_back({{"id", to_string(actor.actor)},
-                      {"class", actor.spec.type},
-                      {"name", actor.spec.name},
-                      {"job", to_string(actor.spec.job)},
-                      {"node", to_string(actor.node)},
-                      {"gpus", actor.gpus},
-                      {"state", state_name(actor.state)},
-                      {"reason", reason}});
-  }
+  for (const auto& actor : all.actors) actors.push_back(as_json(all, actor));
   return {{"head", all.address}, {"nodes", nodes},         {"jobs", jobs},
           {"actors", actors},    {"waiting", all.waiting}, {"groups", groups_as_json(all)}};
 }
@@ -170,8 +203,8 @@ wire::StatusAnswer ask_status(const std::string& folder, const std::string& addr
 
 int status(const StatusOptions& options) {
   const auto all = ask_status(options.folder, options.address);
-  if (options.json) {
-    std::printf("%s\n", as_json(all).dump(2, ' ', false, json::error_handler_t::replace).c_str());
+  if (options.json || options.output == "json") {
+    print_json(as_json(all));
   } else {
     print(all);
   }
@@ -246,25 +279,26 @@ int token(const TokenOptions& options) {
 
 int key(const KeyOptions& options) {
   if (!options.remove.empty()) {
-    ask(options.folder, "", wire::KeyRemoveAsk{1, options.remove});
+    ask_head_of(options.folder, "", wire::KeyRemoveAsk{1, options.remove});
     return 0;
   }
   const auto all = ask_for<wire::KeysAnswer>(options.folder, "", wire::KeysAsk{1}).keys;
   std::map<std::string, std::vector<std::string>> nodes;
   for (const auto& entry : all) nodes[entry.brought_by].push_back(entry.name);
   json machines = json::array();
-  if (!options.json) std::printf("%-26s %-42s %s\n", "machine", "key", "nodes");
+  const bool as_json = options.json || options.output == "json";
+  if (!as_json) std::printf("%-26s %-42s %s\n", "machine", "key", "nodes");
   for (const auto& entry : all) {
     if (!entry.brought_by.empty()) continue;
     std::string brought;
     for (const auto& node : nodes[entry.name]) brought += (brought.empty() ? "" : " ") + node;
-    if (options.json) {
+    if (as_json) {
       machines.push_back({{"name", entry.name}, {"key", entry.public_key}, {"nodes", nodes[entry.name]}});
     } else {
       std::printf("%-26s %-42s %s\n", entry.name.c_str(), entry.public_key.c_str(), brought.c_str());
     }
   }
-  if (options.json) std::printf("%s\n", machines.dump(2).c_str());
+  if (as_json) print_json(machines);
   return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "runtime/wire/messages.hpp"
 
@@ -13,8 +14,23 @@ const char* state_name(cluster::ActorState state);
 /// Its id where it is not among them.
 std::string job_name(const wire::StatusAnswer& all, JobId id);
 std::string node_name(const wire::StatusAnswer& all, NodeId id);
+/// By id or name. Throws Refused where there is none, BadInput where a name is that of several.
+const wire::NodeStatus& node_called(const wire::StatusAnswer& all, const std::string& name);
+const wire::ActorStatus& actor_called(const wire::StatusAnswer& all, const std::string& name);
+/// On standard error: what --limit kept back.
+void say_left_out(std::size_t count);
 /// Asks the head; an empty address: the one that the folder remembers. Throws Error.
 wire::StatusAnswer ask_status(const std::string& folder, const std::string& address);
+/// Asks the head a question of one answer, and returns that, encoded.
+wire::Bytes ask_head_of(const std::string& folder, const std::string& address, const wire::Control& message);
+void print_json(const nlohmann::json& value);
+using NodeList = std::vector<const wire::NodeStatus*>;
+using ActorList = std::vector<const wire::ActorStatus*>;
+/// A table, with a line for what each node that drains waits for.
+void print_nodes(const NodeList& nodes);
+void print_actors(const wire::StatusAnswer& all, const ActorList& actors);
+nlohmann::json as_json(const wire::NodeStatus& node);
+nlohmann::json as_json(const wire::StatusAnswer& all, const wire::ActorStatus& actor);
 /// Placement groups: a table, and what troupe group list -o json prints.
 void print_groups(const wire::StatusAnswer& all);
 nlohmann::json groups_as_json(const wire::StatusAnswer& all);

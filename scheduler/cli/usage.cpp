@@ -1,7 +1,10 @@
 #include <charconv>
+#include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <sstream>
 
+#include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
 
@@ -40,6 +43,83 @@ CLI::Validator number_of(const std::string& what, int most) {
                     : "'" + text + "' is not a number of 0 to " + std::to_string(most) + " " + what;
       },
       "");
+}
+
+CLI::Validator host_and_port() {
+  return CLI::Validator(
+      [](std::string& text) {
+        const auto read = parse_endpoint(text);
+        return read ? std::string() : read.error().message();
+      },
+      "");
+}
+
+std::optional<std::int64_t> parse_since(const std::string& text, std::int64_t now_ms) {
+  std::int64_t count = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, count);
+  if (read.ec == std::errc() && read.ptr + 1 == end && count >= 0 && count <= 100'000'000) {
+    constexpr std::int64_t kSecond = 1000;
+    switch (*read.ptr) {
+      case 's':
+        return now_ms - count * kSecond;
+      case 'm':
+        return now_ms - count * 60 * kSecond;
+      case 'h':
+        return now_ms - count * 3600 * kSecond;
+      case 'd':
+        return now_ms - count * 86'400 * kSecond;
+      default:
+        return std::nullopt;
+    }
+  }
+  std::string time = text;
+  if (time.size() > 10 && time[10] == 'T') time[10] = ' ';
+  for (const char* form : {"%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d"}) {
+    std::tm parts{};
+    const char* rest = ::strptime(time.c_str(), form, &parts);
+    if (rest == nullptr || *rest != '\0') continue;
+    parts.tm_isdst = -1;
+    const std::time_t seconds = ::mktime(&parts);
+    if (seconds > 0) return static_cast<std::int64_t>(seconds) * 1000;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+std::int64_t now_ms() {
+  using std::chrono::duration_cast, std::chrono::milliseconds, std::chrono::system_clock;
+  return duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+CLI::Validator since_time() {
+  return CLI::Validator(
+      [](std::string& text) {
+        return parse_since(text, now_ms()) ? std::string()
+                                           : "'" + text + "' is no time, such as 10m or 2026-01-31 13:00";
+      },
+      "");
+}
+
+std::int64_t read_since(const std::string& text) {
+  return text.empty() ? 0 : parse_since(text, now_ms()).value_or(0);
+}
+
+void add_head_options(CLI::App& command, std::string& folder, std::string& address) {
+  command.add_option(
+      "--folder", folder,
+      "Where the keys are [default: $TROUPE_FOLDER, $XDG_STATE_HOME/troupe or ~/.local/state/troupe]");
+  command.add_option("--address", address, "HOST:PORT of the head [default: as remembered]")
+      ->check(host_and_port());
+}
+
+void add_output_option(CLI::App& command, std::string& output) {
+  command.add_option("-o,--output", output, "table, or json for programs")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"table", "json"}));
 }
 
 }  // namespace troupe::cli

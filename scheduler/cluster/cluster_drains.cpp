@@ -61,8 +61,8 @@ void ClusterMachine::tell_leaves(const Actor& actor, const std::string& reason, 
     out_.push_back(ActorLeaves{owner, actor.record.actor, reason, stays});
 }
 
-/// Actors that have several lives start again elsewhere, one after the other, where there is room now: what
-/// has none goes on here until the node leaves.
+/// Actors that have several lives start again elsewhere, one after the other, where there is room now and
+/// their queue lets them: what has none goes on here until the node leaves.
 void ClusterMachine::move_next(NodeId id) {
   Node& node = nodes_.at(id);
   if (const Actor* moving = actors_.find(node.drain->moving)) {
@@ -76,7 +76,7 @@ void ClusterMachine::move_next(NodeId id) {
     const ActorRecord& record = actor.record;
     if (record.state != ActorState::kAlive || !record.spec.is_restartable() || !jobs_.runs(record.spec.job) ||
         !is_live(record.requester.from.node) ||
-        place(record.spec.demand).verdict != PlacementVerdict::kPlaced)
+        place(record.spec.demand).verdict != PlacementVerdict::kPlaced || !keeps_its_quota(record.spec))
       continue;
     actor.moves = true;
     node.drain->moving = actor_id;

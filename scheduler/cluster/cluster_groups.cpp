@@ -13,6 +13,17 @@ std::string key_of(const Group& group) {
   return "group/" + to_string(group.record.group);
 }
 
+/// What its bundles that have no room ask for together.
+ActorDemand missing_of(const Group& group) {
+  ActorDemand all{0, true, {}};
+  for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
+    if (group.record.placed[i].node) continue;
+    all.cpu_e4 += group.record.spec.bundles[i].cpu_e4;
+    all.gpu_e4 += group.record.spec.bundles[i].gpu_e4;
+  }
+  return all;
+}
+
 ErrorInfo removed(const GroupRecord& group, const std::string& why) {
   return {ErrorCode::kRefused, name_of(group) + " is not ready", why, "make another one"};
 }
@@ -89,13 +100,8 @@ void ClusterMachine::make_group(const GroupRequested& e) {
 /// Of what has no room yet.
 std::string ClusterMachine::over_quota(const Group& group) const {
   if (group.queue.empty()) return "";
-  std::int64_t cpu_e4 = 0, gpu_e4 = 0;
-  for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
-    if (group.record.placed[i].node) continue;
-    cpu_e4 += group.record.spec.bundles[i].cpu_e4;
-    gpu_e4 += group.record.spec.bundles[i].gpu_e4;
-  }
-  return over_quota(group.queue, cpu_e4, gpu_e4);
+  const ActorDemand missing = missing_of(group);
+  return why_stopped(group.queue, missing.cpu_e4, missing.gpu_e4);
 }
 
 /// Places what has no room yet: all of it, or nothing. True: `group` may be gone.
@@ -106,12 +112,9 @@ bool ClusterMachine::place_group(Group& group) {
     group.not_placed.clear();
     return false;
   }
-  const auto waits = [&](const std::string& why, bool for_room) {
+  const auto waits = [&](const std::string& why, bool may_come) {
     if (std::exchange(group.not_placed, why) == why) return false;
-    const BundleDemand& first = group.record.spec.bundles.front();
-    const ActorDemand one{first.cpu_e4, true, {}, first.gpu_e4};
-    const bool may_come = for_room && index_.place(one).verdict != PlacementVerdict::kNever;
-    group.reason = clipped(may_come ? why + held_by_groups(one, &group) : why);
+    group.reason = clipped(may_come ? why + held_by_groups(missing_of(group), &group) : why);
     for (const Requester& to : group.awaiting) {
       if (is_live(to.from.node)) out_.push_back(SpawnWaits{to, group.reason});
     }
@@ -126,7 +129,7 @@ bool ClusterMachine::place_group(Group& group) {
   if (!plan.is_placed) {
     group.cut_off = plan.cut_off || plan.looks > config_.group_looks;
     if (group.cut_off) group.tried = ++group_searches_;
-    return waits(plan.reason, true);
+    return waits(plan.reason, !plan.is_never);
   }
   if (starts) {
     start_together(group, plan.placed, clipped(plan.reason));
@@ -366,7 +369,7 @@ std::string ClusterMachine::held_by_groups(const ActorDemand& demand, const Grou
 std::string ClusterMachine::why_waits(const PendingSpawn& spawn) const {
   const ActorDemand& demand = spawn.spec.demand;
   const Job* job = jobs_.find(spawn.spec.job);
-  if (spawn.stopped_by != 0 && job != nullptr) return over_quota(job->queue, demand.cpu_e4, demand.gpu_e4);
+  if (spawn.stopped_by != 0 && job != nullptr) return why_stopped(job->queue, demand.cpu_e4, demand.gpu_e4);
   return why_waits(demand);
 }
 

@@ -57,7 +57,7 @@ std::size_t ClusterMachine::check_groups() const {
 
 /// What jobs of a queue hold is counted, each thing once.
 void ClusterMachine::check_queues() const {
-  std::map<std::string, scheduler::Room> used;
+  std::map<std::string, scheduler::Room> used, programs;
   const auto add = [&](const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) {
     used[queue].cpu_e4 += cpu_e4;
     used[queue].gpu_e4 += gpu_e4;
@@ -71,6 +71,8 @@ void ClusterMachine::check_queues() const {
     for (const std::string& driver : node.drivers) {
       const SubmissionSpec& spec = submissions_.find(driver)->spec;
       add(cluster::queue_of(spec), spec.cpu_e4, spec.gpu_e4);
+      programs[cluster::queue_of(spec)].cpu_e4 += spec.cpu_e4;
+      programs[cluster::queue_of(spec)].gpu_e4 += spec.gpu_e4;
     }
   }
   for (const auto& [id, group] : groups_.all()) {
@@ -80,8 +82,10 @@ void ClusterMachine::check_queues() const {
     }
   }
   used.erase("");
-  for (const auto& [name, queue] : queues_.all())
+  for (const auto& [name, queue] : queues_.all()) {
     TROUPE_ASSERT(queue.load.used == used[name], "a queue's load is what its jobs hold");
+    TROUPE_ASSERT(queue.load.programs == programs[name], "and of that what their programs hold");
+  }
   for (const auto& [name, room] : used)
     TROUPE_ASSERT(room == scheduler::Room{} || queues_.find(name) != nullptr, "what holds is in a queue");
 }

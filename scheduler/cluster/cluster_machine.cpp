@@ -117,6 +117,7 @@ void ClusterMachine::handle(const Tick&) {
   }
   forget_losses();
   end_late_starts();
+  tell_members_again();
   release_idle_bundles();
   search_again();
   while (submissions_.pop_due(now_)) look_at_queue_ = true;

@@ -62,6 +62,8 @@ struct ClusterConfig {
   std::size_t group_looks = 200'000;
   /// Actors that start together have this long to be asked for, all of them.
   Duration start_together_within = std::chrono::minutes(2);
+  /// They hear what they wait for, and of another reason after so long at the earliest.
+  Duration tell_again = std::chrono::seconds(10);
   /// A group that has lost bundles, and finds no room for so long while others wait, too, gives back those in
   /// which nothing runs: two that hold a part each could wait for each other for ever.
   Duration release_after = std::chrono::seconds(60);
@@ -121,8 +123,8 @@ class ClusterMachine {
   std::string why(const SubmissionRecord& submission) const;
   /// The same in full, for people and programs.
   WaitReport explain(const SubmissionRecord& submission) const;
-  /// The live node that has its latest output; none: no live node has.
-  NodeId output_of(const SubmissionRecord& submission) const;
+  /// Live nodes that may have output of it: that of its latest attempt first.
+  std::vector<NodeId> outputs_of(const SubmissionRecord& submission) const;
   /// What that node still waits for, if it drains; empty: nothing. O(what runs there).
   std::string why_drains(NodeId node) const;
   /// The wall clock, in milliseconds: what records say of time. It decides nothing.
@@ -213,6 +215,8 @@ class ClusterMachine {
   void end_late_starts();
   void end_hopeless_starts();
   void wait_together(PendingSpawn spawn, Group& group);
+  void tell_members(Group& group);
+  void tell_members_again();
   void end_start(const ActorSpec& spec, const std::string& why);
   void start_together(Group& group, const std::vector<PlacedBundle>& placed, const std::string& reason);
 
@@ -242,6 +246,9 @@ class ClusterMachine {
   void charge(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4);
   std::string over_quota(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) const;
   std::uint64_t queue_that_stops(const ActorSpec& spec) const;
+  void charge_program(const SubmissionSpec& spec, int sign);
+  std::string why_stopped(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) const;
+  bool keeps_its_quota(const ActorSpec& spec) const;
   void start_parked();
   scheduler::Room all_room() const;
   SubmissionRecord* next_submission(const SubmissionRecord* first,

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/count.hpp"
 #include "scheduler/cluster/cluster_machine.hpp"
 
 namespace troupe::cluster {
@@ -37,7 +38,8 @@ std::optional<ErrorInfo> ClusterMachine::queue_refused(const QueueChanged& e) co
       });
   if (name != kDefaultQueue && (jobs > 0 || ends))
     return ErrorInfo{ErrorCode::kRefused, what,
-                     jobs > 0 ? std::to_string(jobs) + " jobs of it wait or run"
+                     jobs > 0 ? count_of(static_cast<std::int64_t>(jobs), "job") +
+                                    (jobs == 1 ? " of it waits or runs" : " of it wait or run")
                               : "what its jobs held is not given back yet",
                      "stop them: troupe job stop ID, or wait for their end"};
   return std::nullopt;
@@ -82,6 +84,46 @@ void ClusterMachine::charge(const std::string& queue, std::int64_t cpu_e4, std::
   TROUPE_ASSERT(used.cpu_e4 >= 0 && used.gpu_e4 >= 0, "a queue gives back what it held");
   const bool has_quota = load.queue.cpu_e4 >= 0 || load.queue.gpu_e4 >= 0;
   if (has_quota && (cpu_e4 < 0 || gpu_e4 < 0)) eased(queue);
+}
+
+/// The same of a program of a job of it.
+void ClusterMachine::charge_program(const SubmissionSpec& spec, int sign) {
+  if (spec.cpu_e4 == 0 && spec.gpu_e4 == 0) return;
+  Room& programs = queues_.at(cluster::queue_of(spec)).load.programs;
+  programs.cpu_e4 += sign * spec.cpu_e4;
+  programs.gpu_e4 += sign * spec.gpu_e4;
+  charge(cluster::queue_of(spec), sign * spec.cpu_e4, sign * spec.gpu_e4);
+}
+
+/// Why actors of its jobs may not hold so much more now; empty: they may.
+std::string ClusterMachine::why_stopped(const std::string& queue, std::int64_t cpu_e4,
+                                        std::int64_t gpu_e4) const {
+  const std::string over = over_quota(queue, cpu_e4, gpu_e4);
+  return over.empty() ? over
+                      : over + scheduler::stuck_beside_programs(queues_.find(queue)->load, {cpu_e4, gpu_e4});
+}
+
+/// Whether an actor of a job that ends to start again elsewhere would get back what it holds of its queue's
+/// quota: nobody who waits for that comes before it.
+bool ClusterMachine::keeps_its_quota(const ActorSpec& spec) const {
+  const Job* job = spec.demand.group ? nullptr : jobs_.find(spec.job);
+  const QueueTable::Queue* queue = job == nullptr || job->queue.empty() ? nullptr : queues_.find(job->queue);
+  if (queue == nullptr) return true;
+  scheduler::QueueLoad without = queue->load;
+  without.used.cpu_e4 -= spec.demand.cpu_e4;
+  without.used.gpu_e4 -= spec.demand.gpu_e4;
+  const auto fits = [&](std::int64_t cpu_e4, std::int64_t gpu_e4) {
+    return scheduler::over_quota(without, {cpu_e4, gpu_e4}).empty();
+  };
+  if (!fits(spec.demand.cpu_e4, spec.demand.gpu_e4)) return false;
+  const std::int64_t limit = without.queue.cpu_e4;
+  const std::int64_t left = limit < 0 ? kMaxCpu_e4 : std::max<std::int64_t>(0, limit - without.used.cpu_e4);
+  const auto takes = [&](const ActorDemand& demand) { return fits(demand.cpu_e4, demand.gpu_e4); };
+  if (waiting_.first_fit({{}, {}, queue->number}, left, takes) != nullptr) return false;
+  return std::none_of(groups_.waiting().begin(), groups_.waiting().end(), [&](const auto& waits) {
+    const Group& group = *groups_.find(waits.second);
+    return group.queue == job->queue && !over_quota(group).empty();
+  });
 }
 
 /// Why it may not hold so much more; empty: it may.

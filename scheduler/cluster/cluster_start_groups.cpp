@@ -85,8 +85,24 @@ void ClusterMachine::wait_together(PendingSpawn spawn, Group& group) {
   waiting_.add(std::move(spawn));
   if (!are_all_there(group) || place_group(group)) return;
   if (const std::string never = why_never(group); !never.empty()) return remove_group(group, never);
+  tell_members(group);
+}
+
+/// What they wait for.
+void ClusterMachine::tell_members(Group& group) {
+  group.told = group.reason;
+  group.told_at = now_;
   for (const Requester& to : waiting_.of_group(group.record.group)) {
     if (is_live(to.from.node)) out_.push_back(SpawnWaits{to, why_waits(waiting_.at(to).spec.demand)});
+  }
+}
+
+/// What a group waits for may change with everything that ends: its members hear of it from time to time.
+void ClusterMachine::tell_members_again() {
+  for (const auto& [number, id] : groups_.waiting()) {
+    Group& group = groups_.at(id);
+    const bool is_news = !group.told.empty() && group.told != group.reason;
+    if (is_news && now_ - group.told_at >= config_.tell_again) tell_members(group);
   }
 }
 

@@ -349,7 +349,7 @@ void ClusterMachine::trim_submissions() {
 void ClusterMachine::hold(const SubmissionRecord& submission) {
   Node& node = nodes_.at(submission.node);
   hold_room(node, submission.spec.cpu_e4, submission.spec.gpu_e4, submission.gpus);
-  charge(cluster::queue_of(submission.spec), submission.spec.cpu_e4, submission.spec.gpu_e4);
+  charge_program(submission.spec, 1);
   node.drivers.insert(submission.spec.id);
   refresh(submission.node);
 }
@@ -357,7 +357,7 @@ void ClusterMachine::hold(const SubmissionRecord& submission) {
 void ClusterMachine::release(const SubmissionRecord& submission) {
   Node& node = nodes_.at(submission.node);
   free_room(node, submission.spec.cpu_e4, submission.spec.gpu_e4, submission.gpus);
-  charge(cluster::queue_of(submission.spec), -submission.spec.cpu_e4, -submission.spec.gpu_e4);
+  charge_program(submission.spec, -1);
   const bool was_there = node.drivers.erase(submission.spec.id) == 1;
   TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "a driver is released once");
   if (membership_.liveness(submission.node) == Liveness::kDead) return;
@@ -365,14 +365,15 @@ void ClusterMachine::release(const SubmissionRecord& submission) {
   freed_.push_back(submission.node);
 }
 
-NodeId ClusterMachine::output_of(const SubmissionRecord& submission) const {
-  if (is_registered(submission.node)) return submission.node;
+std::vector<NodeId> ClusterMachine::outputs_of(const SubmissionRecord& submission) const {
+  std::vector<NodeId> nodes;
+  if (is_registered(submission.node)) nodes.push_back(submission.node);
   const auto files = files_at_.find(submission.spec.id);
-  if (files == files_at_.end()) return {};
+  if (files == files_at_.end()) return nodes;
   for (const NodeId node : files->second) {
-    if (is_registered(node)) return node;
+    if (node != submission.node && is_registered(node)) nodes.push_back(node);
   }
-  return {};
+  return nodes;
 }
 
 }  // namespace troupe::cluster

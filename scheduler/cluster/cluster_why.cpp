@@ -123,7 +123,7 @@ std::string ClusterMachine::turn_of(const SubmissionRecord& first, const std::st
   const auto share = [&](const std::string& name) {
     const QueueTable::Queue* found = queues_.find(name);
     const std::int64_t part = found == nullptr ? 0 : scheduler::dominant_share_e4(found->load, all);
-    return name + " has " + format_cpus(part / 100 * kCpu) + " %";
+    return name + " has " + format_cpus(part * 100) + " %";  // to 1/100 %: so that the order is to be seen
   };
   return " (it is the turn of its queue: of the cluster, by weight, " + share(other) + ", " + share(queue) +
          ")";

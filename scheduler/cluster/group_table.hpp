@@ -21,17 +21,19 @@ struct Group {
     bool operator==(const Use&) const = default;
   };
   GroupRecord record;
-  std::string queue{};                  ///< of its job; empty: none
-  std::string reason{};                 ///< why its bundles are where they are, or what it waits for
-  std::string not_placed{};             ///< what the last search said that found no room
-  std::vector<Use> used{};              ///< by bundle
-  std::set<ActorId> actors{};           ///< those that are on a node
-  std::uint64_t number = 0;             ///< counts them in the order in which they came
-  bool cut_off = false;                 ///< the search for its room was, or takes long: again at a tick
-  std::uint64_t tried = 0;              ///< if it was: counts searches, to take turns
-  Instant since{};                      ///< when it was made, or known again after a restart of the head
-  Instant lost_at{};                    ///< when it last lost a bundle
-  std::set<Requester> awaiting{};       ///< who wants to hear when it is ready
+  std::string queue{};             ///< of its job; empty: none
+  std::string reason{};            ///< why its bundles are where they are, or what it waits for
+  std::string not_placed{};        ///< what the last search said that found no room
+  std::vector<Use> used{};         ///< by bundle
+  std::set<ActorId> actors{};      ///< those that are on a node
+  std::uint64_t number = 0;        ///< counts them in the order in which they came
+  bool cut_off = false;            ///< the search for its room was, or takes long: again at a tick
+  std::uint64_t tried = 0;         ///< if it was: counts searches, to take turns
+  Instant since{};                 ///< when it was made, or known again after a restart of the head
+  Instant lost_at{};               ///< when it last lost a bundle
+  std::set<Requester> awaiting{};  ///< who wants to hear when it is ready
+  std::string told{};              ///< to those that are to start with it: what it waits for
+  Instant told_at{};
   scheduler::NodeIndex room{"bundle"};  ///< the bundles that take actors, by id_of_bundle
 };
 

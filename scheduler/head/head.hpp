@@ -75,8 +75,19 @@ class Head {
   Result<wire::Bytes> remove_key(const PeerName& from, std::string name);
   Result<wire::Bytes> status(const PeerName& from) const;
   Result<wire::Bytes> drain(const PeerName& from, const wire::DrainAsk& ask);
+  Result<wire::Bytes> kill_actor(const PeerName& from, const wire::KillAsk& ask);
   Result<std::optional<NodeId>> node_named(const std::string& name) const;
   std::vector<std::string> waiting() const;
+
+  /// A client's question that a node is to answer.
+  struct PendingLog {
+    PeerName from;
+    std::uint64_t request = 0;
+    NodeId node{};
+    Instant until{};
+    std::vector<NodeId> others{};  ///< that may have it if this one has not
+    wire::LogAsk ask{};
+  };
 
   // head_submissions.cpp: those who submit jobs. False: it is no message of theirs
   bool on_job_ask(const PeerName& from, const wire::Control& message);
@@ -90,6 +101,9 @@ class Head {
   void client_came(const PeerName& name);
   void client_went(const PeerName& name);
   void ask_for_log(const PeerName& from, const wire::LogAsk& ask);
+  void ask_for_log_of_node(const PeerName& from, const wire::LogAsk& ask);
+  std::optional<ErrorInfo> read_log_at(PendingLog log);
+  std::string name_of_node(NodeId node) const;
   void log_was_read(const PeerName& from, const wire::LogRead& read);
   void put_package(const PeerName& from, const wire::PackagePut& put);
   bool give_package(const PeerName& from, const wire::PackageAsk& ask);
@@ -117,13 +131,6 @@ class Head {
     Instant comes_until{};
   };
   std::map<PeerName, Client> clients_;
-  /// A client's question that a node is to answer.
-  struct PendingLog {
-    PeerName from;
-    std::uint64_t request = 0;
-    NodeId node{};
-    Instant until{};
-  };
   std::map<std::uint64_t, PendingLog> log_asks_;
   std::uint64_t last_log_ask_ = 0;
   HeadPackages packages_;

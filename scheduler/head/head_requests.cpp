@@ -65,6 +65,7 @@ void Head::on_ask(const PeerName& from, const wire::Control& message) {
     take(*s, [&](const auto&) { return status(from); });
   if (const auto* d = std::get_if<wire::DrainAsk>(&message))
     take(*d, [&](const auto& a) { return drain(from, a); });
+  if (const auto* k = std::get_if<wire::KillAsk>(&message)) value = kill_actor(from, *k);
   answer.ok = value.ok();
   if (value) {
     answer.value = *std::move(value);
@@ -232,6 +233,26 @@ Result<wire::Bytes> Head::drain(const PeerName& from, const wire::DrainAsk& ask)
   return wire::encode(wire::DrainAnswer{**id, node.info.name, false, goes, cluster.why_drains(**id)});
 }
 
+/// It is no death that max_restarts answers.
+Result<wire::Bytes> Head::kill_actor(const PeerName& from, const wire::KillAsk& ask) {
+  const ActorId id = ask.actor.actor;
+  const std::string what = "kill actor " + to_string(id);
+  if (!is_owner(from)) return not_allowed(from, what, "run it on the head's machine");
+  const auto refuse = [&](const std::string& why) {
+    return ErrorInfo{ErrorCode::kRefused, "cannot " + what, why, "troupe actor list shows those that live"};
+  };
+  const auto& actors = machine_.cluster().actors();
+  const auto at = actors.find(id);
+  if (at == actors.end()) return refuse("there is none");
+  if (at->second.record.state == cluster::ActorState::kDead) return refuse("it has ended");
+  const cluster::ActorSpec& spec = at->second.record.spec;
+  log(LogLevel::kInfo, "actor " + to_string(id) + " (" + spec.type + ") is killed by the head's owner");
+  const cluster::Job* job = machine_.cluster().jobs().find(spec.job);
+  const NodeId by = job == nullptr ? at->second.record.node : job->record.driver.node;
+  on(cluster::KillRequested{by, spec.job, id, ask.reason});
+  return wire::Bytes{};
+}
+
 /// A line for each class and demand that waits: how many, and why.
 std::vector<std::string> Head::waiting() const {
   std::vector<std::string> lines;
@@ -242,9 +263,11 @@ std::vector<std::string> Head::waiting() const {
   std::size_t left_out = 0;
   for (const auto& [number, spawn] : cluster.waiting().all()) {
     const auto& demand = spawn.spec.demand;
+    const cluster::Group* group = cluster.groups().find(demand.group);
+    const bool is_whole = group != nullptr && group->record.spec.start_only;  // all wait for the same
     std::string kind = spawn.spec.type + '\n' + std::to_string(demand.cpu_e4) + '\n' +
                        to_string(demand.affinity) + '\n' + std::to_string(demand.gpu_e4) + '\n' +
-                       to_string(demand.group) + '\n' + std::to_string(demand.bundle);
+                       to_string(demand.group) + '\n' + std::to_string(is_whole ? -1 : demand.bundle);
     const auto at = kinds.find(kind);
     if (at != kinds.end()) {
       ++at->second.second;

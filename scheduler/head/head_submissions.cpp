@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/core/log.hpp"
+#include "runtime/node/log_segments.hpp"
 #include "scheduler/head/head.hpp"
 
 namespace troupe {
@@ -230,36 +231,88 @@ bool Head::give_package(const PeerName& from, const wire::PackageAsk& ask) {
 // Output.
 
 void Head::ask_for_log(const PeerName& from, const wire::LogAsk& ask) {
+  if (ask.id.starts_with(node::kNodeLog)) return ask_for_log_of_node(from, ask);
   const auto answer = [&](Result<wire::Bytes> value) {
     server_->send(from, frame_of(ask.request, std::move(value)));
   };
   const cluster::SubmissionRecord* job = machine_.cluster().submissions().find(ask.id);
   if (job == nullptr) return answer(no_such_job(ask.id));
-  wire::ReadLog read{++last_log_ask_, ask};
-  if (read.ask.attempt == 0) read.ask.attempt = job->attempt;
-  if (read.ask.attempt == 0)  // it has not started
+  PendingLog log{from, ask.request, {}, {}, machine_.cluster().outputs_of(*job), ask};
+  if (log.ask.attempt == 0) log.ask.attempt = job->attempt;
+  if (log.ask.attempt == 0)  // it has not started
     return answer(wire::encode(wire::LogPart{.closed = cluster::has_ended(job->state)}));
-  const std::string what = "cannot read the output of job " + job->spec.id;
-  const NodeId node = machine_.cluster().output_of(*job);
-  if (!node || log_asks_.size() >= kMostLogAsks) {
-    return answer(ErrorInfo{ErrorCode::kUnavailable, what,
-                            node ? "too many read output at once"
-                                 : "it is on node " + job->node_name + ", which is not there now",
+  if (log.others.empty()) {
+    return answer(ErrorInfo{ErrorCode::kUnavailable, "cannot read the output of job " + job->spec.id,
+                            "it is on node " + job->node_name + ", which is not there now",
                             "try again, once that node is back"});
   }
-  if (server_->send(to_hex(node.value), wire::control_frame(read)) != Sent::kQueued) {
-    return answer(ErrorInfo{ErrorCode::kUnavailable, what,
-                            "its node " + job->node_name + " is not connected now", "try again"});
-  }
-  log_asks_[read.number] = {from, ask.request, node, clock_.now() + kNodeReads};
+  if (const auto failed = read_log_at(std::move(log))) answer(*failed);
+}
+
+/// What a node logs tells of every job there: it is for the head's owner, and for the node's own machine.
+void Head::ask_for_log_of_node(const PeerName& from, const wire::LogAsk& ask) {
+  const std::string name = ask.id.substr(node::kNodeLog.size());
+  const std::string what = "cannot read the log of node " + cluster::clipped(name.substr(0, 80));
+  const auto refuse = [&](const ErrorInfo& why) { server_->send(from, frame_of(ask.request, why)); };
+  const auto id = node_named(name);
+  if (!id) return refuse(id.error());
+  if (!*id)
+    return refuse({ErrorCode::kRefused, what, "no live node has that name or id",
+                   "troupe node list shows those that live; what a dead one has logged is in node.log, or "
+                   "head.log, of its folder"});
+  const auto client = clients_.find(from);
+  const PeerName by = client == clients_.end() ? from : client->second.brought_by;
+  const auto* entry = admission_->find(to_hex((*id)->value));
+  if (by != kOwnerName && (entry == nullptr || entry->brought_by != by))
+    return refuse({ErrorCode::kRefused, what, by + " may not ask for it",
+                   "run it on the node's own machine, or on the head's"});
+  if (machine_.cluster().nodes().at(**id).info.gateway)
+    return refuse(
+        {ErrorCode::kRefused, what, "it is a program's own way in", "look at what the program prints"});
+  if (const auto failed = read_log_at({from, ask.request, {}, {}, {**id}, ask})) refuse(*failed);
+}
+
+std::string Head::name_of_node(NodeId node) const {
+  const auto& nodes = machine_.cluster().nodes();
+  const auto at = nodes.find(node);
+  return at == nodes.end() ? to_string(node) : at->second.info.name;
+}
+
+/// Asks the next of the others.
+std::optional<ErrorInfo> Head::read_log_at(PendingLog log) {
+  const auto unavailable = [](std::string why) {
+    return ErrorInfo{ErrorCode::kUnavailable, "cannot read the output", std::move(why), "try again"};
+  };
+  if (log_asks_.size() >= kMostLogAsks) return unavailable("too many read output at once");
+  log.node = log.others.front();
+  log.others.erase(log.others.begin());
+  const wire::ReadLog read{++last_log_ask_, log.ask};
+  if (server_->send(to_hex(log.node.value), wire::control_frame(read)) != Sent::kQueued)
+    return unavailable("node " + name_of_node(log.node) + " is not connected now");
+  log.until = clock_.now() + kNodeReads;
+  log_asks_.emplace(read.number, std::move(log));
+  return std::nullopt;
 }
 
 void Head::log_was_read(const PeerName& from, const wire::LogRead& read) {
   const auto at = log_asks_.find(read.number);
   if (at == log_asks_.end() || to_hex(at->second.node.value) != from) return;  // nobody waits any more
-  auto value = read.ok ? Result<wire::Bytes>(wire::encode(read.part)) : Result<wire::Bytes>(read.error);
-  server_->send(at->second.from, frame_of(at->second.request, std::move(value)));
+  PendingLog log = std::move(at->second);
   log_asks_.erase(at);
+  const PeerName to = log.from;
+  const std::uint64_t request = log.request;
+  auto value = read.ok ? Result<wire::Bytes>(wire::encode(read.part)) : Result<wire::Bytes>(read.error);
+  if (!read.ok) {
+    ErrorInfo error = read.error;
+    error.why = "node " + name_of_node(log.node) + ": " + error.why;
+    value = error;
+  }
+  if (!read.ok && !log.others.empty()) {  // an earlier attempt may have run on another node
+    const auto failed = read_log_at(std::move(log));
+    if (!failed) return;
+    value = *failed;
+  }
+  server_->send(to, frame_of(request, std::move(value)));
 }
 
 void Head::tick_clients() {

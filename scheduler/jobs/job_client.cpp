@@ -219,7 +219,7 @@ JobInfo JobClient::read_output(const std::string& id, const OutputOptions& optio
   const Duration timeout = options.follow ? kHeadAway : kHeadAnswers;
   OutputReader reader(
       id, [&](wire::LogAsk ask) { return impl_->ask<wire::LogPart>(std::move(ask), timeout); }, take,
-      options.follow);
+      options.follow, options.since_ms);
   const MonotonicClock clock;
   bool is_away = false;  // what has the output, since then
   Instant away_since{};
@@ -261,6 +261,7 @@ JobInfo JobClient::read_output(const std::string& id, const OutputOptions& optio
     }
     if (is_over && is_old) {
       if (is_lost) reader.note(got.error().message());
+      reader.end_lines();
       reader.go_to_attempt(reader.attempt() + 1);
       reader.note("attempt " + std::to_string(reader.attempt()) + " of " + std::to_string(info.retries + 1) +
                   " begins");

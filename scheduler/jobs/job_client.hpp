@@ -131,6 +131,9 @@ struct OutputOptions {
   bool follow = false;     ///< on until the job has ended
   std::int64_t tail = -1;  ///< the last lines alone, of one attempt; below 0: all that is kept
   int attempt = 0;         ///< that one alone, from 1 on; 0: all, or with `tail` the latest
+  /// What was written from then on alone (wall clock of its node, milliseconds since 1970): `tail` counts
+  /// lines of that.
+  std::int64_t since_ms = 0;
   /// Asked several times a second: true ends the reading.
   std::function<bool()> is_enough{};
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "runtime/wire/log_frames.hpp"
@@ -52,6 +53,21 @@ Result<wire::LogPart> OutputReader::ask(std::uint64_t offset, bool from_segment,
       {.id = id_, .attempt = attempt_, .offset = offset, .most_bytes = most, .from_segment = from_segment});
 }
 
+bool OutputReader::is_wanted(const wire::LogFrame& frame) const {
+  return since_ms_ <= 0 || frame.wall_ms >= static_cast<std::uint64_t>(since_ms_);
+}
+
+void OutputReader::hand_on(const JobOutput& output) {
+  if (output.stream != JobOutput::kNote && !output.bytes.empty())
+    is_open_[output.stream == JobOutput::kErrors ? 1 : 0] = output.bytes.back() != '\n';
+  take_(output);
+}
+
+void OutputReader::end_lines() {
+  if (std::exchange(is_open_[0], false)) take_({JobOutput::kOutput, "\n"});
+  if (std::exchange(is_open_[1], false)) take_({JobOutput::kErrors, "\n"});
+}
+
 void OutputReader::go_to_attempt(std::int32_t attempt) {
   attempt_ = attempt;
   offset_ = 0;
@@ -72,8 +88,9 @@ Result<OutputReader::Got> OutputReader::read() {
     rest_.clear();
   }
   rest_.insert(rest_.end(), part->bytes.begin(), part->bytes.end());
-  const auto taken =
-      wire::read_log_frames(rest_, [&](const wire::LogFrame& frame) { take_(output_of(frame)); });
+  const auto taken = wire::read_log_frames(rest_, [&](const wire::LogFrame& frame) {
+    if (is_wanted(frame)) hand_on(output_of(frame));
+  });
   if (!taken) return taken.error();
   rest_.erase(rest_.begin(), rest_.begin() + static_cast<std::ptrdiff_t>(*taken));
   offset_ = part->offset + part->bytes.size();
@@ -106,8 +123,9 @@ Result<void> OutputReader::begin_at_tail(std::int64_t lines) {
       at += part->bytes.size();
     }
     if (bytes.size() > until - begin) bytes.resize(until - begin);
-    const auto taken = wire::read_log_frames(
-        bytes, [&](const wire::LogFrame& frame) { segment.push_back(output_of(frame)); });
+    const auto taken = wire::read_log_frames(bytes, [&](const wire::LogFrame& frame) {
+      if (is_wanted(frame)) segment.push_back(output_of(frame));
+    });
     if (!taken) return taken.error();
     if (first) end = begin + *taken;
     all.insert(all.begin(), std::make_move_iterator(segment.begin()), std::make_move_iterator(segment.end()));
@@ -115,7 +133,7 @@ Result<void> OutputReader::begin_at_tail(std::int64_t lines) {
   }
   keep_lines(all, lines);
   if (lines == 0) all.clear();
-  for (const JobOutput& output : all) take_(output);
+  for (const JobOutput& output : all) hand_on(output);
   offset_ = end;
   return {};
 }

@@ -79,6 +79,22 @@ std::vector<std::vector<std::uint32_t>> deals(const Host& host, const BundleDema
   return all;
 }
 
+/// "PACK on 2 nodes: a, b".
+std::string reason_of(const GroupSpec& spec, const std::vector<PlacedBundle>& placed,
+                      const NodeIndex& nodes) {
+  std::set<NodeId> on;
+  std::string list;
+  for (const PlacedBundle& bundle : placed) {
+    if (!on.insert(bundle.node).second || on.size() > kNamed) continue;
+    const auto at = nodes.nodes().find(bundle.node);
+    list +=
+        (list.empty() ? "" : ", ") + (at == nodes.nodes().end() ? to_string(bundle.node) : at->second.name);
+  }
+  if (on.size() > kNamed) list += ", ...";
+  return std::string(name_of(spec.strategy)) + " on " +
+         count_of(static_cast<std::int64_t>(on.size()), "node") + ": " + list;
+}
+
 class Planner {
  public:
   Planner(const GroupSpec& spec, const std::vector<PlacedBundle>& kept, const NodeIndex& nodes)
@@ -115,20 +131,10 @@ class Planner {
 
   GroupPlan plan() {
     const bool found = place();
-    std::set<NodeId> on;
-    std::string list;
-    for (const PlacedBundle& bundle : placed_) {
-      if (!found || !on.insert(bundle.node).second || on.size() > kNamed) continue;
-      const auto at = nodes_.nodes().find(bundle.node);
-      list += (list.empty() ? "" : ", ") +
-              (at == nodes_.nodes().end() ? to_string(bundle.node) : at->second.name);
-    }
     const std::size_t looks = hosts_.size() * (1 + kinds_.size()) + looks_ + looks_before_;
-    if (!found) return {false, {}, why_not(), was_cut_off_, looks};
-    if (on.size() > kNamed) list += ", ...";
-    return {true, placed_,
-            std::string(name_of(spec_.strategy)) + " on " + count_of(on.size(), "node") + ": " + list, false,
-            looks};
+    if (found) return {true, placed_, reason_of(spec_, placed_, nodes_), false, false, looks};
+    std::string why = why_not();
+    return {false, {}, std::move(why), was_cut_off_, is_never_, looks};
   }
 
  private:
@@ -318,33 +324,44 @@ class Planner {
     return false;
   }
 
-  std::string why_not() const {
+  /// Also sets is_never_.
+  std::string why_not() {
     if (nodes_.nodes().empty()) return "no node has joined yet";
     const std::string strategy = name_of(spec_.strategy);
     const std::string all =
         spec_.bundles.size() == 1 ? "its bundle" : "all " + std::to_string(spec_.bundles.size()) + " bundles";
+    const auto of = [](std::size_t bundle) { return "bundle " + std::to_string(bundle) + ": "; };
+    for (const std::size_t i : order_) {
+      const auto alone = nodes_.place(demand_of(spec_.bundles[i]));
+      is_never_ = alone.verdict == cluster::PlacementVerdict::kNever;
+      if (is_never_) return of(i) + alone.reason;
+    }
+    const bool packs = spec_.strategy == PlacementStrategy::kStrictPack;
+    const bool spreads = spec_.strategy == PlacementStrategy::kStrictSpread;
+    is_never_ = (packs && !nodes_.has_room_for(total_.cpu_e4, cluster::count_of_gpus(total_.gpu_e4))) ||
+                (spreads && nodes_.nodes().size() < placed_.size());
     for (const std::size_t i : order_) {
       const ActorDemand demand = demand_of(spec_.bundles[i]);
-      const std::string of = "bundle " + std::to_string(i) + ": ";
-      if (const auto never = nodes_.place(demand); never.verdict == cluster::PlacementVerdict::kNever)
-        return of + never.reason;
+      if (is_never_) break;
       if (hosts_.empty() || nodes_.place(demand).verdict != cluster::PlacementVerdict::kPlaced)
-        return of + nodes_.why_waits(demand);
+        return of(i) + nodes_.why_waits(demand);
     }
     const ActorDemand total{total_.cpu_e4, true, {}, total_.gpu_e4};
     const std::string free = NodeIndex::wanted(total) + ": " + nodes_.list_free(total);
-    if (was_cut_off_)
+    if (was_cut_off_ && !is_never_)
       return "no place for " + all + " was found before the search was cut off (" + strategy +
              "; it is tried again): they ask for " + free;
-    if (spec_.strategy == PlacementStrategy::kStrictPack) {
-      const bool never = !nodes_.has_room_for(total.cpu_e4, cluster::count_of_gpus(total.gpu_e4));
-      return strategy + " wants " + all + " on one node, and none has " + (never ? "" : "free ") + free +
-             (never ? "; it waits for a node that has it" : "");
+    if (packs) {
+      return strategy + " wants " + all + " on one node, and none has " + (is_never_ ? "" : "free ") + free +
+             (is_never_ ? "; it waits for a node that has it" : "");
     }
-    if (spec_.strategy == PlacementStrategy::kStrictSpread) {
-      return strategy + " wants a node for each of " + all + ", and there is room for " +
-             std::to_string(placed_.size() - order_.size() + matched_) + " (" +
-             count_of(hosts_.size(), "node") + "): " + nodes_.list_free(total);
+    if (spreads) {
+      const std::string wants = strategy + " wants a node for each of " + all + ", and ";
+      if (is_never_)
+        return wants + "the cluster has " +
+               count_of(static_cast<std::int64_t>(nodes_.nodes().size()), "node") + "; it waits for more";
+      return wants + "there is room for " + std::to_string(placed_.size() - order_.size() + matched_) + " (" +
+             count_of(static_cast<std::int64_t>(hosts_.size()), "node") + "): " + nodes_.list_free(total);
     }
     return all + " do not fit at a time: they ask for " + free;
   }
@@ -361,13 +378,49 @@ class Planner {
   std::size_t looks_before_ = 0;                              ///< of those before it
   std::size_t most_looks_ = 0;
   bool was_cut_off_ = false;
+  bool is_never_ = false;
   std::size_t matched_ = 0;
 };
+
+/// What the Planner finds for bundles of CPUs alone, without a look at every node: on one node they fit if
+/// their sum does, and on a node each if the largest fit the emptiest, in that order. None: that is for the
+/// Planner.
+std::optional<GroupPlan> plan_without_search(const GroupSpec& spec, const std::vector<PlacedBundle>& kept,
+                                             const NodeIndex& nodes) {
+  std::int64_t all_e4 = 0;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    if (kept[i].node || spec.bundles[i].gpu_e4 > 0) return std::nullopt;
+    all_e4 += spec.bundles[i].cpu_e4;
+  }
+  GroupPlan plan{true, kept, {}, false, false, 1};
+  if (spec.strategy == PlacementStrategy::kPack || spec.strategy == PlacementStrategy::kStrictPack) {
+    const NodeView* node = nodes.tightest(all_e4);
+    if (node == nullptr) return std::nullopt;
+    for (PlacedBundle& bundle : plan.placed) bundle.node = node->id;
+  } else {
+    std::vector<std::size_t> order(kept.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return spec.bundles[a].cpu_e4 > spec.bundles[b].cpu_e4;
+    });
+    const auto emptiest = nodes.emptiest(order.size());
+    if (emptiest.size() < order.size()) return std::nullopt;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const NodeView& node = *emptiest[i];
+      if (node.cpu_e4 - node.cpu_used_e4 < spec.bundles[order[i]].cpu_e4) return std::nullopt;
+      plan.placed[order[i]].node = node.id;
+    }
+    plan.looks = order.size();
+  }
+  plan.reason = reason_of(spec, plan.placed, nodes);
+  return plan;
+}
 
 }  // namespace
 
 GroupPlan plan_group(const GroupSpec& spec, const std::vector<PlacedBundle>& kept, const NodeIndex& nodes) {
   TROUPE_ASSERT(kept.size() == spec.bundles.size(), "a bundle is placed or not");
+  if (auto plan = plan_without_search(spec, kept, nodes)) return *std::move(plan);
   return Planner(spec, kept, nodes).plan();
 }
 

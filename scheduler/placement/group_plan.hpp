@@ -15,6 +15,7 @@ struct GroupPlan {
   std::vector<cluster::PlacedBundle> placed;  ///< if it is: one entry a bundle
   std::string reason;                         ///< why there, or what it waits for
   bool cut_off = false;                       ///< if it is not: the search was, and there may be a placement
+  bool is_never = false;                      ///< if it is not: nor once all that runs has ended
   std::size_t looks = 0;                      ///< at nodes: what it cost
 };
 

@@ -1,6 +1,7 @@
 #include "scheduler/placement/node_index.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "runtime/core/count.hpp"
@@ -92,7 +93,10 @@ void NodeIndex::set(NodeView node) {
   if (at != nodes_.end()) forget(at->second);
   ++sizes_[node.cpu_e4];
   if (!node.gpus.empty()) with_gpus_.insert(node.id);
-  if (!node.suspect && free_cpu(node) >= 0) by_use_.insert(use_of(node), free_cpu(node));
+  if (!node.suspect && free_cpu(node) >= 0) {
+    by_use_.insert(use_of(node), free_cpu(node));
+    by_free_.emplace(free_cpu(node), node.id);
+  }
   nodes_.insert_or_assign(node.id, std::move(node));
 }
 
@@ -105,6 +109,7 @@ void NodeIndex::remove(NodeId node) {
 
 void NodeIndex::forget(const NodeView& node) {
   by_use_.erase(use_of(node));
+  by_free_.erase({free_cpu(node), node.id});
   with_gpus_.erase(node.id);
   const auto size = sizes_.find(node.cpu_e4);
   TROUPE_ASSERT(size != sizes_.end(), "every node's size is counted");
@@ -125,6 +130,21 @@ bool NodeIndex::fits(NodeId node, const ActorDemand& demand) const {
 bool NodeIndex::has_free_gpus(NodeId node) const {
   const auto at = nodes_.find(node);
   return at != nodes_.end() && free_gpu(at->second.gpus) > 0;
+}
+
+const NodeView* NodeIndex::tightest(std::int64_t cpu_e4) const {
+  const auto at = by_free_.lower_bound({cpu_e4, NodeId{}});
+  return at == by_free_.end() ? nullptr : &nodes_.at(at->second);
+}
+
+std::vector<const NodeView*> NodeIndex::emptiest(std::size_t count) const {
+  std::vector<const NodeView*> found;
+  for (auto end = by_free_.end(); end != by_free_.begin() && found.size() < count;) {
+    const auto alike = by_free_.lower_bound({std::prev(end)->first, NodeId{}});
+    for (auto at = alike; at != end && found.size() < count; ++at) found.push_back(&nodes_.at(at->second));
+    end = alike;
+  }
+  return found;
 }
 
 bool NodeIndex::has_room_for(std::int64_t cpu_e4, std::int64_t gpus) const {

@@ -14,6 +14,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "scheduler/placement/placement.hpp"
 #include "scheduler/placement/weighted_set.hpp"
@@ -53,6 +54,11 @@ class NodeIndex {
   bool has_room_for(std::int64_t cpu_e4, std::int64_t gpus) const;
   /// The CPUs of the largest node, suspect or not; -1 if there is none.
   std::int64_t largest() const { return sizes_.empty() ? -1 : sizes_.rbegin()->first; }
+  /// The node that has least free of those where so many CPUs are, the lowest id of several; null: none has.
+  /// O(log n).
+  const cluster::NodeView* tightest(std::int64_t cpu_e4) const;
+  /// The nodes that have most free, so many or all, the lower id first. O(count log n).
+  std::vector<const cluster::NodeView*> emptiest(std::size_t count) const;
   /// The most CPUs that any node has free; -1 if nothing is placed anywhere.
   std::int64_t most_free() const { return by_use_.empty() ? -1 : by_use_.most(); }
   const std::map<NodeId, cluster::NodeView>& nodes() const { return nodes_; }
@@ -75,8 +81,9 @@ class NodeIndex {
   std::string noun_;
   std::map<NodeId, cluster::NodeView> nodes_;
   std::set<NodeId> with_gpus_;
-  WeightedSet<Use> by_use_;            ///< those that are not suspect and not overfull; weight: free CPUs
-  std::map<std::int64_t, int> sizes_;  ///< how many nodes have so many CPUs
+  WeightedSet<Use> by_use_;  ///< those that are not suspect and not overfull; weight: free CPUs
+  std::set<std::pair<std::int64_t, NodeId>> by_free_;  ///< the same nodes, by free CPUs
+  std::map<std::int64_t, int> sizes_;                  ///< how many nodes have so many CPUs
 };
 
 }  // namespace troupe::scheduler

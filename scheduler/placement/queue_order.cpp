@@ -38,6 +38,16 @@ std::string over_quota(const QueueLoad& load, const Room& more) {
   return why.empty() ? over(load, "GPU", load.queue.gpu_e4, load.used.gpu_e4, more.gpu_e4) : why;
 }
 
+std::string stuck_beside_programs(const QueueLoad& load, const Room& more) {
+  const auto stuck = [](const char* what, std::int64_t limit, std::int64_t programs, std::int64_t asked) {
+    if (limit < 0 || asked == 0 || asked > limit || programs + asked <= limit) return std::string();
+    return "; programs of its jobs hold " + format_cpus(programs) + " " + what +
+           " of that themselves, beside which these never fit: stop a job of it, or raise the quota";
+  };
+  std::string why = stuck("CPU", load.queue.cpu_e4, load.programs.cpu_e4, more.cpu_e4);
+  return why.empty() ? stuck("GPU", load.queue.gpu_e4, load.programs.gpu_e4, more.gpu_e4) : why;
+}
+
 std::int64_t dominant_share_e4(const QueueLoad& load, const Room& cluster) {
   return static_cast<std::int64_t>(dominant_share(load, cluster) * 10'000);
 }

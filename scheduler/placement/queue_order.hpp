@@ -23,11 +23,16 @@ struct Room {
 struct QueueLoad {
   cluster::QueueRecord queue;
   Room used;
+  Room programs{};  ///< of it what programs of its jobs hold themselves
 };
 
 /// Why the queue may not hold `more` now; empty: it may. Of CPUs, and of GPUs, nothing more is always
 /// allowed.
 std::string over_quota(const QueueLoad& load, const Room& more);
+
+/// Of actors of a job, which end before programs do: why `more` never fits beside the programs that run,
+/// which may wait for just such actors; empty: it may, once other actors have ended. The end of a sentence.
+std::string stuck_beside_programs(const QueueLoad& load, const Room& more);
 
 /// In 1/10000. A queue that holds what the cluster has none of has a share of 1 before its weight.
 std::int64_t dominant_share_e4(const QueueLoad& load, const Room& cluster);

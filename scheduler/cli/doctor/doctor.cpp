@@ -151,17 +151,18 @@ int doctor(const DoctorOptions& options) {
   const auto findings = findings_of(facts_of(options));
   constexpr const char* kWords[] = {"good", "warning", "bad"};
   nlohmann::json all = nlohmann::json::array();
+  const bool as_json = options.json || options.output == "json";
   int bad = 0, warnings = 0;
   for (const Finding& one : findings) {
     bad += one.kind == Finding::kBad ? 1 : 0;
     warnings += one.kind == Finding::kWarning ? 1 : 0;
     all.push_back({{"what", one.what}, {"kind", kWords[one.kind]}, {"is", one.is}, {"todo", one.todo}});
-    if (options.json) continue;
+    if (as_json) continue;
     std::printf("%-8s %-21s %s\n", one.kind == Finding::kGood ? "good" : kWords[one.kind], one.what.c_str(),
                 escape_name(one.is).c_str());
     if (!one.todo.empty()) std::printf("%-30s %s\n", "", escape_name(one.todo).c_str());
   }
-  if (options.json) {
+  if (as_json) {
     std::printf("%s\n", all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   } else {
     std::printf(

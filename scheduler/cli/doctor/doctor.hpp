@@ -8,7 +8,8 @@ namespace troupe::cli {
 struct DoctorOptions {
   std::string folder;
   std::string address;  ///< of the head; empty: the one the folder remembers
-  bool json = false;
+  bool json = false;    ///< or output == "json"
+  std::string output = "table";
 };
 /// 1 where something does not work at all.
 int doctor(const DoctorOptions& options);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <thread>
 
+#include "runtime/client/start_group.hpp"
 #include "tests/runtime/client/local_gate.hpp"
 
 using namespace troupe;
@@ -32,6 +33,23 @@ TEST_CASE("a promise fills its future once") {
   Promise<void> done;
   done.set();
   CHECK_NOTHROW(done.future().get());
+}
+
+// Was: spawn_group was silent for two minutes, and then threw.
+TEST_CASE("who waits for a spawn is told what it waits for, each reason once") {
+  CallState spawn(nullptr);
+  std::vector<std::string> said;
+  const auto say = [&](const std::string& why) {
+    said.push_back(why);
+    if (said.size() == 1) spawn.set_waits_for("no GPU");
+    if (said.size() == 2) spawn.resolve(wire::Bytes{});
+  };
+  CHECK_FALSE(detail::wait_and_say(spawn, 5ms, 1ms, say));
+  CHECK(said.empty());  // nothing is known
+  spawn.set_waits_for("no CPU");
+  CHECK(detail::wait_and_say(spawn, 60s, 1ms, say));
+  CHECK(said == std::vector<std::string>{"no CPU", "no GPU"});
+  CHECK(detail::wait_and_say(spawn, -1s, 1ms, say));
 }
 
 TEST_CASE("a dropped promise fails its future") {

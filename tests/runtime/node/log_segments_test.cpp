@@ -1,8 +1,10 @@
 // Output of submitted jobs on disk: bounded, trimmed from the front, and lost rather than waited for.
 #include "runtime/node/log_segments.hpp"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <csignal>
@@ -134,6 +136,28 @@ TEST_CASE("bytes that are no frame are refused, and the beginning of one waits")
     wrong[at] = std::byte{0xff};
     CHECK_FALSE(wire::read_log_frames(wrong, take));
   }
+}
+
+TEST_CASE("what a process logs is read from its file, and from nothing else") {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/node.log";
+  const UniqueFd log(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  REQUIRE(::write(log.get(), "one\ntwo\n", 8) == 8);
+  const auto read = [&](std::uint64_t offset, std::uint32_t most) {
+    const auto part = read_log_of_process(log.get(), {.offset = offset, .most_bytes = most}).value();
+    CHECK(part.end == 8);
+    return std::to_string(part.offset) + ":" +
+           std::string(reinterpret_cast<const char*>(part.bytes.data()), part.bytes.size());
+  };
+  CHECK(read(0, 100) == "0:one\ntwo\n");
+  CHECK(read(4, 2) == "4:tw");
+  CHECK(read(~std::uint64_t{0}, 100) == "8:");
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  const UniqueFd reading(ends[0]), writing(ends[1]);
+  const auto none = read_log_of_process(writing.get(), {.most_bytes = 100});
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.error().code == ErrorCode::kUnavailable);
 }
 
 TEST_CASE("programs that cannot be started say why in three parts") {

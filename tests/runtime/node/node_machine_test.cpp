@@ -286,11 +286,14 @@ TEST_CASE("A spawn that a head which was away answers twice is answered, and its
   CHECK(F::sent<wire::Answer>(again, driver) == nullptr);
 }
 
-TEST_CASE("A spawn whose process died meanwhile is cancelled when it is answered") {
+TEST_CASE("A spawn whose process died meanwhile is cancelled, and again when it is answered") {
   F f;
   const ProcessId worker = f.worker({1});
   f.said(worker, wire::SpawnAsk{2, F::spec()});
-  f.on(ProcessEnding{worker, "exit code 3"});
+  // At once: was said with the answer alone, and until then it stayed in line, with all of its group.
+  const auto ended = f.on(ProcessEnding{worker, "exit code 3"});
+  REQUIRE(F::told<cluster::SpawnCancelled>(ended) != nullptr);
+  CHECK(F::told<cluster::SpawnCancelled>(ended)->requester == cluster::Requester{{F::kNode, worker}, 2});
   const auto late =
       f.head(cluster::SpawnAnswered{{{F::kNode, worker}, 2}, true, {11}, {F::kPeer, {3}}, {}, ""});
   REQUIRE(F::told<cluster::SpawnCancelled>(late) != nullptr);

@@ -167,7 +167,9 @@ TEST_CASE("after a node's death its bundles are placed anew, and actors in them 
   CHECK_FALSE(s.record(group).placed[1].node);
   CHECK(s.head->actors().at(once).record.state == ActorState::kDead);
   CHECK(s.head->actors().at(again).record.state == ActorState::kRestarting);
-  CHECK(s.head->groups().find(group)->reason == "bundle 1: no node has 2 CPU free: n1 has 0 of 2");
+  CHECK(
+      s.head->groups().find(group)->reason ==
+      "STRICT_SPREAD wants a node for each of all 2 bundles, and the cluster has 1 node; it waits for more");
   s.on(ActorArguments{{kDriver, 3}, again, true, "arguments"});
   CHECK(s.get<StartActor>() == nullptr);
   s.node(3, 2);

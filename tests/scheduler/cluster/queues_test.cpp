@@ -52,7 +52,7 @@ TEST_CASE("a queue is set, known to a head that restarts, and removed when nobod
   CHECK(s.store.contains("queue/a"));
   s.submit("one", "a", 1);
   REQUIRE(s.head->queue_refused({{"a"}, true}).has_value());
-  CHECK(s.head->queue_refused({{"a"}, true})->why == "1 jobs of it wait or run");
+  CHECK(s.head->queue_refused({{"a"}, true})->why == "1 job of it waits or runs");
   s.on(QueueChanged{{"a"}, true});
   CHECK(s.store.contains("queue/a"));
   s.restart();
@@ -142,6 +142,68 @@ TEST_CASE("jobs of a queue hold no more than its quota: programs, what these spa
   CHECK(s.get<StartActor>() != nullptr);
   s.on(NodeLeft{NodeId{1}, "bye"});
   CHECK(s.status("a").cpu_used_e4 == 0);
+}
+
+// Was: such a job waited for ever for trainers that its own program left no room for, and nobody said so.
+TEST_CASE("actors that never fit beside the programs of their queue are told so") {
+  Queues s;
+  s.node(1, 16);
+  s.set("a", 4);
+  s.submit("one", "a", 3);
+  s.on(DriverStarted{NodeId{1}, "one", 1});
+  const JobId job = s.program("one", 1);
+  s.spawn(job, 10, "", 2);
+  const std::string over = "queue a holds 3 CPU of its quota of 4, and 2 more are too many";
+  const std::string stuck =
+      "; programs of its jobs hold 3 CPU of that themselves, beside which these never fit: stop a job of it, "
+      "or "
+      "raise the quota";
+  REQUIRE(s.get<SpawnWaits>() != nullptr);
+  CHECK(s.get<SpawnWaits>()->reason == over + stuck);
+  CHECK(s.why("one").ends_with(stuck));
+  const GroupSpec two{{}, "", PlacementStrategy::kPack, {{kCpu, 0}, {kCpu, 0}}};
+  s.on(GroupRequested{{kDriver, 13}, job, GroupVerb::kMake, {}, two});
+  CHECK(s.get<GroupAnswered>()->status.reason == over + stuck);
+  s.ends("one");  // and gives it back
+  CHECK(s.head->groups().waiting().empty());
+  CHECK(s.status("a").cpu_used_e4 == 4 * kCpu);
+  s.submit("two", "a", 0);
+  s.spawn(s.program("two", 2), 20, "", 1);
+  REQUIRE(s.get<SpawnWaits>() != nullptr);
+  CHECK(s.get<SpawnWaits>()->reason == "queue a holds 4 CPU of its quota of 4, and 1 more are too many");
+}
+
+// Was: a drain ended it, and what waited for the queue's quota took what it gave back.
+TEST_CASE("a drain moves no actor that would not get its queue's quota back") {
+  const auto lives = [](Queues& s, JobId job, std::uint64_t request) {
+    s.on(SpawnRequested{{kDriver, request}, {job, "T", "", "arguments", {kCpu, true, {}}, 3, 0}});
+    const StartActor start = *s.get<StartActor>();
+    s.on(ActorStarted{start.node, start.actor, ProcessId{9}, 1});
+    return start.actor;
+  };
+  for (const bool is_waited_for : {false, true}) {
+    CAPTURE(is_waited_for);
+    Queues s;
+    s.node(1, 8);
+    s.set("a", 1);
+    s.submit("one", "a", 0);
+    const JobId job = s.program("one", 1);
+    lives(s, job, 10);
+    if (is_waited_for) s.spawn(job, 11);
+    s.node(2, 8);
+    s.on(DrainRequested{NodeId{1}, 30'000, "by hand", false});
+    s.on(Tick{});
+    CHECK(static_cast<bool>(s.head->nodes().at(NodeId{1}).drain->moving) != is_waited_for);
+  }
+  Queues s;  // below what is held
+  s.node(1, 8);
+  s.set("a", 1);
+  s.submit("one", "a", 0);
+  lives(s, s.program("one", 1), 10);
+  s.set("a", 0);
+  s.node(2, 8);
+  s.on(DrainRequested{NodeId{1}, 30'000, "by hand", false});
+  CHECK_FALSE(s.head->nodes().at(NodeId{1}).drain->moving);
 }
 
 // Was: "no node has 1 CPU free: the largest has 8, and the most that are free on one are 8".

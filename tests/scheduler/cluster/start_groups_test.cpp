@@ -74,6 +74,37 @@ TEST_CASE("actors that start together hold nothing until there is room for all, 
   CHECK(s.get<StartActor>() == nullptr);
 }
 
+// Was: they heard what they waited for once, whatever became of that.
+TEST_CASE("members of a group that waits hear of another reason, from time to time") {
+  Together s;
+  s.node(1, 6);
+  const JobId job = s.job().job;
+  const ActorId a = s.up(job, 2), b = s.up(job, 3);
+  s.up(job, 4);
+  const GroupId group = s.make(job, 5, 2, 3);
+  s.member(job, 10, group, 0, 3);
+  s.member(job, 11, group, 1, 3);
+  REQUIRE(s.all<SpawnWaits>().size() == 2);
+  const auto pass = [&](int seconds) { s.pass(seconds, {NodeId{1}, kGateway}); };
+  pass(11);
+  CHECK(s.all<SpawnWaits>().empty());  // nothing new
+  const auto is_told = [&] {
+    REQUIRE(s.all<SpawnWaits>().size() == 2);
+    CHECK(s.all<SpawnWaits>()[0].reason ==
+          "placement group " + to_string(group) + " waits: " + s.reason(group));
+  };
+  const std::string first = s.reason(group);
+  s.down(a);
+  CHECK(s.reason(group) != first);
+  pass(1);
+  is_told();
+  s.down(b);
+  pass(9);
+  CHECK(s.all<SpawnWaits>().empty());  // too soon after the last
+  pass(1);
+  is_told();
+}
+
 // Each had half of the cluster, and waited for the other's for ever.
 TEST_CASE(
     "two jobs that each need more than half start one after the other, whatever the order of their spawns") {

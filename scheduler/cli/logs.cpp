@@ -1,0 +1,200 @@
+// troupe logs: what a job has written, or a node has logged.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <deque>
+#include <limits>
+#include <thread>
+
+#include "runtime/core/endpoint.hpp"
+#include "runtime/core/escape.hpp"
+#include "runtime/core/standard_output.hpp"
+#include "runtime/node/log_segments.hpp"
+#include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/job.hpp"
+#include "scheduler/cli/status.hpp"
+#include "scheduler/jobs/head_session.hpp"
+
+namespace troupe::cli {
+namespace {
+
+constexpr const char* kFooter =
+    "What a job has written (troupe job logs has more of that), or what a node has logged: its workers that\n"
+    "started and died, and why. What actors print is in their job's output, each line with the actor's "
+    "label.\n"
+    "  troupe logs sums\n"
+    "  troupe logs gpu-7 --since 10m\n"
+    "  troupe logs --node gpu-7 --tail 20 --follow\n"
+    "--follow ends when the job has ended, or the node is gone, and says so; Ctrl-C ends it, too.\n"
+    "Exit code: 0, 1 where there is none of that name or it cannot be read.\n";
+
+constexpr Duration kAnswers = std::chrono::seconds(10);
+constexpr Duration kLook = std::chrono::milliseconds(300);
+constexpr std::uint32_t kPieceBytes = 256 << 10;
+/// A log may be older than anybody wants to read.
+constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
+
+struct Words {
+  JobClientOptions where;
+  std::string name, since;
+  bool is_job = false, is_node = false;
+  OutputOptions reading;
+};
+
+/// As the lines of a log begin (runtime/core/log), of this machine's clock.
+std::string log_time(std::int64_t ms) {
+  if (ms <= 0) return "";
+  const std::time_t seconds = ms / 1000;
+  std::tm parts{};
+  char text[32] = "";
+  if (::localtime_r(&seconds, &parts) == nullptr || std::strftime(text, sizeof text, "%F %T", &parts) == 0)
+    return "";
+  return text;
+}
+
+/// Lines of a node's log, some of which are wanted.
+class Lines {
+ public:
+  Lines(std::int64_t tail, std::int64_t since_ms) : tail_(tail), since_(log_time(since_ms)) {}
+
+  void take(wire::ByteView bytes) {
+    rest_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    std::size_t begin = 0;
+    for (std::size_t end; (end = rest_.find('\n', begin)) != std::string::npos; begin = end + 1)
+      line(rest_.substr(begin, end + 1 - begin));
+    rest_.erase(0, begin);
+  }
+  /// All that was there is read: from now on lines are printed as they come.
+  void flush() {
+    for (const std::string& text : kept_) print(text);
+    kept_.clear();
+    tail_ = -1;
+    std::fflush(stdout);
+  }
+  void end() {
+    if (!rest_.empty()) line(std::exchange(rest_, {}) + "\n");
+    flush();
+  }
+
+ private:
+  /// One without a time belongs to the one before it.
+  void line(std::string text) {
+    const bool has_time = text.size() > 19 && text.starts_with("20") && text[4] == '-' && text[13] == ':';
+    if (has_time) is_wanted_ = text.substr(0, since_.size()) >= since_;
+    if (!since_.empty() && !is_wanted_) return;
+    if (tail_ < 0) return print(text);
+    kept_.push_back(std::move(text));
+    if (static_cast<std::int64_t>(kept_.size()) > tail_) kept_.pop_front();
+  }
+  static void print(const std::string& text) { std::printf("%s", escape_text(text).c_str()); }
+
+  std::int64_t tail_;
+  const std::string since_;
+  bool is_wanted_ = false;
+  std::string rest_;
+  std::deque<std::string> kept_;
+};
+
+int print_log_of_node(const Words& words, NodeId of) {
+  HeadSession head(ClusterFolder::find(words.where.folder).value(),
+                   words.where.address.empty() ? std::nullopt
+                                               : std::optional(parse_endpoint(words.where.address).value()));
+  const auto read = [&](std::uint64_t offset) {
+    auto bytes = head.ask(
+        wire::LogAsk{
+            .id = std::string(node::kNodeLog) + to_string(of), .offset = offset, .most_bytes = kPieceBytes},
+        kAnswers);
+    return wire::decode<wire::LogPart>(bytes.value()).value();
+  };
+  Lines lines(words.reading.tail, words.reading.since_ms);
+  const std::uint64_t end = read(std::numeric_limits<std::uint64_t>::max()).end;
+  std::uint64_t at = end > kMostBytes ? end - kMostBytes : 0;
+  if (at > 0)
+    std::fprintf(stderr, "troupe: the first %llu bytes are left out\n", static_cast<unsigned long long>(at));
+  while (at < end) {
+    const auto part = read(at);
+    if (part.bytes.empty()) break;  // somebody made it shorter
+    lines.take(part.bytes);
+    at = part.offset + part.bytes.size();
+  }
+  if (!words.reading.follow) {
+    lines.end();
+    return 0;
+  }
+  for (lines.flush();; lines.flush()) {
+    const auto part = read(at);
+    lines.take(part.bytes);
+    at = part.offset + part.bytes.size();
+    if (has_output_failed()) return 1;
+    if (part.bytes.empty()) std::this_thread::sleep_for(kLook);
+  }
+}
+
+/// The one with that id, else the newest with that name; empty: none.
+std::string job_called(const Words& words) {
+  std::string named;
+  for (const JobInfo& job : JobClient(words.where).list()) {
+    if (job.id == words.name) return job.id;
+    if (named.empty() && job.name == words.name) named = job.id;
+  }
+  return named;
+}
+
+int print_logs(const Words& words) {
+  const std::string job = words.is_node ? "" : job_called(words);
+  if (words.is_job && job.empty())
+    throw_error({ErrorCode::kRefused, "there is no job " + words.name,
+                 "none of that id or name was submitted to this cluster, or its record was dropped since",
+                 "troupe job list shows those that there are"});
+  if (words.is_job) return print_output(words.where, job, words.reading);
+  const auto all = ask_status(words.where.folder, words.where.address);
+  if (words.is_node) return print_log_of_node(words, node_called(all, words.name).node.id);
+  const bool is_node = std::any_of(all.nodes.begin(), all.nodes.end(), [&](const auto& n) {
+    return n.node.name == words.name || to_string(n.node.id) == words.name;
+  });
+  if (is_node && !job.empty())
+    throw_error({ErrorCode::kBadInput, "cannot tell what is meant",
+                 "both a job and a node are called " + words.name, "give --job or --node"});
+  if (!job.empty()) return print_output(words.where, job, words.reading);
+  if (is_node) return print_log_of_node(words, node_called(all, words.name).node.id);
+  for (const auto& [actor, reason] : all.actors) {
+    if (to_string(actor.actor) != words.name && actor.spec.name != words.name) continue;
+    const auto its = std::find_if(all.jobs.begin(), all.jobs.end(),
+                                  [&](const auto& j) { return j.job == actor.spec.job; });
+    const std::string submitted = its == all.jobs.end() ? "" : its->submission;
+    throw_error({ErrorCode::kRefused, "cannot read the output of actor " + words.name + " alone",
+                 "what actors print goes to their job's output, each line with the actor's label",
+                 submitted.empty() ? "look at the output of the program of job " +
+                                         job_name(all, actor.spec.job) + ", which was not submitted"
+                                   : "troupe logs " + submitted});
+  }
+  throw_error({ErrorCode::kRefused, "there are no logs of " + words.name,
+               "no job, no live node and no actor has that id or name",
+               "troupe job list and troupe node list show those that there are"});
+}
+
+}  // namespace
+
+int logs(int argc, char** argv) {
+  Words words;
+  CLI::App app("Prints what a job has written, or a node has logged.", "troupe logs");
+  app.footer(kFooter);
+  app.add_option("name", words.name, "Id or name of a job, or of a node")->required();
+  auto* is_job = app.add_flag("--job", words.is_job, "A job is meant");
+  app.add_flag("--node", words.is_node, "A node is meant")->excludes(is_job);
+  app.add_flag("--follow,-f", words.reading.follow, "Go on with what is written meanwhile");
+  app.add_option("--tail", words.reading.tail, "The last lines alone")->check(whole_number(0, 1'000'000));
+  app.add_option("--since", words.since, kSinceHelp)->check(since_time());
+  add_head_options(app, words.where.folder, words.where.address);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return say_usage(app, error);
+  }
+  words.reading.since_ms = read_since(words.since);
+  return print_logs(words);
+}
+
+}  // namespace troupe::cli
