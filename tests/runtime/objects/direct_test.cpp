@@ -21,10 +21,10 @@ using test::eventually;
 
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-constexpr ProcessAddress kOwner{{1}, {2}};
-constexpr ProcessAddress kOther{{1}, {3}};
-constexpr ObjectName kName{kOwner, 7};
+constexpr std::uint64_t kOneMiB = std::uint64_t{1} << 20;
+constexpr ProcessAddress kGiver{{1}, {2}};
+constexpr ProcessAddress kStranger{{1}, {3}};
+constexpr ObjectName kGiven{kGiver, 7};
 using Way = DirectOwners::Way;
 
 DirectAddress somewhere() {
@@ -64,14 +64,14 @@ std::size_t descriptors() {
 std::unique_ptr<DirectServer> serve(std::shared_ptr<const ObjectBytes> object) {
   return DirectServer::start("127.0.0.1",
                              [object = std::move(object)](std::uint64_t number) {
-                               return number == kName.number ? object : nullptr;
+                               return number == kGiven.number ? object : nullptr;
                              })
       .value();
 }
 
 /// What becomes of a fetch.
 std::future<Result<void>> fetch(DirectClient& client, DirectAddress at, const Memory& memory,
-                                ObjectName name = kName) {
+                                ObjectName name = kGiven) {
   const auto told = std::make_shared<std::promise<Result<void>>>();
   client.fetch({name, memory.size, std::move(at), memory.fd.get()},
                [told](Result<void> result) { told->set_value(std::move(result)); });
@@ -133,17 +133,17 @@ void give_half(int fd, const PartAsked& asked) {
 TEST_CASE("An owner is asked for its address once, and left alone for a while when it is not reached") {
   DirectOwners owners;
   const Instant now = 100s;
-  CHECK(owners.choose(kOwner, kLeastDirectBytes, now).way == Way::kLinks);
-  CHECK(owners.choose(kOwner, kLeastDirectBytes + 1, now).way == Way::kAsk);
-  owners.said(kOwner, somewhere(), now);
-  CHECK(owners.choose(kOwner, 2 * kMiB, now).way == Way::kDirect);
-  CHECK(owners.choose(kOwner, 2 * kMiB, now).at.address == "127.0.0.1:1");
-  CHECK(owners.choose(kOwner, 1, now).way == Way::kLinks);
-  CHECK(owners.choose(kOther, 2 * kMiB, now).way == Way::kAsk);
+  CHECK(owners.choose(kGiver, kLeastDirectBytes, now).way == Way::kLinks);
+  CHECK(owners.choose(kGiver, kLeastDirectBytes + 1, now).way == Way::kAsk);
+  owners.said(kGiver, somewhere(), now);
+  CHECK(owners.choose(kGiver, 2 * kOneMiB, now).way == Way::kDirect);
+  CHECK(owners.choose(kGiver, 2 * kOneMiB, now).at.address == "127.0.0.1:1");
+  CHECK(owners.choose(kGiver, 1, now).way == Way::kLinks);
+  CHECK(owners.choose(kStranger, 2 * kOneMiB, now).way == Way::kAsk);
 
-  owners.failed(kOwner, now);
-  CHECK(owners.choose(kOwner, 2 * kMiB, now + DirectOwners::kBackoff - 1ns).way == Way::kLinks);
-  CHECK(owners.choose(kOwner, 2 * kMiB, now + DirectOwners::kBackoff).way == Way::kAsk);
+  owners.failed(kGiver, now);
+  CHECK(owners.choose(kGiver, 2 * kOneMiB, now + DirectOwners::kBackoff - 1ns).way == Way::kLinks);
+  CHECK(owners.choose(kGiver, 2 * kOneMiB, now + DirectOwners::kBackoff).way == Way::kAsk);
 }
 
 TEST_CASE("An owner without an address is asked again after a while") {
@@ -151,14 +151,14 @@ TEST_CASE("An owner without an address is asked again after a while") {
   const Instant now = 100s;
   const DirectAddress wrong[] = {{}, {"127.0.0.1:1", wire::Bytes(31)}, {"", wire::Bytes(32)}};
   for (const auto& one : wrong) {
-    owners.said(kOwner, one, now);
-    CHECK(owners.choose(kOwner, 2 * kMiB, now + 1s).way == Way::kLinks);
-    CHECK(owners.choose(kOwner, 2 * kMiB, now + DirectOwners::kBackoff).way == Way::kAsk);
+    owners.said(kGiver, one, now);
+    CHECK(owners.choose(kGiver, 2 * kOneMiB, now + 1s).way == Way::kLinks);
+    CHECK(owners.choose(kGiver, 2 * kOneMiB, now + DirectOwners::kBackoff).way == Way::kAsk);
   }
-  owners.said(kOwner, std::nullopt, now);
-  CHECK(owners.choose(kOwner, 2 * kMiB, now + 1s).way == Way::kLinks);
-  owners.said(kOwner, somewhere(), now + 1s);
-  CHECK(owners.choose(kOwner, 2 * kMiB, now + 1s).way == Way::kDirect);
+  owners.said(kGiver, std::nullopt, now);
+  CHECK(owners.choose(kGiver, 2 * kOneMiB, now + 1s).way == Way::kLinks);
+  owners.said(kGiver, somewhere(), now + 1s);
+  CHECK(owners.choose(kGiver, 2 * kOneMiB, now + 1s).way == Way::kDirect);
 }
 
 TEST_CASE("What is known of owners is bounded, and goes with them") {
@@ -170,12 +170,12 @@ TEST_CASE("What is known of owners is bounded, and goes with them") {
 }
 
 TEST_CASE("Parts cover an object once, in order and in whole pages") {
-  CHECK(split(2 * kMiB, 4) == std::vector<Part>{{0, 2 * kMiB}});
-  CHECK(split(64 * kMiB, 4).size() == 4);
-  CHECK(split(1024 * kMiB, 4).size() == 4);
-  CHECK(split(1024 * kMiB, 0).size() == 1);
-  for (const std::uint64_t bytes :
-       {std::uint64_t{1}, 16 * kMiB - 1, 32 * kMiB + 1, 48 * kMiB - 1, 100 * kMiB + 4097, 1024 * kMiB + 5}) {
+  CHECK(split(2 * kOneMiB, 4) == std::vector<Part>{{0, 2 * kOneMiB}});
+  CHECK(split(64 * kOneMiB, 4).size() == 4);
+  CHECK(split(1024 * kOneMiB, 4).size() == 4);
+  CHECK(split(1024 * kOneMiB, 0).size() == 1);
+  for (const std::uint64_t bytes : {std::uint64_t{1}, 16 * kOneMiB - 1, 32 * kOneMiB + 1, 48 * kOneMiB - 1,
+                                    100 * kOneMiB + 4097, 1024 * kOneMiB + 5}) {
     INFO(bytes);
     std::uint64_t end = 0;
     const auto parts = split(bytes, 4);
@@ -202,13 +202,13 @@ TEST_CASE("An owner gives no part that is not of its object") {
 }
 
 TEST_CASE("A transfer is given up when nothing moves, and when it is too slow") {
-  TransferDeadline silent(10 * kMiB, 100s, {20s, 60s});
+  TransferDeadline silent(10 * kOneMiB, 100s, {20s, 60s});
   CHECK(silent.check(119s).ok());
   silent.moved(119s);
   CHECK(silent.check(138s).ok());
   CHECK(silent.check(139s).error().why == "its other end was silent for 20.000000 s");
 
-  TransferDeadline slow(10 * kMiB, 100s, {20s, 60s});  // 60 s, and 10 s for 10 MiB
+  TransferDeadline slow(10 * kOneMiB, 100s, {20s, 60s});  // 60 s, and 10 s for 10 MiB
   for (Instant now = 100s; now < 170s; now += 1s) {
     slow.moved(now);
     CHECK(slow.check(now).ok());
@@ -219,7 +219,7 @@ TEST_CASE("A transfer is given up when nothing moves, and when it is too slow") 
 TEST_CASE("An object comes whole over several connections, and no descriptor is left") {
   const std::size_t before = descriptors();
   {
-    const auto object = std::make_shared<ObjectBytes>(pattern(40 * kMiB + 12345));
+    const auto object = std::make_shared<ObjectBytes>(pattern(40 * kOneMiB + 12345));
     const auto server = serve(object);
     DirectClient client;
     const Memory memory(object->view().size());
@@ -237,22 +237,22 @@ TEST_CASE("An object comes whole over several connections, and no descriptor is 
 }
 
 TEST_CASE("Without the owner's key nothing is given, and with it nothing else than was asked for") {
-  const auto server = serve(std::make_shared<ObjectBytes>(pattern(2 * kMiB)));
+  const auto server = serve(std::make_shared<ObjectBytes>(pattern(2 * kOneMiB)));
   DirectClient client;
-  const Memory memory(2 * kMiB);
+  const Memory memory(2 * kOneMiB);
   auto wrong = server->address();
   wrong.key[5] ^= std::byte{1};
   CHECK(result_of(fetch(client, wrong, memory)).error().code == ErrorCode::kRefused);
   const auto lost = ErrorCode::kObjectLost;
-  CHECK(result_of(fetch(client, server->address(), memory, {kOwner, 8})).error().code == lost);
-  const Memory longer(2 * kMiB + 1);
+  CHECK(result_of(fetch(client, server->address(), memory, {kGiver, 8})).error().code == lost);
+  const Memory longer(2 * kOneMiB + 1);
   CHECK(result_of(fetch(client, server->address(), longer)).error().code == lost);
-  CHECK(memory.read() == wire::Bytes(2 * kMiB));
+  CHECK(memory.read() == wire::Bytes(2 * kOneMiB));
   CHECK(result_of(fetch(client, server->address(), memory)).ok());
 }
 
 TEST_CASE("Noise and silence at an owner's port do not keep others out") {
-  const auto server = serve(std::make_shared<ObjectBytes>(pattern(2 * kMiB)));
+  const auto server = serve(std::make_shared<ObjectBytes>(pattern(2 * kOneMiB)));
   const auto at = parse_endpoint(server->address().address).value();
   std::vector<UniqueFd> strangers;
   for (int i = 0; i < 20; ++i) strangers.push_back(dial(at, 10s).value());
@@ -260,14 +260,14 @@ TEST_CASE("Noise and silence at an owner's port do not keep others out") {
   for (int i = 0; i < 10; ++i)
     CHECK(::send(strangers[std::size_t(i)].get(), noise.data(), noise.size(), MSG_NOSIGNAL) > 0);
   DirectClient client;
-  const Memory memory(2 * kMiB);
+  const Memory memory(2 * kOneMiB);
   CHECK(result_of(fetch(client, server->address(), memory)).ok());
 }
 
 TEST_CASE("An owner that closes in the middle is an error that says what is missing") {
   const StrangeOwner owner(give_half);
   DirectClient client;
-  const Memory memory(2 * kMiB);
+  const Memory memory(2 * kOneMiB);
   const auto result = result_of(fetch(client, owner.address(), memory));
   CHECK(result.error().code == ErrorCode::kUnavailable);
   CHECK(result.error().why == "the other end closed it with 1048576 bytes to come");
@@ -279,9 +279,9 @@ TEST_CASE("An owner that announces another length is refused before anything is 
     give_half(fd, asked);
   });
   DirectClient client;
-  const Memory memory(2 * kMiB);
+  const Memory memory(2 * kOneMiB);
   CHECK(result_of(fetch(client, owner.address(), memory)).error().code == ErrorCode::kRefused);
-  CHECK(memory.read() == wire::Bytes(2 * kMiB));
+  CHECK(memory.read() == wire::Bytes(2 * kOneMiB));
 }
 
 TEST_CASE("An owner that falls silent is given up") {
@@ -290,7 +290,7 @@ TEST_CASE("An owner that falls silent is given up") {
     wait_for_close(fd);
   });
   DirectClient client({100ms, 60s});
-  const Memory memory(2 * kMiB);
+  const Memory memory(2 * kOneMiB);
   CHECK(result_of(fetch(client, owner.address(), memory)).error().code == ErrorCode::kTimeout);
 }
 
@@ -301,14 +301,14 @@ TEST_CASE("A silent transfer ends when its owner is known to be gone, and with t
     halfway.set_value();
     wait_for_close(fd);
   });
-  const Memory memory(2 * kMiB);
+  const Memory memory(2 * kOneMiB);
   auto client = std::make_unique<DirectClient>(TransferDeadline::Limits{1h, 1h});
   auto told = fetch(*client, owner.address(), memory);
   REQUIRE(halfway.get_future().wait_for(60s) == std::future_status::ready);
-  client->abort([](ProcessAddress p) { return p == kOther; }, "another one");
+  client->abort([](ProcessAddress p) { return p == kStranger; }, "another one");
   CHECK(told.wait_for(20ms) == std::future_status::timeout);
   SECTION("gone") {
-    client->abort([](ProcessAddress p) { return p == kOwner; }, "killed by signal 9");
+    client->abort([](ProcessAddress p) { return p == kGiver; }, "killed by signal 9");
     CHECK(result_of(std::move(told)).error().why == "its owner is gone: killed by signal 9");
   }
   SECTION("the process ends") {
@@ -318,24 +318,25 @@ TEST_CASE("A silent transfer ends when its owner is known to be gone, and with t
 }
 
 TEST_CASE("A server ends in the middle of what it gives") {
-  auto server = serve(std::make_shared<ObjectBytes>(pattern(64 * kMiB)));
+  auto server = serve(std::make_shared<ObjectBytes>(pattern(64 * kOneMiB)));
   const auto at = server->address();
   const auto socket = dial(parse_endpoint(at.address).value(), 10s).value();
   TransferDeadline deadline(0, MonotonicClock().now(), {60s, 60s});
   REQUIRE(prove_reader(socket.get(), KeyView(at.key.data(), 32), deadline).ok());
-  REQUIRE(ask_for(socket.get(), {kName.number, {0, 64 * kMiB}}, deadline).ok());
+  REQUIRE(ask_for(socket.get(), {kGiven.number, {0, 64 * kOneMiB}}, deadline).ok());
   server.reset();  // its connection waits for room in the socket
-  const Memory memory(64 * kMiB);
-  const auto taken = take(socket.get(), {0, 64 * kMiB}, memory.fd.get(), deadline);
+  const Memory memory(64 * kOneMiB);
+  const auto taken = take(socket.get(), {0, 64 * kOneMiB}, memory.fd.get(), deadline);
   CHECK(taken.error().code == ErrorCode::kUnavailable);
 }
 
 TEST_CASE("Where nobody listens, and at an address of no host, is an error") {
   DirectClient client;
-  const Memory memory(2 * kMiB);
+  const Memory memory(2 * kOneMiB);
   std::string gone;
   { gone = serve(std::make_shared<ObjectBytes>(pattern(1)))->address().address; }
   CHECK(result_of(fetch(client, {gone, wire::Bytes(32)}, memory)).error().code == ErrorCode::kUnavailable);
-  CHECK(result_of(fetch(client, {"a.name:1", wire::Bytes(32)}, memory)).error().code == ErrorCode::kBadConfig);
+  CHECK(result_of(fetch(client, {"a.name:1", wire::Bytes(32)}, memory)).error().code ==
+        ErrorCode::kBadConfig);
   CHECK_FALSE(DirectServer::start("a.name", {}).ok());
 }
