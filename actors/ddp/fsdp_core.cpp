@@ -31,7 +31,6 @@ const char* const kMakeAfter =
 /// The sharded parameters; throws for what this rank alone can tell.
 std::vector<ReducedParameter> sharded_parameters(const std::shared_ptr<torch::nn::Module>& module,
                                                  const collectives::ProcessGroup& group) {
-  check_devices(once_each(module->named_parameters()), once_each(module->named_buffers()), group);
   std::vector<ReducedParameter> found =
       reduced_parameters(once_each(module->named_parameters()), device_of(group));
   if (found.empty()) {
@@ -108,7 +107,9 @@ FsdpCore::FsdpCore(std::shared_ptr<torch::nn::Module> module,
       group_(std::move(group)),
       host_(group_->host_group()),
       options_(options),
-      streams_(streams.value_or(device_of(*group_))),
+      streams_((
+          check_devices(once_each(module_->named_parameters()), once_each(module_->named_buffers()), *group_),
+          streams.value_or(device_of(*group_)))),
       parameters_(sharded_parameters(module_, *group_)),
       wrapped_(named(parameters_)),
       seen_(parameters_.size()),
