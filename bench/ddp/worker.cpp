@@ -217,7 +217,9 @@ class AdamByHand final : public Training {
     for (const torch::Tensor& shard : parameters_)
       largest = std::max(largest, static_cast<double>(shard.nbytes()) * ranks);
     const double whole = mode_ == "zero2" ? shards * ranks : mode_ == "prefetch" ? 2 * largest : largest;
-    return {4 * shards, 4 * shards + whole + kGradient_units * largest};
+    // The gradients' shards come as whole parameters go.
+    const double shards_then = (mode_ == "zero2" ? 3 : 4) * shards;
+    return {4 * shards, shards_then + whole + kGradient_units * largest};
   }
 
  private:
