@@ -54,6 +54,11 @@ std::vector<std::byte*> LibraryGroup::reserve(std::size_t count, DType dtype, bo
   return made;
 }
 
+void LibraryGroup::keep_memory() {
+  for (auto& memory : memory_) (void)memory.release();
+  memory_.clear();
+}
+
 void LibraryGroup::check_has(const Op& op) const {
   if (!is_message(op.kind) || op.peer != rank()) return;
   throw BadConfig("cannot " + std::string(name_of(op.kind)),

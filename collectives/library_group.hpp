@@ -56,6 +56,8 @@ class LibraryGroup : public ProcessGroup {
   AbortFlag& flag() const { return *flag_; }
   std::shared_ptr<AbortFlag> shared_flag() const { return flag_; }
   void check_has(const Op& op) const override;
+  /// What reserve() gave stays until the process ends: somebody is still at it.
+  void keep_memory();
   /// `op` on the path that gives the native backend's bits. REQUIRES: it is a reduction.
   std::shared_ptr<ExactReduction> exact(const Op& op) const;
 

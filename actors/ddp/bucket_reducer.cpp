@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "actors/ddp/kept_for_good.hpp"
 #include "actors/ddp/options.hpp"
 #include "runtime/core/assert.hpp"
 #include "runtime/core/error.hpp"
@@ -97,7 +98,8 @@ BucketReducer::~BucketReducer() {
   try {
     leave_launched();
   } catch (const std::exception&) {
-    // Of a device that does not answer any more: whoever uses it next is told.
+    // Of a device that does not answer any more, or of MPI: whoever uses it next is told.
+    keep_value_for_good(std::make_pair(std::move(launched_), flat_));
   }
 }
 

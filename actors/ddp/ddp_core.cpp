@@ -31,39 +31,6 @@ void check(const std::shared_ptr<torch::nn::Module>& module,
     throw BadConfig("cannot wrap the module", "a bucket's cap is 0 MiB", "give at least 1");
 }
 
-/// What of the module is elsewhere than the group's buffers on this rank.
-void check_devices(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers,
-                   const collectives::ProcessGroup& group) {
-  const torch::Device wanted = device_of(group);
-  const auto text_of = [](torch::Device device) { return device.is_cpu() ? "the CPU" : device.str(); };
-  std::string there, elsewhere;  // the first of each
-  torch::Device found = wanted;
-  for (const auto* tensors : {&parameters, &buffers}) {
-    for (const NamedTensor& one : *tensors) {
-      const torch::Device its = one.tensor.device();
-      std::string& first = its == wanted ? there : elsewhere;
-      if (!first.empty()) continue;
-      first = (tensors == &parameters ? "parameter " : "buffer ") + one.name + " is on " + text_of(its);
-      if (its != wanted) found = its;
-    }
-  }
-  if (elsewhere.empty()) return;
-  const std::string move = "move it before wrapping: net->to(torch::Device(\"" + wanted.str() + "\"))";
-  const std::string of = "the group, of the backend " + std::string(group.backend()) + ", is of ";
-  const char* what = "cannot wrap the module";
-  if (!there.empty()) {
-    throw BadConfig(what, "it is on several devices: " + there + ", " + elsewhere,
-                    "keep the whole module on " + text_of(wanted));
-  }
-  if (wanted.is_cpu()) {
-    throw BadConfig(what, elsewhere + ", and " + of + "CPUs",
-                    found.is_cuda() ? move + ", or use init_process_group(\"nccl\", ...)" : move);
-  }
-  throw BadConfig(what, elsewhere + ", and " + of + "GPUs: this rank's is " + text_of(wanted),
-                  move + (found.is_cuda() ? ", or give its GPU as InitOptions::device"
-                                          : ", or use init_process_group(\"native\", ...)"));
-}
-
 std::vector<Fact> facts_of(const std::vector<NamedTensor>& parameters,
                            const std::vector<NamedTensor>& buffers, const DdpOptions& options) {
   std::vector<Fact> facts;

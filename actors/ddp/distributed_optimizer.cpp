@@ -11,6 +11,7 @@
 #include "actors/ddp/adasum.hpp"
 #include "actors/ddp/agreement.hpp"
 #include "actors/ddp/comm_hook.hpp"
+#include "actors/ddp/kept_for_good.hpp"
 #include "collectives/native/native_group.hpp"
 #include "collectives/texts.hpp"
 #include "runtime/core/error.hpp"
@@ -176,6 +177,7 @@ DistributedOptimizer::~DistributedOptimizer() {
     group_->await_quiet();
   } catch (const std::exception&) {
     // Whoever uses the group next is told.
+    keep_value_for_good(std::make_pair(std::move(launched_), laid_.flat));
   }
 }
 
@@ -436,6 +438,7 @@ void DistributedOptimizer::fail() {
       group_->await_quiet();
     } catch (const std::exception&) {
       // What was thrown first is what counts.
+      keep_value_for_good(std::move(launched_));
     }
     launched_.clear();
     begun_ = false;

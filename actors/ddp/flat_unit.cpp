@@ -6,6 +6,7 @@
 
 #include "actors/ddp/agreement.hpp"
 #include "actors/ddp/comm_hook.hpp"
+#include "actors/ddp/kept_for_good.hpp"
 #include "actors/ddp/reduced_parameter.hpp"
 #include "runtime/core/assert.hpp"
 
@@ -21,10 +22,11 @@ std::int64_t aligned(std::int64_t elements) {
 }  // namespace
 
 FlatUnit::FlatUnit(std::string name, std::vector<NamedTensor> members,
-                   std::shared_ptr<collectives::ProcessGroup> group)
+                   std::shared_ptr<collectives::ProcessGroup> group, const DeviceStreams& streams)
     : name_(std::move(name)),
       members_(std::move(members)),
       group_(std::move(group)),
+      streams_(streams),
       taken_(members_.size()) {
   const torch::NoGradGuard no_grad;
   std::int64_t end = 0;
@@ -66,25 +68,36 @@ void FlatUnit::begin_gather() {
   storage->set_data_ptr_noswap(storage->allocator()->allocate(whole_bytes()));
   storage->set_nbytes(whole_bytes());
   whole_ = true;
-  gathering_ = group_->all_gather(buffer_of(shard_), buffer_of(flat_));
+  streams_.on_default([this] { gathering_ = group_->all_gather(buffer_of(shard_), buffer_of(flat_)); });
 }
 
 void FlatUnit::gather() {
   begin_gather();
-  if (gathering_) std::exchange(gathering_, nullptr)->wait();
+  wait(gathering_);
 }
 
 void FlatUnit::free() {
   if (!whole_) return;
-  if (gathering_) std::exchange(gathering_, nullptr)->wait();
+  wait(gathering_);
+  release_memory();
+}
+
+void FlatUnit::wait(std::shared_ptr<collectives::Work>& work) const {
+  if (!work) return;
+  streams_.on_default([&] { work->wait(); });
+  work = nullptr;
+}
+
+c10::DataPtr FlatUnit::release_memory() {
   c10::StorageImpl* storage = flat_.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, flat_.device()));
+  c10::DataPtr memory = storage->set_data_ptr(c10::DataPtr(nullptr, flat_.device()));
   storage->set_nbytes(0);
   whole_ = false;
+  return memory;
 }
 
 void FlatUnit::take(std::size_t member, const torch::Tensor& gradient) {
-  if (!gradients_.defined()) gradients_ = zeros(flat_.scalar_type());
+  if (!gradients_.defined()) gradients_ = torch::empty_like(flat_);
   torch::Tensor mine = part(gradients_, member);
   if (taken_[member]) {
     mine.add_(gradient);
@@ -92,17 +105,30 @@ void FlatUnit::take(std::size_t member, const torch::Tensor& gradient) {
     put(mine, gradient);
   }
   taken_[member] = true;
+  streams_.before_default();  // those of a unit may have been computed on several streams
+}
+
+void FlatUnit::fill_what_was_not_taken() {
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const std::int64_t begin = offsets_[i] + (taken_[i] ? members_[i].tensor.numel() : 0);
+    const std::int64_t end = i + 1 < members_.size() ? offsets_[i + 1] : gradients_.numel();
+    if (begin < end) gradients_.narrow(0, begin, end - begin).zero_();
+  }
 }
 
 void FlatUnit::begin_reduce() {
-  if (!gradients_.defined()) gradients_ = zeros(flat_.scalar_type());
+  if (!gradients_.defined()) gradients_ = torch::empty_like(flat_);
+  fill_what_was_not_taken();
   reduced_ = torch::empty({shard_elements_}, flat_.options());
-  reducing_ = group_->reduce_scatter(buffer_of(gradients_), buffer_of(reduced_), collectives::ReduceOp::kAvg);
+  streams_.on_default([this] {
+    reducing_ =
+        group_->reduce_scatter(buffer_of(gradients_), buffer_of(reduced_), collectives::ReduceOp::kAvg);
+  });
 }
 
 void FlatUnit::end_reduce() {
   TROUPE_ASSERT(reducing_ != nullptr, "a reduction was begun");
-  std::exchange(reducing_, nullptr)->wait();
+  wait(reducing_);
   gradients_ = torch::Tensor();
   taken_.assign(members_.size(), false);
 }
@@ -117,26 +143,51 @@ void FlatUnit::set_gradient() {
   reduced_ = torch::Tensor();
 }
 
-void FlatUnit::abandon() {
+void FlatUnit::abandon(bool is_quiet) {
+  if (whole_) {
+    c10::DataPtr memory = release_memory();
+    if (gathering_ && !is_quiet) keep_value_for_good(std::make_pair(std::move(memory), shard_));
+  }
+  if (reducing_ && !is_quiet) keep_value_for_good(std::vector<torch::Tensor>{gradients_, reduced_});
   gathering_ = nullptr;
-  free();
   reducing_ = nullptr;
   gradients_ = torch::Tensor();
   reduced_ = torch::Tensor();
   taken_.assign(members_.size(), false);
 }
 
+void FlatUnit::run(const std::vector<torch::Tensor>& on,
+                   const std::function<std::shared_ptr<collectives::Work>()>& launch) const {
+  try {
+    streams_.on_default([&] { launch()->wait(); });
+    if (&group_->host_group() == group_.get()) return;
+    streams_.synchronize();  // a wait for a group of GPUs is the stream's, which does not throw
+    group_->throw_if_aborted();
+  } catch (...) {
+    try {
+      group_->await_quiet();
+    } catch (const std::exception&) {  // what threw first is told
+      keep_value_for_good(on);
+    }
+    throw;
+  }
+}
+
 torch::Tensor FlatUnit::gathered(const torch::Tensor& mine, int root) const {
   const bool is_root = group_->rank() == root;
   torch::Tensor all = is_root ? zeros(mine.scalar_type()) : torch::Tensor();
-  group_->gather(buffer_of(mine), is_root ? buffer_of(all) : collectives::Buffer{}, root)->wait();
+  run({mine, all}, [&] {
+    return group_->gather(buffer_of(mine), is_root ? buffer_of(all) : collectives::Buffer{}, root);
+  });
   return all;
 }
 
 torch::Tensor FlatUnit::scattered(const torch::Tensor& flat, int root, torch::ScalarType dtype) const {
-  torch::Tensor mine = torch::empty({shard_elements_}, dtype);
+  torch::Tensor mine = torch::empty({shard_elements_}, torch::TensorOptions(dtype).device(flat_.device()));
   const bool is_root = group_->rank() == root;
-  group_->scatter(is_root ? buffer_of(flat) : collectives::Buffer{}, buffer_of(mine), root)->wait();
+  run({flat, mine}, [&] {
+    return group_->scatter(is_root ? buffer_of(flat) : collectives::Buffer{}, buffer_of(mine), root);
+  });
   return mine;
 }
 
@@ -148,7 +199,8 @@ torch::Tensor FlatUnit::part(const torch::Tensor& flat, std::size_t member) cons
 }
 
 torch::Tensor FlatUnit::zeros(torch::ScalarType dtype) const {
-  return torch::zeros({shard_elements_ * group_->size()}, dtype);
+  return torch::zeros({shard_elements_ * group_->size()},
+                      torch::TensorOptions(dtype).device(members_.front().tensor.device()));
 }
 
 }  // namespace troupe::train

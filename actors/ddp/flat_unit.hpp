@@ -5,17 +5,20 @@
 ///   flat, [ranks x shard]:  | a.weight .... | a.bias .. | b.weight ...... | zeros |
 ///   shards:                 | rank 0            | rank 1            | rank 2      |
 ///
-/// A parameter begins at a multiple of 16 elements, and a shard has a multiple of 16. Not thread-safe.
+/// A parameter begins at a multiple of 16 elements, and a shard has a multiple of 16. Operations of the group
+/// go by the device's default stream, behind what computes and before what computes next. Not thread-safe.
 #pragma once
 
 #include <torch/types.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "actors/ddp/device_streams.hpp"
 #include "actors/ddp/named_tensor.hpp"
 #include "collectives/process_group.hpp"
 
@@ -24,9 +27,9 @@ namespace troupe::train {
 class FlatUnit {
  public:
   /// Collective: takes rank 0's values. What the members lay in is free afterwards. REQUIRES: dense
-  /// parameters of one dtype, on the CPU.
+  /// parameters of one dtype, where the group's buffers are.
   FlatUnit(std::string name, std::vector<NamedTensor> members,
-           std::shared_ptr<collectives::ProcessGroup> group);
+           std::shared_ptr<collectives::ProcessGroup> group, const DeviceStreams& streams);
 
   const std::string& name() const { return name_; }
   const std::vector<NamedTensor>& members() const { return members_; }
@@ -58,11 +61,12 @@ class FlatUnit {
   void end_reduce();
   /// Puts the mean into the shard's `.grad`, or adds it.
   void set_gradient();
-  /// Frees all, what was taken and not reduced, too. REQUIRES: an operation that is under way is of an
-  /// aborted group that is quiet.
-  void abandon();
+  /// Of an aborted group: frees all, what was taken and not reduced, too. Unless the group `is_quiet`, what
+  /// an operation under way is at stays for good.
+  void abandon(bool is_quiet);
 
-  /// Collective: all of `mine`, a shard's like, on `root`; undefined elsewhere.
+  /// Collective: all of `mine`, a shard's like, on `root`; undefined elsewhere. This and scattered() wait on
+  /// the host: what throws later is of another operation.
   torch::Tensor gathered(const torch::Tensor& mine, int root) const;
   /// Collective: this rank's part of `root`'s `flat`, which is looked at there alone.
   torch::Tensor scattered(const torch::Tensor& flat, int root, torch::ScalarType dtype) const;
@@ -72,10 +76,20 @@ class FlatUnit {
   torch::Tensor zeros(torch::ScalarType dtype) const;
 
  private:
+  /// Whose wait throws is still under way.
+  void wait(std::shared_ptr<collectives::Work>& work) const;
+  /// Runs an operation on tensors that nobody else has.
+  void run(const std::vector<torch::Tensor>& on,
+           const std::function<std::shared_ptr<collectives::Work>()>& launch) const;
+  c10::DataPtr release_memory();
+  /// And what lies between.
+  void fill_what_was_not_taken();
+
   std::string name_;
   std::vector<NamedTensor> members_;
   std::vector<std::int64_t> offsets_;  ///< by member
   std::shared_ptr<collectives::ProcessGroup> group_;
+  DeviceStreams streams_;
   std::int64_t shard_elements_ = 0;
   torch::Tensor shard_;
   torch::Tensor flat_;

@@ -1,5 +1,6 @@
 #include "actors/ddp/fsdp_core.hpp"
 
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/modules/container/moduledict.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -24,18 +25,14 @@ namespace troupe::train {
 namespace {
 
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+const char* const kMakeAfter =
+    "make the optimizer after wrapping, over fsdp.parameters(), and zero and clip by these";
 
 /// The sharded parameters; throws for what this rank alone can tell.
 std::vector<ReducedParameter> sharded_parameters(const std::shared_ptr<torch::nn::Module>& module,
-                                                 const std::shared_ptr<collectives::ProcessGroup>& group) {
-  check_wrappable(module, group);
-  if (!device_of(*group).is_cpu()) {
-    throw BadConfig("cannot shard the module",
-                    "the group is of GPUs: FullyShardedDataParallel is of CPUs yet",
-                    "use a group of the backend native, or DistributedDataParallel");
-  }
+                                                 const collectives::ProcessGroup& group) {
   std::vector<ReducedParameter> found =
-      reduced_parameters(once_each(module->named_parameters()), device_of(*group));
+      reduced_parameters(once_each(module->named_parameters()), device_of(group));
   if (found.empty()) {
     throw BadConfig("cannot shard the module", "none of its parameters requires a gradient",
                     "use the module as it is");
@@ -74,17 +71,23 @@ std::vector<PlannedUnit> plan(const torch::nn::Module& module,
 
 /// A core for callbacks that may outlive it.
 struct FsdpCore::Self {
+  explicit Self(FsdpCore* of) : core(of) {}
+  std::mutex mutex;  ///< held while the core ends, or is told of a backward that did
   FsdpCore* core;
 };
 
-/// One backward, for the engine: its end is the call, or the death of the callback that was never called.
+/// One backward, for the engine: its end is the call, or the death of the callback that was never called. On
+/// a device it may die in the engine's thread, after the backward has thrown in the caller's.
 class FsdpCore::Backward {
  public:
   Backward(std::weak_ptr<Self> self, std::uint64_t number) : self_(std::move(self)), number_(number) {}
   Backward(const Backward&) = delete;
   Backward& operator=(const Backward&) = delete;
   ~Backward() {
-    if (const auto self = self_.lock(); self && self->core != nullptr) self->core->interrupted(number_);
+    const auto self = self_.lock();
+    if (!self) return;
+    const std::lock_guard lock(self->mutex);
+    if (self->core != nullptr) self->core->interrupted(number_);
   }
   void finish() {
     const auto self = std::exchange(self_, {}).lock();
@@ -98,14 +101,19 @@ class FsdpCore::Backward {
 };
 
 FsdpCore::FsdpCore(std::shared_ptr<torch::nn::Module> module,
-                   std::shared_ptr<collectives::ProcessGroup> group, const FsdpOptions& options)
-    : module_(std::move(module)),
+                   std::shared_ptr<collectives::ProcessGroup> group, const FsdpOptions& options,
+                   std::optional<torch::Device> streams)
+    : module_((check_wrappable(module, group), std::move(module))),
       group_(std::move(group)),
+      host_(group_->host_group()),
       options_(options),
-      parameters_(sharded_parameters(module_, group_)),
+      streams_((
+          check_devices(once_each(module_->named_parameters()), once_each(module_->named_buffers()), *group_),
+          streams.value_or(device_of(*group_)))),
+      parameters_(sharded_parameters(module_, *group_)),
       wrapped_(named(parameters_)),
       seen_(parameters_.size()),
-      self_(std::make_shared<Self>(Self{this})) {
+      self_(std::make_shared<Self>(this)) {
   for (const ReducedParameter& parameter : parameters_) known_.insert(parameter.tensor.unsafeGetTensorImpl());
   const std::vector<PlannedUnit> units = plan(*module_, parameters_, options_);
   for (const NamedTensor& parameter : once_each(module_->named_parameters())) {
@@ -125,7 +133,7 @@ FsdpCore::FsdpCore(std::shared_ptr<torch::nn::Module> module,
     }
   }
   for (const NamedTensor& one : kept_whole_) facts.push_back(fact_of("tensor", one));
-  check_agreement(*group_, facts);
+  check_agreement(host_, facts);
 
   const auto on_use = std::make_shared<const OnUse>([self = std::weak_ptr(self_)](const auto& uses) {
     if (const auto alive = self.lock(); alive && alive->core != nullptr) {
@@ -143,7 +151,7 @@ FsdpCore::FsdpCore(std::shared_ptr<torch::nn::Module> module,
       parameters_[i].member = members.size();
       members.push_back({parameters_[i].name, parameters_[i].tensor});
     }
-    units_.emplace_back(units[u].name, std::move(members), group_);
+    units_.emplace_back(units[u].name, std::move(members), group_, streams_);
     // At once: if the next one throws, the parameters of this one are gone, and whoever uses one is told.
     watch_storage(units_[u].flat(), on_use, u);
     for (const NamedTensor& member : units_[u].members()) mark_watched(member.tensor);
@@ -154,27 +162,41 @@ FsdpCore::FsdpCore(std::shared_ptr<torch::nn::Module> module,
   broadcast_tensors(*group_, whole, 0);
 
   hooks_.emplace(parameters_, [this](std::size_t index) { gradient_ready(index); });
-  not_here_ = torch::zeros({1});
-  watch_storage(not_here_, on_use, kNone);
-  mark_watched(not_here_);
-  set_gradients_of_module(not_here_);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    not_here_.push_back(torch::zeros({1}, parameters_[i].tensor.device()));
+    watch_storage(not_here_.back(), on_use, units_.size() + i);
+    mark_watched(not_here_.back());
+  }
+  mark_gradients();
   missing_.resize(units_.size());
   for (auto& next : next_) next.assign(units_.size(), kNone);
 }
 
 FsdpCore::~FsdpCore() {
-  self_->core = nullptr;
-  self_.reset();
-  set_gradients_of_module(torch::Tensor());
-  try {
-    free_units();
-  } catch (const std::exception&) {
-    // Of an aborted group, whose operations end by themselves.
+  {
+    const std::lock_guard lock(self_->mutex);
+    self_->core = nullptr;
   }
+  self_.reset();
+  forget_gradients();
+  free_or_abandon();
 }
 
-void FsdpCore::set_gradients_of_module(const torch::Tensor& gradient) {
-  for (const ReducedParameter& parameter : parameters_) parameter.tensor.mutable_grad() = gradient;
+/// Waits for what is under way of a group that is good.
+void FsdpCore::free_or_abandon() {
+  try {
+    if (group_->abort_reason().empty()) return free_units();
+  } catch (const std::exception&) {  // it was aborted just now
+  }
+  abandon();
+}
+
+void FsdpCore::mark_gradients() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].tensor.mutable_grad() = not_here_[i];
+}
+
+void FsdpCore::forget_gradients() {
+  for (const ReducedParameter& parameter : parameters_) parameter.tensor.mutable_grad() = torch::Tensor();
 }
 
 void FsdpCore::check_parameters() const {
@@ -195,26 +217,34 @@ void FsdpCore::check_parameters() const {
 }
 
 void FsdpCore::before_forward() {
+  if (given_up_.exchange(false)) reset();
   check_parameters();
   check_idle("a forward");
   free_units();  // of a forward without a backward
   in_forward_ = true;
   trains_ = torch::GradMode::is_enabled();
   last_used_.reset();
-  if (!trains_) return;
+  // Autocast would keep what it casts of every unit; with gradients the graph does, anyhow.
+  autocast_cached_ = at::autocast::is_autocast_cache_enabled();
+  if (!trains_) {
+    at::autocast::set_autocast_cache_enabled(false);
+    return;
+  }
   synchronized_ = require_sync_;
-  set_gradients_of_module(torch::Tensor());
+  forget_gradients();
 }
 
 void FsdpCore::after_forward(bool failed) {
-  in_forward_ = false;
+  if (std::exchange(in_forward_, false)) at::autocast::set_autocast_cache_enabled(autocast_cached_);
   last_used_.reset();
-  if (trains_ && !failed) return;
-  try {
-    free_units();
-  } catch (const std::exception&) {
-    if (!failed) throw;  // else the group is over, and what the forward threw says more
+  if (failed) {
+    free_or_abandon();  // what the forward threw says more
+    return;
   }
+  if (trains_) return;
+  free_units();
+  check_events();
+  await_device();
 }
 
 void FsdpCore::watch(const torch::Tensor& output) {
@@ -225,25 +255,41 @@ void FsdpCore::watch(const torch::Tensor& output) {
   });
 }
 
+/// Of an operator that must not use it.
+void FsdpCore::refuse_use(const StorageUse& use) const {
+  if (use.key >= units_.size()) {
+    const ReducedParameter& parameter = parameters_[use.key - units_.size()];
+    throw BadConfig("the .grad of parameter " + parameter.name + " of " +
+                        text_of_unit(units_[parameter.bucket].name()) + " is not there",
+                    "FullyShardedDataParallel keeps gradients in its shards", kMakeAfter);
+  }
+  const FlatUnit& unit = units_[use.key];
+  const std::string what =
+      "parameter " + unit.member_at(use.tensor.storage_offset()) + " of " + text_of_unit(unit.name());
+  if (!in_forward_ && under_way_ == 0) {
+    throw BadConfig(what + " is not there",
+                    "an operator uses it outside of the wrapper's forward and backward",
+                    "call fsdp->forward(), on all ranks; make the optimizer after wrapping, over "
+                    "fsdp.parameters(); read and load weights by full_state_dict()");
+  }
+  throw BadConfig(
+      what + " cannot be changed in place",
+      use.operation + " writes what was gathered, which is freed after its use: no shard would have it",
+      "leave it to the optimizer, change weights by load_full_state_dict(), leave max_norm out of "
+      "embeddings, or set requires_grad to false before wrapping, which keeps it whole");
+}
+
 /// An operator is about to use parameters.
 void FsdpCore::use(const std::vector<StorageUse>& uses) {
   const torch::NoGradGuard no_grad;
   std::vector<std::size_t> units;
   for (const StorageUse& use : uses) {
-    if (use.key == kNone) {
-      throw BadConfig(
-          "the module's .grad is not there", "FullyShardedDataParallel keeps gradients in its shards",
-          "make the optimizer after wrapping, over fsdp.parameters(), and zero and clip by these");
-    }
+    if (use.key >= units_.size()) refuse_use(use);
     if (std::find(units.begin(), units.end(), use.key) == units.end()) units.push_back(use.key);
   }
-  if (!in_forward_ && under_way_ == 0 && !begin_backward()) {
-    const FlatUnit& unit = units_[uses.front().key];
-    throw BadConfig("parameter " + unit.member_at(uses.front().tensor.storage_offset()) + " of " +
-                        text_of_unit(unit.name()) + " is not there",
-                    "an operator uses it outside of the wrapper's forward and backward",
-                    "call fsdp->forward(), on all ranks; make the optimizer after wrapping, over "
-                    "fsdp.parameters(); read and load weights by full_state_dict()");
+  if (!in_forward_ && under_way_ == 0 && !begin_backward()) refuse_use(uses.front());
+  for (const StorageUse& use : uses) {
+    if (use.is_written) refuse_use(use);
   }
   if (std::all_of(units.begin(), units.end(), [this](std::size_t u) { return units_[u].is_whole(); })) return;
   if (in_forward_) {
@@ -269,7 +315,7 @@ void FsdpCore::make_whole(const std::vector<std::size_t>& units) {
     if (units_[unit].is_whole()) continue;
     if (last_used_ && *last_used_ != unit) next[*last_used_] = unit;
     last_used_ = unit;
-    if (!in_forward_ || trains_) events_.push_back({false, unit});
+    events_.push_back({false, unit});
     units_[unit].gather();
   }
   const std::size_t following = next[*last_used_];
@@ -289,6 +335,7 @@ std::size_t FsdpCore::whole_bytes() const {
 
 /// False: no backward is under way in this thread.
 bool FsdpCore::begin_backward() {
+  if (given_up_.exchange(false)) reset();
   auto backward = std::make_shared<Backward>(self_, ++backwards_);
   try {
     torch::autograd::Engine::get_default_engine().queue_callback([backward] { backward->finish(); });
@@ -301,7 +348,7 @@ bool FsdpCore::begin_backward() {
   seen_.assign(parameters_.size(), false);
   reduced_.assign(units_.size(), false);
   for (std::size_t u = 0; u < units_.size(); ++u) missing_[u] = units_[u].members().size();
-  set_gradients_of_module(torch::Tensor());
+  forget_gradients();
   return true;
 }
 
@@ -329,15 +376,20 @@ void FsdpCore::take(std::size_t index) {
   if (reduced_[parameter.bucket])
     refuse("it came once more when those of its unit were reduced",
            "run one backward, of the sum of the losses");
+  FlatUnit& unit = units_[parameter.bucket];
+  const bool is_last = !seen_[index] && missing_[parameter.bucket] == 1;
+  // Each use of a parameter comes before its gradient, so the unit's are not needed beside the copy.
+  if (is_last && !(gradient.defined() && gradient.is_alias_of(unit.flat()))) unit.free();
   if (gradient.defined()) {  // a function of the user's may give none
     if (gradient.is_sparse()) refuse("it is sparse", "use a dense gradient");
-    units_[parameter.bucket].take(parameter.member, gradient);
+    unit.take(parameter.member, gradient);
     gradient = torch::Tensor();
   }
   if (seen_[index]) return;
   seen_[index] = true;
-  if (--missing_[parameter.bucket] > 0) return;
-  units_[parameter.bucket].free();  // each use of a parameter comes before its gradient
+  --missing_[parameter.bucket];
+  if (!is_last) return;
+  unit.free();
   if (synchronized_) reduce(parameter.bucket);
 }
 
@@ -360,10 +412,11 @@ void FsdpCore::finish_backward() {
       }
       units_[*std::exchange(reducing_, std::nullopt)].end_reduce();
       check_events();
+      await_device();
       for (FlatUnit& unit : units_) unit.set_gradient();
     }
     under_way_ = 0;
-    set_gradients_of_module(not_here_);
+    mark_gradients();
   } catch (...) {
     fail();
   }
@@ -385,12 +438,12 @@ void FsdpCore::check_events() {
   for (const Event& event : events)
     hash = (hash ^ (event.unit * 2 + (event.is_reduction ? 1 : 0))) * 1099511628211ULL;
   std::vector<std::uint64_t> all(static_cast<std::size_t>(group_->size()));
-  group_->all_gather(std::span(&hash, 1), all)->wait();
+  host_.all_gather(std::span(&hash, 1), all)->wait();
   const auto other = std::find_if(all.begin(), all.end(), [&](std::uint64_t h) { return h != all.front(); });
   if (other == all.end()) return;
   const int rank = static_cast<int>(other - all.begin());
-  std::istringstream first(broadcast_text(*group_, text_of(events), 0));
-  std::istringstream second(broadcast_text(*group_, text_of(events), rank));
+  std::istringstream first(broadcast_text(host_, text_of(events), 0));
+  std::istringstream second(broadcast_text(host_, text_of(events), rank));
   std::string mine, theirs;
   int at = 0;
   do {
@@ -399,16 +452,21 @@ void FsdpCore::check_events() {
     if (!std::getline(second, theirs)) theirs = "was through";
   } while (mine == theirs);
   throw out_of_step(*group_,
-                    "in use " + std::to_string(at) + " since the step before, rank 0 " + mine + " and rank " +
-                        std::to_string(rank) + " " + theirs,
+                    "in use " + std::to_string(at) + " since they were last compared, rank 0 " + mine +
+                        " and rank " + std::to_string(rank) + " " + theirs,
                     "use the same units in the same order on every rank");
 }
 
 /// The backward threw outside of here.
 void FsdpCore::interrupted(std::uint64_t backward) {
-  if (under_way_ != backward) return;
+  if (!under_way_.compare_exchange_strong(backward, 0)) return;
   group_->abort("rank " + std::to_string(group_->rank()) + ": a backward ended with an exception");
-  reset();
+  // Another thread touches nothing but the group.
+  if (device_of(*group_).is_cpu()) {
+    reset();
+  } else {
+    given_up_ = true;
+  }
 }
 
 /// Ends the backward with what was thrown. Nobody waits for a rank that failed by itself.
@@ -424,16 +482,31 @@ void FsdpCore::fail() {
   std::rethrow_exception(thrown);
 }
 
+/// REQUIRES: the group was aborted.
 void FsdpCore::reset() {
   under_way_ = 0;
   events_.clear();
   reducing_.reset();
+  abandon();
+  mark_gradients();
+}
+
+/// Frees all that is of an aborted group, once nobody is at it any more.
+void FsdpCore::abandon() {
+  bool is_quiet = true;
   try {
     group_->await_quiet();
-  } catch (const std::exception&) {  // the group is over; what threw first is what is told
+  } catch (const std::exception&) {  // what threw first is what is told
+    is_quiet = false;
   }
-  for (FlatUnit& unit : units_) unit.abandon();
-  set_gradients_of_module(not_here_);
+  for (FlatUnit& unit : units_) unit.abandon(is_quiet);
+}
+
+/// A wait for an operation of GPUs is the stream's, which does not throw.
+void FsdpCore::await_device() const {
+  if (&host_ == group_.get()) return;
+  streams_.synchronize();
+  group_->throw_if_aborted();  // which is known before a kernel is stopped
 }
 
 std::vector<torch::Tensor> FsdpCore::parameters() const {
@@ -459,7 +532,7 @@ double FsdpCore::clip_grad_norm_(double max_norm, double norm_type) {
     // std::max would lose a NaN.
     total = is_max ? (norm > total || std::isnan(norm) ? norm : total) : total + std::pow(norm, norm_type);
   }
-  group_->all_reduce(std::span(&total, 1), is_max ? collectives::ReduceOp::kMax : collectives::ReduceOp::kSum)
+  host_.all_reduce(std::span(&total, 1), is_max ? collectives::ReduceOp::kMax : collectives::ReduceOp::kSum)
       ->wait();
   if (!is_max) total = std::pow(total, 1 / norm_type);
   const double factor = max_norm / (total + 1e-6);

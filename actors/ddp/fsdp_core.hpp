@@ -4,12 +4,17 @@
 /// and again in the backward, and is freed when another one is gathered: one unit is whole at a time, and the
 /// root. A unit's gradients go through a flat tensor that is reduced to the ranks' shards as soon as all are
 /// in; a callback of the autograd engine closes the backward.
+///
+/// Over a group of GPUs units are gathered and gradients reduced in device memory, and what else ranks tell
+/// each other goes over its host_group(). The host waits for the device once, at the end of a backward or of
+/// a forward without gradients: who returns from it knows that all went well.
 #pragma once
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/ddp/device_streams.hpp"
 #include "actors/ddp/flat_unit.hpp"
 #include "actors/ddp/fsdp_options.hpp"
 #include "actors/ddp/reduced_parameter.hpp"
@@ -33,9 +39,10 @@ using StateDict = torch::OrderedDict<std::string, torch::Tensor>;
 /// Not thread-safe.
 class FsdpCore {
  public:
-  /// See FullyShardedDataParallel.
+  /// See FullyShardedDataParallel. `streams`: of which device they are; another than the group's in tests
+  /// alone.
   FsdpCore(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<collectives::ProcessGroup> group,
-           const FsdpOptions& options);
+           const FsdpOptions& options, std::optional<torch::Device> streams = {});
   ~FsdpCore();
   FsdpCore(const FsdpCore&) = delete;
   FsdpCore& operator=(const FsdpCore&) = delete;
@@ -73,6 +80,7 @@ class FsdpCore {
   };
 
   void use(const std::vector<StorageUse>& uses);
+  [[noreturn]] void refuse_use(const StorageUse& use) const;
   void make_whole(const std::vector<std::size_t>& units);
   void free_units();
   bool begin_backward();
@@ -83,9 +91,13 @@ class FsdpCore {
   void interrupted(std::uint64_t backward);
   [[noreturn]] void fail();
   void reset();
+  void free_or_abandon();
+  void abandon();
+  void await_device() const;
   void check_events();
   std::string text_of(const std::vector<Event>& events) const;
-  void set_gradients_of_module(const torch::Tensor& gradient);
+  void mark_gradients();
+  void forget_gradients();
   void check_parameters() const;
   void check_idle(const char* call) const;
   std::string layout() const;
@@ -94,28 +106,33 @@ class FsdpCore {
 
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<collectives::ProcessGroup> group_;
+  collectives::ProcessGroup& host_;  ///< may be *group_
   FsdpOptions options_;
+  DeviceStreams streams_;
   std::vector<NamedTensor> kept_whole_;       ///< parameters without a gradient, and buffers
   std::vector<ReducedParameter> parameters_;  ///< the sharded ones; `bucket` is their unit
   std::unordered_set<const void*> known_;     ///< those
   WrappedParameters wrapped_;
   std::vector<FlatUnit> units_;
-  std::optional<std::size_t> root_;  ///< the root's unit, if it has parameters
-  torch::Tensor not_here_;           ///< the module's `.grad`: every use of it is an error
+  std::optional<std::size_t> root_;      ///< the root's unit, if it has parameters
+  std::vector<torch::Tensor> not_here_;  ///< by parameter: its `.grad`, every use of which is an error
 
   bool require_sync_ = true;
   bool synchronized_ = true;  ///< of the last forward that wanted gradients
   bool in_forward_ = false;
   bool trains_ = false;                           ///< the last forward wanted gradients
+  bool autocast_cached_ = false;                  ///< before it
   std::optional<std::size_t> last_used_;          ///< unit of this forward or backward
   std::array<std::vector<std::size_t>, 2> next_;  ///< forward, backward; by unit: the one used after it
   std::size_t max_whole_bytes_ = 0;
 
-  std::uint64_t under_way_ = 0;       ///< the backward's number; 0: there is none
-  std::uint64_t backwards_ = 0;       ///< begun so far
-  std::vector<bool> seen_;            ///< by parameter: its gradient is in
-  std::vector<std::size_t> missing_;  ///< by unit: gradients that are not in yet
-  std::vector<bool> reduced_;         ///< by unit, in this backward
+  /// The backward's number; 0: there is none. Another thread may give it up.
+  std::atomic<std::uint64_t> under_way_{0};
+  std::atomic<bool> given_up_{false};  ///< another thread did, and what is left of it is there
+  std::uint64_t backwards_ = 0;        ///< begun so far
+  std::vector<bool> seen_;             ///< by parameter: its gradient is in
+  std::vector<std::size_t> missing_;   ///< by unit: gradients that are not in yet
+  std::vector<bool> reduced_;          ///< by unit, in this backward
   std::optional<std::size_t> reducing_;
   std::vector<Event> events_;  ///< since they were last compared
 

@@ -26,6 +26,11 @@ std::string shape_of(const torch::Tensor& tensor) {
   return text.str();
 }
 
+/// A copy in the host's memory.
+torch::Tensor on_host(const torch::Tensor& tensor) {
+  return tensor.detach().to(torch::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+}
+
 /// Why `state` is not of these tensors; empty: it is.
 std::string difference(const StateDict& state, const StateDict& here) {
   for (const auto& item : here) {
@@ -40,6 +45,17 @@ std::string difference(const StateDict& state, const StateDict& here) {
       return item.key() + " is " + shape_of(item.value()) + " in the state and is not here";
   }
   return {};
+}
+
+/// By the module's names: a wrapper of PyTorch's puts "module." before each.
+StateDict without_prefix(const StateDict& state, const StateDict& here) {
+  const std::string prefix = "module.";
+  StateDict bare;
+  for (const auto& item : state) {
+    if (here.contains(item.key()) || item.key().rfind(prefix, 0) != 0) return state;
+    bare.insert(item.key().substr(prefix.size()), item.value());
+  }
+  return bare;
 }
 
 /// Throws on every rank what the root found.
@@ -118,21 +134,21 @@ StateDict FsdpCore::full_state_dict(int root) {
   for (const FlatUnit& unit : units_) {
     const torch::Tensor all = unit.gathered(unit.shard(), root);
     for (std::size_t m = 0; is_root && m < unit.members().size(); ++m)
-      found[unit.members()[m].tensor.unsafeGetTensorImpl()] = unit.part(all, m).clone();
+      found[unit.members()[m].tensor.unsafeGetTensorImpl()] = on_host(unit.part(all, m));
   }
   StateDict state;
   if (!is_root) return state;
   for (const auto& item : module_->named_parameters()) {
     const auto sharded = found.find(item.value().unsafeGetTensorImpl());
-    state.insert(item.key(), sharded != found.end() ? sharded->second : item.value().detach().clone());
+    state.insert(item.key(), sharded != found.end() ? sharded->second : on_host(item.value()));
   }
   for (const auto& item : module_->named_buffers()) {
-    if (item.value().defined()) state.insert(item.key(), item.value().clone());
+    if (item.value().defined()) state.insert(item.key(), on_host(item.value()));
   }
   return state;
 }
 
-void FsdpCore::load_full_state_dict(const StateDict& state, int root) {
+void FsdpCore::load_full_state_dict(const StateDict& given, int root) {
   check_idle("load_full_state_dict()");
   check_root(root, *group_);
   const torch::NoGradGuard no_grad;
@@ -141,7 +157,8 @@ void FsdpCore::load_full_state_dict(const StateDict& state, int root) {
   for (const auto& item : module_->named_buffers()) {
     if (item.value().defined()) here.insert(item.key(), item.value());
   }
-  refuse_together(*group_, "cannot load the state", is_root ? difference(state, here) : "", root,
+  const StateDict state = without_prefix(given, here);
+  refuse_together(host_, "cannot load the state", is_root ? difference(state, here) : "", root,
                   "load the state of the same module");
   for (FlatUnit& unit : units_) {
     unit.free();
@@ -199,7 +216,7 @@ StateDict FsdpCore::full_optimizer_state_dict(torch::optim::Optimizer& optimizer
       const torch::Tensor all = is_counter ? torch::Tensor() : unit->gathered(field.tensor, root);
       for (std::size_t m = 0; group_->rank() == root && m < unit->members().size(); ++m) {
         state.insert(unit->members()[m].name + '.' + field.name,
-                     is_counter ? field.tensor.clone() : unit->part(all, m).clone());
+                     on_host(is_counter ? field.tensor : unit->part(all, m)));
       }
     }
   }
@@ -226,9 +243,9 @@ void FsdpCore::load_full_optimizer_state_dict(torch::optim::Optimizer& optimizer
   } catch (const BadConfig& error) {
     why = error.info().why;
   }
-  refuse_together(*group_, "cannot load the optimizer's state", why, root,
+  refuse_together(host_, "cannot load the optimizer's state", why, root,
                   "load what full_optimizer_state_dict() gave for this module and kind of optimizer");
-  std::istringstream words(broadcast_text(*group_, told.str(), root));
+  std::istringstream words(broadcast_text(host_, told.str(), root));
   for (FlatUnit* unit : units) {
     std::vector<OptimizerField> fields;
     std::size_t count = 0;
@@ -274,8 +291,8 @@ StateDict FsdpCore::local_state_dict() {
   std::copy(text.begin(), text.end(), bytes.data_ptr<std::uint8_t>());
   state.insert(kLayout, bytes);
   for (const FlatUnit& unit : units_)
-    state.insert(key_of_root(unit.name()) + " shard", unit.shard().detach().clone());
-  for (const NamedTensor& one : kept_whole_) state.insert(one.name + " whole", one.tensor.detach().clone());
+    state.insert(key_of_root(unit.name()) + " shard", on_host(unit.shard()));
+  for (const NamedTensor& one : kept_whole_) state.insert(one.name + " whole", on_host(one.tensor));
   return state;
 }
 

@@ -30,8 +30,9 @@ class FullyShardedDataParallel {
   /// Collective: checks that module and options are alike on all ranks, takes rank 0's parameters and buffers
   /// and leaves of each parameter that requires a gradient one shard on each rank. Others, and buffers, stay
   /// whole. Throws BadConfig, which names the parameter, for one that units share or that is wrapped already,
-  /// units of several types, and a group of GPUs. Outside of forward and backward the module's parameters are
-  /// not there: an operator that uses one, or its `.grad`, throws BadConfig. After the wrapper's end, too.
+  /// units of several types, and a module that is not where the group's buffers are. Outside of forward and
+  /// backward the module's parameters are not there: an operator that uses one, or its `.grad`, throws
+  /// BadConfig, and so does one that changes one in place, anywhere. After the wrapper's end, too.
   FullyShardedDataParallel(Net net, std::shared_ptr<collectives::ProcessGroup> group,
                            const FsdpOptions& options = {})
       : net_(std::move(net)), core_(std::make_shared<FsdpCore>(module_of(net_), std::move(group), options)) {}
@@ -93,11 +94,12 @@ class FullyShardedDataParallel {
     return core_->clip_grad_norm_(max_norm, norm_type);
   }
 
-  /// Collective: parameters and buffers by the module's own names, whole, on `root`; empty elsewhere. Buffers
-  /// are `root`'s.
+  /// Collective: parameters and buffers by the module's own names, whole, on `root`, in the host's memory;
+  /// empty elsewhere. Buffers are `root`'s.
   StateDict full_state_dict(int root = 0) { return core_->full_state_dict(root); }
   /// Collective: everybody takes `root`'s state, which may come from any number of ranks, any units, or a
-  /// bare module; it is looked at there alone. Throws BadConfig on every rank for one of another module.
+  /// bare module, with or without "module." before every name; it is looked at there alone. Throws BadConfig
+  /// on every rank for one of another module.
   void load_full_state_dict(const StateDict& state, int root = 0) {
     core_->load_full_state_dict(state, root);
   }

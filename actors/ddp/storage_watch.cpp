@@ -40,7 +40,7 @@ WatchedStorages& watched_storages() {
 /// What one operator takes, by whom to tell: as a rule one.
 using Uses = std::vector<std::pair<std::shared_ptr<const OnUse>, std::vector<StorageUse>>>;
 
-void find(const torch::Tensor& tensor, Uses& uses) {
+void find(const torch::Tensor& tensor, const char* written_by, Uses& uses) {
   if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->key_set().has(kKey) || !tensor.has_storage())
     return;
   WatchedStorages& all = watched_storages();
@@ -51,26 +51,32 @@ void find(const torch::Tensor& tensor, Uses& uses) {
   auto whom =
       std::find_if(uses.begin(), uses.end(), [&](const auto& one) { return one.first == watched.on_use; });
   if (whom == uses.end()) whom = uses.insert(whom, {watched.on_use, {}});
-  whom->second.push_back({watched.key, tensor});
+  whom->second.push_back(
+      {watched.key, tensor, written_by != nullptr, written_by != nullptr ? written_by : ""});
 }
 
-void find(const c10::IValue& value, Uses& uses) {
+/// `written_by`: the operator that changes it in place; null: it is read.
+void find(const c10::IValue& value, const char* written_by, Uses& uses) {
   if (value.isTensor()) {
-    find(value.toTensor(), uses);
+    find(value.toTensor(), written_by, uses);
   } else if (value.isTensorList()) {
-    for (const torch::Tensor& tensor : value.toTensorVector()) find(tensor, uses);
+    for (const torch::Tensor& tensor : value.toTensorVector()) find(tensor, written_by, uses);
   } else if (value.isList()) {  // of optional tensors
-    for (const c10::IValue& one : value.toListRef()) find(one, uses);
+    for (const c10::IValue& one : value.toListRef()) find(one, written_by, uses);
   }
 }
 
 /// Any operator that takes a watched tensor.
 void before_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard once(kKey);
-  const std::size_t arguments = op.schema().arguments().size();
+  const auto& arguments = op.schema().arguments();
   {
     Uses uses;
-    for (std::size_t i = stack->size() - arguments; i < stack->size(); ++i) find((*stack)[i], uses);
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      const bool written = arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
+      find((*stack)[stack->size() - arguments.size() + i], written ? op.schema().name().c_str() : nullptr,
+           uses);
+    }
     for (const auto& [on_use, its] : uses) (*on_use)(its);
   }
   op.callBoxed(stack);

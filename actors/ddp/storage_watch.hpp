@@ -12,13 +12,16 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace troupe::train {
 
 struct StorageUse {
-  std::size_t key = 0;   ///< as watch_storage() was given
-  torch::Tensor tensor;  ///< of the storage
+  std::size_t key = 0;      ///< as watch_storage() was given
+  torch::Tensor tensor;     ///< of the storage
+  bool is_written = false;  ///< the operator changes it in place
+  std::string operation{};  ///< where it does: "aten::mul_"
 };
 /// Called in the operator's thread, before the operator, with all that it takes of storages that have this
 /// function. What it throws, the operator throws. Operators in it do not call back.

@@ -17,6 +17,10 @@ namespace troupe::train {
 void check_wrappable(const std::shared_ptr<torch::nn::Module>& module,
                      const std::shared_ptr<collectives::ProcessGroup>& group);
 
+/// Throws BadConfig for what of the module is elsewhere than the group's buffers on this rank.
+void check_devices(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers,
+                   const collectives::ProcessGroup& group);
+
 /// By their names in the state dict; a tensor that is there twice by its first name.
 std::vector<NamedTensor> once_each(const torch::OrderedDict<std::string, torch::Tensor>& named);
 

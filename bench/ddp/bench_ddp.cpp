@@ -13,10 +13,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -36,6 +38,9 @@ struct CaseName {
 };
 const std::vector<CaseName> kCases{
     {"mlp", "mlp 0.4 MB", 200}, {"convnet", "convnet 0.1 MB", 20}, {"wide", "mlp 23 MB", 10}};
+/// Under AdamW: of a layer that is most of it, and of 8 alike.
+const std::vector<CaseName> kAdamCases{{"wide", "mlp 23 MB", 10}, {"tower", "mlp 34 MB", 5}};
+constexpr double kMebibyte = 1 << 20;
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -113,6 +118,13 @@ class Ours {
     return ask(which, mode, which.steps);
   }
   double optimizer_bytes(const CaseName& which, const std::string& mode) const { return ask(which, mode, 0); }
+  /// Between steps, at most, and what docs/sharding.md says of both.
+  std::array<double, 4> memory(const CaseName& which, const std::string& mode) const {
+    const double first = ask(which, mode, -1);
+    std::array<double, 4> all{first};
+    for (std::size_t i = 1; i < all.size(); ++i) all[i] = workers_[0]->number();
+    return all;
+  }
 
  private:
   double ask(const CaseName& which, const std::string& mode, int steps) const {
@@ -122,18 +134,70 @@ class Ours {
   std::vector<std::unique_ptr<Child>> workers_;
 };
 
-/// AdamW under the engine, with its state on both ranks and sharded over them.
-void report_shards(const Ours& ours, const CaseName& which, int rounds) {
-  std::vector<double> whole, sharded;
+/// Ours and PyTorch's, or another one of ours: one row, and one object.
+void row(std::ofstream& json, const std::string& title, double ours, double peer,
+         const std::string& peer_name, const char* unit = "ms/step") {
+  std::printf("%-34s ours %8.3f   %-34s %8.3f   ratio %.3f   %s\n", title.c_str(), ours, peer_name.c_str(),
+              peer, peer / ours, unit);
+  if (!json.is_open()) return;
+  json << nlohmann::ordered_json{{"bench", "ddp"}, {"case", title},          {"ours", ours},
+                                 {"peer", peer},   {"peer_name", peer_name}, {"ratio", peer / ours},
+                                 {"unit", unit}}
+       << std::endl;
+}
+
+double step_ms(const Child& peer, const CaseName& which, const std::string& mode) {
+  peer.tell(which.name + " " + mode + " " + std::to_string(which.steps));
+  return peer.number();
+}
+
+/// AdamW with its state on both ranks and sharded over them: ours under the engine.
+void report_zero1(const Ours& ours, const Child* peer, int rounds, std::ofstream& json) {
+  const CaseName& which = kCases.back();
+  std::vector<double> whole, sharded, peer_whole, peer_sharded;
   for (int round = 0; round < rounds; ++round) {
     whole.push_back(ours.step_ms(which, "adam"));
     sharded.push_back(ours.step_ms(which, "sharded"));
+    if (peer == nullptr) continue;
+    peer_whole.push_back(step_ms(*peer, which, "adam"));
+    peer_sharded.push_back(step_ms(*peer, which, "zero1"));
   }
-  constexpr double kMebibyte = 1 << 20;
-  std::printf("%-28s whole %7.3f ms, %.1f MiB a rank   sharded %7.3f ms, %.1f MiB   ratio %.2f\n",
-              (which.title + " AdamW").c_str(), median(whole),
-              ours.optimizer_bytes(which, "adam") / kMebibyte, median(sharded),
-              ours.optimizer_bytes(which, "sharded") / kMebibyte, median(whole) / median(sharded));
+  const std::string title = which.title + " AdamW, ZeRO-1";
+  row(json, title, median(sharded), median(whole), "under the engine, without shards");
+  if (peer != nullptr) {
+    row(json, title, median(sharded), median(peer_whole), "PyTorch DDP");
+    row(json, title, median(sharded), median(peer_sharded), "PyTorch ZeroRedundancyOptimizer");
+  }
+  row(json, title + ", bytes of state", ours.optimizer_bytes(which, "sharded") / kMebibyte,
+      ours.optimizer_bytes(which, "adam") / kMebibyte, "without shards", "MiB");
+}
+
+/// AdamW by hand: DistributedDataParallel beside ZeRO-2, ZeRO-3 and its prefetch.
+void report_fsdp(const Ours& ours, const Child* peer, const CaseName& which, int rounds,
+                 std::ofstream& json) {
+  const std::vector<std::string> modes{"hand_adam", "zero2", "zero3", "prefetch"},
+      peers{"fsdp", "fully_shard"};
+  std::map<std::string, std::vector<double>> times;
+  for (int round = 0; round < rounds; ++round) {
+    for (const std::string& mode : modes) times[mode].push_back(ours.step_ms(which, mode));
+    for (const std::string& mode : peers) {
+      if (peer != nullptr) times[mode].push_back(step_ms(*peer, which, mode));
+    }
+  }
+  const std::string title = which.title + " AdamW by hand, ";
+  for (const std::string mode : {"zero2", "zero3", "prefetch"}) {
+    row(json, title + mode, median(times[mode]), median(times["hand_adam"]), "by hand, DDP");
+    if (peer == nullptr || mode == "zero2") continue;
+    row(json, title + mode, median(times[mode]), median(times["fsdp"]), "PyTorch FSDP");
+    row(json, title + mode, median(times[mode]), median(times["fully_shard"]), "PyTorch fully_shard (FSDP2)");
+  }
+  for (const std::string mode : {"zero2", "zero3", "prefetch"}) {
+    const auto [between, most, between_expected, most_expected] = ours.memory(which, mode);
+    row(json, title + mode + ", between steps", between / kMebibyte, between_expected / kMebibyte,
+        "docs/sharding.md", "MiB");
+    row(json, title + mode + ", at most", most / kMebibyte, most_expected / kMebibyte, "docs/sharding.md",
+        "MiB");
+  }
 }
 
 std::unique_ptr<Child> start_peer(const std::string& python) {
@@ -160,21 +224,14 @@ struct Figures {
 
 void report(const CaseName& which, const Figures& figures, std::ofstream& json) {
   const double hand = median(figures.hand);
-  const auto row = [&](const std::string& title, double ours, double peer, const std::string& peer_name) {
-    std::printf("%-28s ours %8.3f ms   %-24s %8.3f ms   ratio %.2f\n", title.c_str(), ours, peer_name.c_str(),
-                peer, peer / ours);
-    if (!json.is_open()) return;
-    json << nlohmann::ordered_json{{"bench", "ddp"},   {"case", title},          {"ours", ours},
-                                   {"peer", peer},     {"peer_name", peer_name}, {"ratio", peer / ours},
-                                   {"unit", "ms/step"}}
-         << std::endl;
-  };
   if (!figures.peer.empty())
-    row(which.title, median(figures.ours), median(figures.peer), "PyTorch DDP " + torch_version() + " gloo");
+    row(json, which.title, median(figures.ours), median(figures.peer),
+        "PyTorch DDP " + torch_version() + " gloo");
   if (!figures.peer.empty())
-    row(which.title + " by hand", hand, median(figures.peer), "PyTorch DDP " + torch_version() + " gloo");
-  row(which.title + " by hand", hand, median(figures.ours), "under the trainer's engine");
-  row(which.title + " efficiency", median(figures.ours), median(figures.alone),
+    row(json, which.title + " by hand", hand, median(figures.peer),
+        "PyTorch DDP " + torch_version() + " gloo");
+  row(json, which.title + " by hand", hand, median(figures.ours), "under the trainer's engine");
+  row(json, which.title + " efficiency", median(figures.ours), median(figures.alone),
       "own step without communication");
 }
 
@@ -196,12 +253,12 @@ int run(const std::string& python, int rounds, const std::string& json_path) {
       figures.hand.push_back(ours.step_ms(which, "hand"));
       figures.alone.push_back(ours.step_ms(which, "alone"));
       if (!peer) continue;
-      peer->tell(which.name + " " + std::to_string(which.steps));
-      figures.peer.push_back(peer->number());
+      figures.peer.push_back(step_ms(*peer, which, "ddp"));
     }
     report(which, figures, json);
   }
-  report_shards(ours, kCases.back(), rounds);
+  report_zero1(ours, peer.get(), rounds, json);
+  for (const CaseName& which : kAdamCases) report_fsdp(ours, peer.get(), which, rounds, json);
   return 0;
 }
 

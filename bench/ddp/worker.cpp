@@ -1,9 +1,13 @@
 #include "bench/ddp/worker.hpp"
 
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,6 +18,8 @@
 
 #include "actors/ddp/distributed_data_parallel.hpp"
 #include "actors/ddp/freed_memory.hpp"
+#include "actors/ddp/fully_sharded_data_parallel.hpp"
+#include "actors/ddp/torch_compat.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "actors/train/engine/step_engine.hpp"
 #include "actors/train/job/model.hpp"
@@ -22,7 +28,7 @@
 namespace troupe::bench {
 namespace {
 
-constexpr std::size_t kTree_bytes = std::size_t{160} << 20;  // gradients of each mode
+constexpr std::size_t kTree_bytes = std::size_t{320} << 20;  // gradients of each mode
 
 struct MlpImpl : torch::nn::Module {
   explicit MlpImpl(const std::vector<int>& widths) {
@@ -88,6 +94,11 @@ Case make_case(const std::string& name) {
   return {train::make_training_model(Job<ConvNet>{[] { return ConvNet(); }}, 1), kImages};
 }
 
+struct Memory {
+  double between_steps = 0;
+  double most = 0;
+};
+
 /// A case in training: something that takes a step.
 class Training {
  public:
@@ -97,6 +108,14 @@ class Training {
   }
   /// Bytes that its optimizer keeps in this process.
   virtual double kept() { return 0; }
+  /// Bytes that it should take.
+  virtual Memory expected() const { return {}; }
+  double batch_bytes() const {
+    double bytes = 0;
+    for (const data::Batch& batch : batches_)
+      bytes += static_cast<double>(batch.input.nbytes() + batch.target.nbytes());
+    return bytes;
+  }
 
  protected:
   explicit Training(const std::vector<std::int64_t>& input_shape) {
@@ -163,11 +182,130 @@ class ByHand final : public Training {
   std::optional<train::DistributedDataParallel<Net>> ddp_;
 };
 
+std::vector<int> widths_of(const std::string& name) {
+  if (name == "mlp") return {784, 128, 10};
+  if (name == "wide") return {784, 2048, 2048, 10};
+  std::vector<int> tower(9, 1024);
+  tower.push_back(10);
+  return tower;
+}
+
+/// An MLP under AdamW, by hand: in DistributedDataParallel, or sharded, each linear layer a unit.
+class AdamByHand final : public Training {
+ public:
+  AdamByHand(const std::string& name, const std::string& mode,
+             std::shared_ptr<collectives::ProcessGroup> group, std::int64_t samples = 32)
+      : Training({samples, widths_of(name).front()}), mode_(mode), net_(widths_of(name)) {
+    if (mode == "hand_adam") {
+      ddp_.emplace(net_, std::move(group));
+    } else {
+      train::FsdpOptions options;
+      for (std::size_t i = 0; i < net_->layers.size(); ++i) options.units.push_back(std::to_string(2 * i));
+      if (mode == "zero2") options.sharding_strategy = train::ShardingStrategy::kShardGradOp;
+      options.prefetch = mode == "prefetch";
+      fsdp_.emplace(net_, std::move(group), options);
+    }
+    parameters_ = fsdp_ ? fsdp_->parameters() : net_->parameters();
+    optimizer_.emplace(parameters_, torch::optim::AdamWOptions(0.001));
+  }
+  /// Parameters, gradients and what AdamW keeps: what docs/sharding.md says is there between steps and at
+  /// most.
+  Memory expected() const override {
+    double shards = 0, largest = 0;
+    for (const torch::Tensor& parameter : parameters_) shards += static_cast<double>(parameter.nbytes());
+    const double ranks = fsdp_->group().size();
+    for (const torch::Tensor& shard : parameters_)
+      largest = std::max(largest, static_cast<double>(shard.nbytes()) * ranks);
+    const double whole = mode_ == "zero2" ? shards * ranks : mode_ == "prefetch" ? 2 * largest : largest;
+    // The gradients' shards come as whole parameters go.
+    const double shards_then = (mode_ == "zero2" ? 3 : 4) * shards;
+    return {4 * shards, shards_then + whole + kGradient_units * largest};
+  }
+
+ private:
+  void step(const data::Batch& batch) override {
+    for (auto& parameter : parameters_) parameter.mutable_grad() = torch::Tensor();
+    const torch::Tensor output = ddp_ ? ddp_->forward(batch.input) : fsdp_->forward(batch.input);
+    torch::nn::functional::cross_entropy(output, batch.target).backward();
+    optimizer_->step();
+  }
+  static constexpr double kGradient_units = 2;  ///< as the page has it
+
+  const std::string mode_;
+  Mlp net_;
+  std::optional<train::DistributedDataParallel<Mlp>> ddp_;
+  std::optional<train::FullyShardedDataParallel<Mlp>> fsdp_;
+  std::vector<torch::Tensor> parameters_;
+  std::optional<torch::optim::AdamW> optimizer_;
+};
+
+/// Counts the tensors' bytes that are allocated while it is switched on.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  static CountingAllocator& one() {
+    static auto* const made = new CountingAllocator(*c10::GetCPUAllocator());  // tensors may outlive statics
+    return *made;
+  }
+  /// A wrapper that is made installs its own.
+  void count_from_here() {
+    c10::SetCPUAllocator(this);
+    counting_ = true;
+    now_ = most_ = 0;
+  }
+  void stop() { counting_ = false; }
+  double now() const { return now_; }
+  double most() const { return most_; }
+  void forget_most() { most_ = now_; }
+
+  c10::DataPtr allocate(std::size_t bytes) TROUPE_ALLOCATE_CONST override {
+    if (!counting_) return base_.allocate(bytes);
+    auto* block = new Block{base_.allocate(bytes), static_cast<double>(bytes)};
+    now_ = now_ + block->bytes;
+    most_ = std::max(most_, now_);
+    return {block->memory.get(), block, &end, c10::DeviceType::CPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return base_.raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t count) const TROUPE_COPY_DATA_OVERRIDE {
+    std::memcpy(to, from, count);
+  }
+
+ private:
+  explicit CountingAllocator(c10::Allocator& base) : base_(base) {}
+  struct Block {
+    c10::DataPtr memory;
+    double bytes;
+  };
+  static void end(void* context) {
+    auto* block = static_cast<Block*>(context);
+    now_ = now_ - block->bytes;
+    delete block;
+  }
+  c10::Allocator& base_;
+  static inline bool counting_ = false;  ///< a backward on the CPU runs in the thread that calls it
+  static inline double now_ = 0, most_ = 0;
+};
+
+/// Bytes of a fresh training between steps and at most, and what the page says.
+std::pair<Memory, Memory> measured_memory(const std::string& name, const std::string& mode,
+                                          const std::shared_ptr<collectives::ProcessGroup>& group) {
+  CountingAllocator& counter = CountingAllocator::one();
+  counter.count_from_here();
+  AdamByHand training(name, mode, group, /*samples=*/2);
+  training.run(3);  // the optimizer's state is there
+  const double batches = training.batch_bytes(), between = counter.now() - batches;
+  counter.forget_most();
+  training.run(3);
+  counter.stop();
+  return {{between, counter.most() - batches}, training.expected()};
+}
+
 std::unique_ptr<Training> make_training(const std::string& name, const std::string& mode,
                                         const std::shared_ptr<collectives::ProcessGroup>& group) {
   const auto alone = mode == "alone" ? nullptr : group;
   if (mode == "adam" || mode == "sharded")
     return std::make_unique<UnderEngine>(make_adam_case(), group, mode == "sharded");
+  if (mode == "hand_adam" || mode == "zero2" || mode == "zero3" || mode == "prefetch")
+    return std::make_unique<AdamByHand>(name, mode, group);
   if (mode == "ours") return std::make_unique<UnderEngine>(make_case(name), group);
   if (name == "mlp") return std::make_unique<ByHand<Mlp>>(Mlp(std::vector<int>{784, 128, 10}), kFlat, alone);
   if (name == "wide")
@@ -198,6 +336,14 @@ void serve_ddp_worker(collectives::NativeGroupOptions options, int commands, int
     std::string mode;
     int steps = 0;
     words >> name >> mode >> steps;
+    if (steps < 0) {
+      const auto [found, expected] = measured_memory(name, mode, group);
+      if (group->rank() == 0) {
+        ::dprintf(answers, "%.0f\n%.0f\n%.0f\n%.0f\n", found.between_steps, found.most,
+                  expected.between_steps, expected.most);
+      }
+      continue;
+    }
     if (steps == 0) {
       if (group->rank() == 0) ::dprintf(answers, "%.0f\n", trainings.at(name + mode)->kept());
       continue;

@@ -201,12 +201,17 @@ class MpiGroup final : public LibraryGroup {
         progress_(std::make_shared<MpiProgress>(comm.rank, comm.size, options.timeout, shared_flag())) {}
 
   ~MpiGroup() override {
+    if (!progress_->idle()) keep_memory();
     if (flag().is_set() || !progress_->idle()) {
       flag().set("rank " + std::to_string(rank()) + " left the group with operations in flight");
       keep_mpi_from_finalizing();
       return;
     }
     MPI_Comm_free(&comm_.handle);
+  }
+
+  void await_quiet() override {
+    if (flag().is_set()) progress_->await_quiet();
   }
 
  private:

@@ -6,10 +6,10 @@
 /// as long as `timeout` of one wait.
 ///
 /// What MPI cannot: abort(), and a Timeout, end this rank's waits alone; the other ranks run into their own
-/// timeouts (MPI_Abort would end the whole job, and Debian's OpenMPI has no ULFM). Nor can it take back an
-/// operation in flight: after either, its buffers are MPI's until the process ends, and the process should
-/// end: it leaves out MPI_Finalize, which would wait for operations that nobody completes, and mpirun then
-/// ends the job.
+/// timeouts (MPI_Abort would end the whole job, and Debian's OpenMPI has no ULFM). Nor can it take back a
+/// collective or a send in flight: after either, its buffers are MPI's until the other ranks come to it,
+/// which await_quiet() waits for, else until the process ends, and the process should end: it leaves out
+/// MPI_Finalize, which would wait for operations that nobody completes, and mpirun then ends the job.
 #pragma once
 
 #include <memory>

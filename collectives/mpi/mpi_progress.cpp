@@ -1,7 +1,9 @@
 #include "collectives/mpi/mpi_progress.hpp"
 
 #include <algorithm>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "collectives/mpi/mpi_runtime.hpp"
 #include "collectives/native/backoff.hpp"
@@ -44,6 +46,19 @@ class MpiProgress::Operation final : public Work {
     }
     return true;
   }
+  /// Of an operation that was given up: whether MPI is at its buffers no more.
+  bool has_left() {
+    if (!pending_) return true;
+    if (op.kind == OpKind::kRecv && !std::exchange(cancelled_, true)) MPI_Cancel(&request_);
+    int done = 0;
+    const bool failed = MPI_Test(&request_, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS;  // it has ended, too
+    if (done == 0 && !failed) return false;
+    pending_ = false;
+    steps_.clear();
+    next_ = 0;
+    finish_ = nullptr;
+    return true;
+  }
   void end(std::exception_ptr thrown) {
     settle(std::move(thrown));
     if (pending()) return;  // MPI still uses the buffers that the steps hold
@@ -63,7 +78,8 @@ class MpiProgress::Operation final : public Work {
   std::size_t next_ = 0;
   int source_ = -1;
   MPI_Request request_ = MPI_REQUEST_NULL;
-  bool pending_ = false;  ///< a step is begun and not complete
+  bool pending_ = false;    ///< a step is begun and not complete
+  bool cancelled_ = false;  ///< a receive that was given up
   std::function<void()> finish_;
 };
 
@@ -90,6 +106,29 @@ std::shared_ptr<Work> MpiProgress::launch(const Op& op, bool ordered, std::vecto
 bool MpiProgress::idle() const {
   const std::lock_guard lock(mutex_);
   return in_flight_.empty() && to_begin_.empty();
+}
+
+std::size_t MpiProgress::leave_ended() {
+  const std::lock_guard lock(mutex_);
+  to_begin_.clear();
+  std::erase_if(in_flight_, [](const auto& operation) { return operation->has_left(); });
+  return in_flight_.size();
+}
+
+void MpiProgress::await_quiet() {
+  const MonotonicClock clock;
+  Instant progress_at = clock.now();
+  std::size_t left = leave_ended();
+  while (left > 0) {
+    std::this_thread::sleep_for(kNap);
+    const std::size_t now = leave_ended();
+    if (now < std::exchange(left, now)) progress_at = clock.now();
+    if (now == 0 || clock.now() - progress_at < timeout_) continue;
+    throw Timeout({ErrorCode::kTimeout, "operations of an aborted group have not ended",
+                   std::to_string(now) + " of rank " + std::to_string(rank_) +
+                       " wait for ranks that do not come to them, and MPI cannot take them back",
+                   "keep their buffers, and end the process"});
+  }
 }
 
 bool MpiProgress::begin_steps() {

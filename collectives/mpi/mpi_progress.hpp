@@ -29,6 +29,10 @@ class MpiProgress : public std::enable_shared_from_this<MpiProgress> {
                                std::function<void()> finish);
   /// Whether nothing is in flight.
   bool idle() const;
+  /// Of a group that was aborted: returns when MPI is at nobody's memory any more. Receives are cancelled; a
+  /// send and a collective end when the other ranks come to them. Throws Timeout when nothing ends for as
+  /// long as the group's timeout: what is left stays MPI's until the process ends.
+  void await_quiet();
 
  private:
   class Operation;
@@ -36,6 +40,8 @@ class MpiProgress : public std::enable_shared_from_this<MpiProgress> {
   /// Does what can be done; whether anything completed.
   bool advance();
   bool begin_steps();
+  /// The operations that MPI is still at; those that it has left since are forgotten.
+  std::size_t leave_ended();
   /// Moves everything until `operation` is settled, the group is aborted or out of time, or `limit` is over;
   /// whether it is settled.
   bool drive(Operation& operation, Duration limit);

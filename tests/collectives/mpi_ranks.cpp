@@ -154,6 +154,37 @@ void check_abort() {
   say_together("aborted as it should", *all);
 }
 
+/// What was given up kept pointing at memory that its owner had freed.
+void check_quiet() {
+  const auto all = make_mpi_group();
+  const auto group = make_mpi_group();
+  const bool is_last = group->rank() == group->size() - 1;
+  group->await_quiet();  // of a good group: at once
+  std::vector<float> values(5), parts(5 * static_cast<std::size_t>(group->size()));
+  const auto never = group->recv(std::span(values), (group->rank() + 1) % group->size(), 9);
+  const auto work = group->all_gather(std::span(values), std::span(parts));
+  (void)work->is_completed();
+  group->abort("enough");
+  group->await_quiet();  // all have come to the gather, and the receive is cancelled
+  (void)thrown_by<CollectiveAborted>([&] { never->wait(); });
+  all->barrier()->wait();
+
+  const auto other = make_mpi_group({.timeout = 300ms});
+  std::shared_ptr<Work> alone;
+  if (!is_last) {
+    alone = other->all_gather(std::span(values), std::span(parts));
+    (void)alone->is_completed();
+  }
+  other->abort("enough");
+  if (is_last) {
+    other->await_quiet();
+  } else {
+    const std::string text = thrown_by<Timeout>([&] { other->await_quiet(); });
+    require(contains(text, "1 of rank " + std::to_string(other->rank()) + " wait for ranks"), text);
+  }
+  say_together("was quiet as it should", *all);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -173,10 +204,12 @@ int main(int argc, char** argv) {
       check_mismatch();
     } else if (what == "abort") {
       check_abort();
+    } else if (what == "quiet") {
+      check_quiet();
     } else {
-      std::fprintf(
-          stderr,
-          "usage: mpirun -n RANKS test_mpi_ranks operations|trees|throws|level|mismatch|timeout|abort\n");
+      std::fprintf(stderr,
+                   "usage: mpirun -n RANKS test_mpi_ranks "
+                   "operations|trees|throws|level|mismatch|timeout|abort|quiet\n");
       return 2;
     }
   } catch (const std::exception& e) {

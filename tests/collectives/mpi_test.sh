@@ -1,6 +1,6 @@
 #!/bin/sh
 # mpi_test.sh MPIRUN RANKS PROGRAM WHAT: runs PROGRAM WHAT on RANKS ranks; 77 (skipped) where MPIRUN is empty.
-# The mismatch, timeout and abort tests leave MPI in the middle of operations, which mpirun calls a failure: there, every
+# The mismatch, timeout, abort and quiet tests leave MPI in the middle of operations, which mpirun calls a failure: there, every
 # rank has to say that it saw what it should. After such an end the mpirun of OpenMPI 4.1 now and then (once in 12 runs)
 # waits for itself in PMIx_server_finalize, when all ranks are gone: it is ended.
 if [ -z "$1" ]; then
@@ -16,6 +16,7 @@ case $4 in
   timeout) wanted="timed out as it should" ;;
   mismatch) wanted="returned as it should" ;;
   abort) wanted="aborted as it should" ;;
+  quiet) wanted="was quiet as it should" ;;
   *) exec "$1" -n "$2" "$3" "$4" ;;
 esac
 said=$(timeout -k 5 30 "$1" -n "$2" "$3" "$4" 2>&1)

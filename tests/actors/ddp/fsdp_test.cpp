@@ -1,3 +1,4 @@
+#include <ATen/autocast_mode.h>
 #include <malloc.h>
 #include <torch/torch.h>
 
@@ -492,13 +493,19 @@ TEST_CASE("a full state goes on with other ranks and units, the optimizer's too,
   std::vector<double> expected(5);
   std::memcpy(expected.data(), first.data() + 2 * kSplit + state_size + kept_size, 5 * sizeof(double));
 
+  // As it is, or as a wrapper of PyTorch's saves it.
+  const std::string prefix = GENERATE(as<std::string>(), "", "module.");
   check_silent(fork_ddp(4, [&](const Group& group) -> std::string {
     Tower net;
     for (auto& parameter : net->parameters()) parameter.detach().zero_();
     FullyShardedDataParallel wrapped(net, group, {.min_num_params = 1000});
     const auto optimizer = make_optimizer(name, wrapped.parameters());
     const bool is_root = group->rank() == 3;
-    wrapped.load_full_state_dict(is_root ? loaded(state) : StateDict(), 3);
+    StateDict given;
+    if (is_root) {
+      for (const auto& item : loaded(state)) given.insert(prefix + item.key(), item.value());
+    }
+    wrapped.load_full_state_dict(given, 3);
     wrapped.load_full_optimizer_state_dict(*optimizer, is_root ? loaded(kept) : StateDict(), 3);
     const StateDict again = wrapped.full_state_dict(),
                     kept_again = wrapped.full_optimizer_state_dict(*optimizer);
@@ -553,14 +560,81 @@ TEST_CASE("an optimizer that was made before the wrap, and a parameter outside o
     CHECK_THAT(line[2], Catch::Contains("parameter norm.weight of the root is not there"));
     for (const std::size_t i : {3, 4, 5}) {
       if (i == 5 && TORCH_VERSION_MAJOR >= 2) continue;  // which drops gradients, and does not look at them
-      CHECK_THAT(line[i], Catch::Contains("BadConfig") && Catch::Contains("is not there") &&
+      CHECK_THAT(line[i], Catch::Contains("parameter inlet.weight of unit inlet is not there") &&
                               Catch::Contains("make the optimizer after wrapping, over fsdp.parameters()"));
     }
+    CHECK_THAT(line[3], Catch::Contains("BadConfig: the .grad of parameter inlet.weight"));
     CHECK_THAT(line[6], Catch::Contains("is no shard of this wrapper") &&
                             Catch::Contains("make it after wrapping, over fsdp.parameters()"));
     CHECK_THAT(line[7], Catch::Contains("is none of SGD, Adam, AdamW, RMSprop and Adagrad"));
     CHECK_THAT(line[8], Catch::Contains("parameter inlet.weight is wrapped already"));
   }
+}
+
+/// A change in place went with the unit's memory, without a word: embeddings' max_norm, and weights that a
+/// module clamps itself.
+struct ChangingImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::NoGradGuard no_grad;
+    if (renorms) return torch::embedding_renorm_(table, x.to(torch::kInt64), 0.5, 2);
+    if (views) return table.t().clamp_(-1, 1);
+    free.mul_(2);
+    return x * table.sum() * free;
+  }
+  torch::Tensor table = register_parameter("table", torch::ones({4, 3}));
+  torch::Tensor free = register_parameter("free", torch::ones({1}), /*requires_grad=*/false);
+  bool renorms = false, views = false;
+};
+TORCH_MODULE(Changing);
+
+TEST_CASE(
+    "a parameter that is changed in place in a forward is an error that names it; one kept whole is not",
+    "[fsdp]") {
+  const auto said = fork_ddp(2, [](const Group& group) {
+    Changing net;
+    FullyShardedDataParallel wrapped(net, group);
+    net->renorms = true;
+    std::string text = thrown_by([&] { wrapped(torch::ones({2})); });
+    net->renorms = false;
+    net->views = true;
+    text += "\n" + thrown_by([&] { wrapped(torch::ones({2})); });
+    net->views = false;
+    const torch::NoGradGuard no_grad;
+    wrapped(torch::ones({2}));
+    const bool changed = wrapped(torch::ones({2})).sum().item<float>() == 2 * 12 * 4;
+    return text + (changed ? "\nchanged" : "");
+  });
+  for (const std::string& text : said) {
+    CHECK_THAT(text, Catch::StartsWith("BadConfig: parameter table of the root cannot be changed in place: "
+                                       "aten::embedding_renorm_ writes") &&
+                         Catch::Contains("max_norm") && Catch::EndsWith("\nchanged"));
+    CHECK_THAT(text, Catch::Contains("aten::clamp_ writes"));
+  }
+}
+
+/// LibTorch's own Linear multiplies by a view of its weight, whose casts autocast does not keep.
+struct SquareImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return torch::linear(x, weight); }
+  torch::Tensor weight = register_parameter("weight", torch::ones({1024, 1024}));  // 4 MiB
+};
+TORCH_MODULE(Square);
+
+/// Autocast kept the casts of all units until its end.
+TEST_CASE("a forward without gradients under autocast leaves nothing of a unit", "[fsdp]") {
+  check_silent(fork_ddp(2, [](const Group& group) -> std::string {
+    constexpr std::size_t kMebibyte = 1 << 20;
+    const torch::NoGradGuard no_grad;
+    const torch::Tensor x = torch::ones({1, 1024});
+    const Autocast autocast(torch::kCPU, torch::kBFloat16);
+    const std::size_t before = bytes_in_use();
+    for (int i = 0; i < 2; ++i) {
+      Square net;
+      FullyShardedDataParallel wrapped(net, group);
+      if (wrapped(x).scalar_type() != torch::kBFloat16) return "not cast";
+    }
+    if (bytes_in_use() > before + kMebibyte) return std::to_string(bytes_in_use() - before) + " bytes";
+    return at::autocast::is_autocast_cache_enabled() ? "" : "the cache stays off";
+  }));
 }
 
 TEST_CASE("a module outlives its wrapper without its weights, and says so; its parameters stay what they are",
@@ -639,9 +713,14 @@ TEST_CASE("states of another module, layout, rank or number of ranks are refused
   CHECK_THAT(of_four[1], Catch::Contains("'rank 0 of 2' where this wrapper has 'rank 1 of 4'"));
 }
 
-TEST_CASE("ranks that use units of one size in different orders are told before a gradient is set",
-          "[fsdp]") {
-  const auto said = fork_ddp(2, [](const Group& group) {
+/// Nothing compared forwards without gradients: rank 1 computed with another unit's weights.
+TEST_CASE(
+    "ranks that use units of one size in different orders are told before a gradient is set, or a result "
+    "is returned",
+    "[fsdp]") {
+  const bool trains = GENERATE(true, false);
+  const auto said = fork_ddp(2, [&](const Group& group) {
+    const torch::AutoGradMode mode(trains);
     Tower net;
     FullyShardedDataParallel wrapped(net, group, {.units = kUnits});
     if (group->rank() == 0) {
@@ -649,14 +728,17 @@ TEST_CASE("ranks that use units of one size in different orders are told before 
     } else {
       net->order = {1, 0, 2};
     }
-    const std::string text = thrown_by([&] { wrapped(torch::ones({1, 8})).sum().backward(); });
+    const std::string text = thrown_by([&] {
+      const torch::Tensor sum = wrapped(torch::ones({1, 8})).sum();
+      if (trains) sum.backward();
+    });
     return text + (wrapped.parameters()[0].grad().defined() ? " set" : " unset");
   });
   for (const std::string& text : said) {
     CHECK_THAT(text, Catch::StartsWith("CollectiveAborted") && Catch::EndsWith(" unset"));
-    CHECK_THAT(text,
-               Catch::Contains("in use 2 since the step before, rank 0 used unit layers.0 and rank 1 used "
-                               "unit layers.1"));
+    CHECK_THAT(text, Catch::Contains(
+                         "in use 2 since they were last compared, rank 0 used unit layers.0 and rank 1 used "
+                         "unit layers.1"));
   }
 }
 
@@ -671,6 +753,25 @@ TEST_CASE("a backward that throws aborts the group, and what was whole is freed"
   });
   CHECK_THAT(said[0], Catch::StartsWith("CollectiveAborted") && Catch::Contains("rank 1: a backward ended"));
   CHECK_THAT(said[1], Catch::Contains("no gradient today") && !Catch::EndsWith("left"));
+}
+
+/// MPI wrote into memory that had been given to somebody else.
+TEST_CASE("what an operation is at that never ends stays", "[fsdp]") {
+  const bool is_quiet = GENERATE(true, false);
+  const auto said = fork_ddp(2, [&](const Group& group) -> std::string {
+    FlatUnit unit("", {{"weight", torch::ones({1 << 20}).requires_grad_()}}, group,
+                  DeviceStreams(torch::kCPU));
+    group->barrier()->wait();
+    if (group->rank() != 0) return "";
+    unit.begin_gather();
+    const std::size_t before = bytes_in_use();
+    group->abort("enough");
+    group->await_quiet();
+    unit.abandon(is_quiet);
+    if (unit.has_memory()) return "whole";
+    return bytes_in_use() + (3 << 20) < before ? "freed" : "kept";
+  });
+  CHECK(said[0] == (is_quiet ? "freed" : "kept"));
 }
 
 TEST_CASE("a parameter that modules share is of one unit, under all its names", "[fsdp]") {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains nets of the examples with one and two trainers and with one killed, and by DistributedDataParallel by hand on one
-and two ranks. Prints a table: how fast, against the same loop in plain LibTorch, how busy the GPU was, and the hash of each
+"""Trains nets of the examples with one and two trainers and with one killed, and by DistributedDataParallel and
+FullyShardedDataParallel by hand on one and two ranks. Prints a table: how fast, against the same loop in plain LibTorch, how busy the GPU was, and the hash of each
 result.
 
     tests/gpu/training/compare.py [--programs build/gpu-training/bin] [--on-cpu] [--epochs N]
@@ -170,7 +170,8 @@ def main():
         by_hand = [training, net, "--logical-ranks", "2", "--batch", str(2 * int(size[1])), *size[2:]]
         rows.append(run(net, "plain LibTorch, 2 micro-batches", [*by_hand, "--plain", "--gpus", one], watch, True))
         for ranks, held, what in ((1, one, "1 rank"), (2, half, "2 ranks")) + (((2, one, "2 ranks, a GPU each"),) if gpus >= 2 else ()):
-            rows.append(run(net, f"DDP by hand, {what}", [*by_hand, "--by-hand", str(ranks), "--gpus", held], watch, True))
+            for name, flags in (("DDP", []), ("FSDP", ["--sharded"])):
+                rows.append(run(net, f"{name} by hand, {what}", [*by_hand, "--by-hand", str(ranks), *flags, "--gpus", held], watch, True))
         if net == "mnist":
             rows.append(run(net, "examples/mnist, 2 trainers", [mnist, *size, "--trainers", "2", "--trainer-gpus", half], watch))
     return print_table(rows)

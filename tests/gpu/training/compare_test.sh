@@ -50,6 +50,7 @@ expect 0 'mnist +examples/mnist, 2 trainers +1,00[01] .* a{12} same' "all is wel
 expect 0 'mnist +2 trainers +1,00[01] +1\.00 +- +- ' "rates, and no GPU" --on-cpu
 ON=--kill-at GIVE=hash expect 3 'one killed .* ba{11} DIFFERENT' "a killed trainer changed the result" --on-cpu
 ON=--by-hand GIVE=hash expect 3 'DDP by hand, 1 rank .* ba{11} DIFFERENT' "by hand it is another result than the plain loop's" --on-cpu
+ON=--sharded GIVE=hash expect 3 'mnist +FSDP by hand, 2 ranks .* ba{11} DIFFERENT' "sharded it is another result than the plain loop's" --on-cpu
 expect 0 'mnist +DDP by hand, 2 ranks +1,00[01] +1\.00 .* a{12} same' "by hand against the plain loop" --on-cpu
 ON=cifar10 GIVE=no-data expect 0 'cifar10 .* left out' "there is no CIFAR-10" --on-cpu
 ON=--trainers GIVE=nothing expect 1 'FAILED: it printed no hash' "a program ends without a hash" --on-cpu

@@ -5,7 +5,6 @@
 
 #include <cstdio>
 #include <stdexcept>
-#include <vector>
 
 #include "actors/checkpoint/sha256.hpp"
 
@@ -42,9 +41,9 @@ data::Batch read_all(const data::Dataset& dataset) {
   return {torch::stack(inputs), torch::stack(targets)};
 }
 
-void print_parameters(torch::nn::Module& net, collectives::ProcessGroup* group) {
+void print_parameters(const std::vector<torch::Tensor>& parameters, collectives::ProcessGroup* group) {
   checkpoint::Sha256 digest;
-  for (const torch::Tensor& parameter : net.parameters()) {
+  for (const torch::Tensor& parameter : parameters) {
     const torch::Tensor values = parameter.detach().cpu().contiguous();
     digest.update({static_cast<const std::byte*>(values.data_ptr()), values.nbytes()});
   }

@@ -1,6 +1,6 @@
 /// The loop that somebody writes without a job for train::run: in plain LibTorch, or with
-/// DistributedDataParallel by hand. A step's gradients are the same sum either way, in the same order, as
-/// long as there are two micro-batches a step.
+/// DistributedDataParallel or FullyShardedDataParallel by hand. A step's gradients are the same sum any way,
+/// in the same order, as long as there are two micro-batches a step.
 #pragma once
 
 #include <chrono>
@@ -9,12 +9,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "actors/data/dataset.hpp"
 #include "actors/data/torch.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "actors/train/job/batch.hpp"
 #include "troupe/ddp.hpp"
+#include "troupe/fsdp.hpp"
 
 namespace troupe::gpu {
 
@@ -41,13 +43,14 @@ struct LoopOptions {
   int micro_batches = 4;    ///< a step, of all ranks together
   std::int64_t batch = 25;  ///< samples of a micro-batch
   int epochs = 1;
+  bool sharded = false;  ///< with a group
 };
 
 /// All samples as one batch, read once.
 data::Batch read_all(const data::Dataset& dataset);
 
 /// Prints "parameters sha256 <hex>". With a group rank 0 does; throws where another rank has another hash.
-void print_parameters(torch::nn::Module& net, collectives::ProcessGroup* group);
+void print_parameters(const std::vector<torch::Tensor>& parameters, collectives::ProcessGroup* group);
 
 /// `group`: of the ranks, each with as many micro-batches; null: plain LibTorch, in this process alone.
 template <class Job>
@@ -61,7 +64,13 @@ void train_in_a_loop(const Job& job, const LoopOptions& o, const data::Dataset& 
   net->to(device);
   auto optimizer = job.optimizer(net);
   std::optional<train::DistributedDataParallel<decltype(net)>> ddp;
-  if (group) ddp.emplace(net, group);
+  std::optional<train::FullyShardedDataParallel<decltype(net)>> fsdp;
+  if (group && o.sharded) {
+    fsdp.emplace(net, group, train::FsdpOptions{.min_num_params = 1000});
+    optimizer.param_groups().front().params() = fsdp->parameters();
+  } else if (group) {
+    ddp.emplace(net, group);
+  }
   const int mine = o.micro_batches / (group ? group->size() : 1), first = group ? group->rank() * mine : 0;
   const std::int64_t a_step = o.micro_batches * o.batch, steps = all.size() / a_step;
   Speed speed(o.epochs * steps, a_step);
@@ -74,7 +83,9 @@ void train_in_a_loop(const Job& job, const LoopOptions& o, const data::Dataset& 
         const torch::Tensor chosen = order.narrow(0, step * a_step + (first + i) * o.batch, o.batch);
         const data::Batch batch{all.input.index_select(0, chosen).to(device),
                                 all.target.index_select(0, chosen).to(device)};
-        const torch::Tensor output = ddp ? ddp->forward(batch.input) : net->forward(batch.input);
+        const torch::Tensor output = ddp    ? ddp->forward(batch.input)
+                                     : fsdp ? fsdp->forward(batch.input)
+                                            : net->forward(batch.input);
         const torch::Tensor loss = job.criterion(output, batch) / mine;
         loss.backward();
         sum += loss.detach();
@@ -82,6 +93,9 @@ void train_in_a_loop(const Job& job, const LoopOptions& o, const data::Dataset& 
       for (int i = 0; i + 1 < mine; ++i) {
         if (ddp) {
           const auto alone = ddp->no_sync();
+          run(i);
+        } else if (fsdp) {
+          const auto alone = fsdp->no_sync();
           run(i);
         } else {
           run(i);
@@ -93,7 +107,12 @@ void train_in_a_loop(const Job& job, const LoopOptions& o, const data::Dataset& 
     }
   }
   if (!group || group->rank() == 0) speed.print();
-  print_parameters(*net, group.get());
+  if (!fsdp) return print_parameters(net->parameters(), group.get());
+  const auto state = fsdp->full_state_dict();
+  if (group->rank() != 0) return;
+  std::vector<torch::Tensor> whole;
+  for (const auto& item : net->named_parameters()) whole.push_back(state[item.key()]);
+  print_parameters(whole, nullptr);
 }
 
 /// Runs `rank(r)` in a process each, and returns 0 if all did. Call it before LibTorch or CUDA is used: a

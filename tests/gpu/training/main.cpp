@@ -1,7 +1,7 @@
-// Trains MNIST's or CIFAR-10's ConvNet of the examples, by a job of troupe's, by DistributedDataParallel by
-// hand or by a loop of plain LibTorch, on the CPU or on GPUs: gpu_training mnist|cifar10 [--plain | --by-hand
-// RANKS]
-// [--gpus SHARE] ... Prints how fast it was, for compare.py:
+// Trains MNIST's or CIFAR-10's ConvNet of the examples, by a job of troupe's, by DistributedDataParallel or
+// FullyShardedDataParallel by hand or by a loop of plain LibTorch, on the CPU or on GPUs: gpu_training
+// mnist|cifar10 [--plain | --by-hand RANKS [--sharded]] [--gpus SHARE] ... Prints how fast it was, for
+// compare.py:
 //   samples_per_s 12345.6              from a tenth of the steps to the last
 //   measured from 1700000000.1 to 1700000009.2   in seconds of Unix time
 //   loss 0.1234                        of the last step
@@ -31,6 +31,7 @@ struct Options {
   std::string folder;
   bool plain = false;
   int by_hand = 0;
+  bool sharded = false;
   double gpus = 0;
   int trainers = 1;
   int logical_ranks = 4;
@@ -67,7 +68,11 @@ int train_by_troupe(troupe::DriverSession& session, const Job& job, const Option
 }
 
 troupe::gpu::LoopOptions loop_options(const Options& o) {
-  return {.on_gpu = o.gpus > 0, .micro_batches = o.logical_ranks, .batch = o.batch, .epochs = o.epochs};
+  return {.on_gpu = o.gpus > 0,
+          .micro_batches = o.logical_ranks,
+          .batch = o.batch,
+          .epochs = o.epochs,
+          .sharded = o.sharded};
 }
 
 template <class Job>
@@ -99,6 +104,7 @@ Options parse(int argc, char** argv) {
       "--by-hand", o.by_hand,
       "By DistributedDataParallel in so many processes, a divisor of --logical-ranks: the micro-batches "
       "of a step; with --gpus below 1 they share one");
+  app.add_flag("--sharded", o.sharded, "--by-hand: by FullyShardedDataParallel");
   app.add_option("--gpus", o.gpus, "That each trainer holds: 0 (the CPU), 1, or a part of one")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--trainers", o.trainers, "Processes that compute")->capture_default_str();
