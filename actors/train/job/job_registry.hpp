@@ -128,18 +128,14 @@ struct JobEntry {
       return {};
     }
   }
+  static void append(wire::Bytes& all, const wire::Bytes& one) {
+    all.insert(all.end(), one.begin(), one.end());
+  }
   static wire::Bytes data_fields(wire::ByteView bytes) {
     if constexpr (HasDataFields<Job>) {
       const Job job = wire::decode<Job>(bytes).value();
       wire::Bytes all;
-      std::apply(
-          [&all](const auto&... field) {
-            const auto add = [&all](const wire::Bytes& one) {
-              all.insert(all.end(), one.begin(), one.end());
-            };
-            (add(wire::encode(field)), ...);
-          },
-          job.data_fields());
+      std::apply([&](const auto&... field) { (append(all, wire::encode(field)), ...); }, job.data_fields());
       return all;
     } else {
       return {bytes.begin(), bytes.end()};
