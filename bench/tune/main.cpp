@@ -110,6 +110,7 @@ int asha(const DriverSession& session, const bench::AshaTrials& of, const std::s
   const double idle = 100 * ours.idle_s / ours.training_s;
   std::printf("%d trials of ASHA: %.1f s, %lld epochs, best %.4f; training %.1f s, idle %.2f %% of it\n",
               of.trials, ours.seconds, static_cast<long long>(ours.epochs), ours.best, ours.training_s, idle);
+  std::fflush(stdout);  // the peer takes longer
   nlohmann::json line{{"bench", "tune"}, {"case", "ASHA on MNIST"}, {"ours", ours.seconds},
                       {"unit", "s"},     {"epochs", ours.epochs},   {"idle_percent", idle}};
   if (!ray.empty()) {
