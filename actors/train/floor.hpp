@@ -52,6 +52,10 @@ class TrainFloor {
   virtual std::unique_ptr<TrainEngine> make_engine(const RunSettings& settings) = 0;
   /// Null for the validation set of a job that has none.
   virtual std::shared_ptr<data::Dataset> make_dataset(const RunSettings& settings, data::Split split) = 0;
+  /// Whether the datasets of both are the same.
+  virtual bool same_data(const RunSettings& a, const RunSettings& b) {
+    return a.job_type == b.job_type && a.job == b.job;
+  }
   virtual data::Sampling make_sampling(const RunSettings& settings, const data::Dataset& train) = 0;
   /// Seeds what a dataset may draw from beside its Random.
   virtual void seed_generators(std::uint64_t seed) = 0;

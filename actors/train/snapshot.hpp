@@ -10,6 +10,7 @@
 #include "actors/checkpoint/manifest.hpp"
 #include "actors/report/events.hpp"
 #include "actors/train/plan.hpp"
+#include "runtime/wire/address.hpp"
 #include "runtime/wire/bytes.hpp"
 
 namespace troupe::train {
@@ -22,13 +23,31 @@ struct JobPlace {
   std::string history;  ///< encode_history
 };
 
+/// A state's bytes in a file.
+struct StateFile {
+  std::string path;
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+  StateHash hash;  ///< hash_of_bytes
+};
+
+/// A trainer that keeps a copy of a state: who begins from it takes it there.
+struct StateDonor {
+  ActorAddress trainer{};
+  std::uint64_t number = 0;  ///< of what it keeps
+  std::string who;           ///< "trainer 0 (pid 77)"; empty: there is none
+};
+
 /// Copies share the state's bytes, and so does every run that began from it, as long as it lives.
 struct Snapshot {
   JobPlace place;
   std::uint64_t job_type = 0;  ///< in the job registry
   report::Metrics metrics;     ///< of the last epoch: "test/accuracy"
-  /// All parts as a safetensors file: load_weights' copy_weights reads the weights from it.
+  /// All parts as a safetensors file: load_weights' copy_weights reads the weights from it. Null: they are in
+  /// `file`.
   std::shared_ptr<const wire::Bytes> state;
+  StateFile file{};
+  StateDonor donor{};  ///< asked first, as long as it keeps this state
 
   std::int64_t step() const { return place.step; }
 };

@@ -1,4 +1,4 @@
-/// Saved states of trials, in memory and in the sweep's folder: who goes on from one finds it also after the
+/// Saved states of trials, in files of the sweep's folder: who goes on from one finds it also after the
 /// program died.
 #pragma once
 
@@ -17,10 +17,12 @@ class SavedStates {
  public:
   explicit SavedStates(std::string folder) : folder_(std::move(folder)) {}
 
-  /// Also in a file, state-N. Error (kIo).
+  /// Into a file, state-N. Error (kIo).
   Result<void> add(StateNumber number, train::Snapshot state);
-  /// From memory, or from its file. Errors: kIo, kCorrupt.
-  Result<const train::Snapshot*> find(StateNumber number);
+  /// Without its bytes, which are in its file. Errors: kIo, kCorrupt.
+  Result<train::Snapshot> find(StateNumber number);
+  /// With its bytes. The same errors.
+  Result<train::Snapshot> load(StateNumber number);
   /// Forgets all others.
   void keep(const std::set<StateNumber>& needed);
 
@@ -28,7 +30,7 @@ class SavedStates {
   std::string path_of(StateNumber number) const;
 
   std::string folder_;
-  std::map<StateNumber, train::Snapshot> states_;
+  std::map<StateNumber, train::Snapshot> states_;  ///< without their bytes
 };
 
 }  // namespace troupe::tune

@@ -11,6 +11,7 @@
 #include "actors/report/format.hpp"
 #include "actors/report/log_file.hpp"
 #include "actors/train/api/interrupts.hpp"
+#include "actors/tune/spare_workers.hpp"
 #include "actors/tune/states.hpp"
 #include "actors/tune/sweep_plan.hpp"
 #include "actors/tune/table.hpp"
@@ -49,6 +50,7 @@ class Sweep {
         records_(plan_.resume ? RecordFile::open(folder_, identity_of(plan_)).value()
                               : RecordFile::create(folder_, first_record_of(plan_)).value()),
         states_(folder_),
+        spare_(session),
         of_{plan_.metric, plan_.train.epochs, plan_.trials * plan_.repeats},
         table_(output(), of_) {
     if (!plan_.report_json.empty()) reports_ = report::LogFile::open(plan_.report_json).value();
@@ -65,10 +67,12 @@ class Sweep {
       if (interrupts_.signal() != 0 || time_is_up_) feed(SweepInterrupted{});
       const bool news = look_at_runs();
       if (now() - synced_at_ >= kSync) sync();
+      spare_.end_idle(now());
       if (plan_.show_progress) table_.update(*machine_, now());
       if (!news) std::this_thread::sleep_for(kLookForEvents);
     }
     runs_.clear();
+    spare_.end_all();
     sync();
     return outcome();
   }
@@ -92,7 +96,7 @@ class Sweep {
     options.hold = false;
     options.show_progress = plan_.show_progress;
     options.handle_signals = plan_.train.handle_signals;
-    const train::RunResult result = run_to_end(*plan_.start(trial.config, options, nullptr));
+    const train::RunResult result = run_to_end(*plan_.start(trial.config, options, nullptr, {}));
     if (result.signal == 0 && result.state_hash != trial.state_hash)
       throw_error({ErrorCode::kTaskFailed, who + " came to another state than in the sweep",
                    "the sweep's is " + trial.state_hash + ", this one's " + result.state_hash,
@@ -208,8 +212,8 @@ class Sweep {
     }
     if (!same() || !runs_.at(number)->is_over()) return news;
     const auto result = of_trial(number, [](TrialRun& run) { return run.wait(); });
-    runs_.erase(number);
     if (!result) return true;
+    end_run(number);
     if (result->state_hash.empty()) {
       failures_.push_back({number, "it was stopped before it held a state"});
       return true;
@@ -266,7 +270,7 @@ class Sweep {
       if (save == nullptr && pause == nullptr) continue;
       saved = true;
       const int of = save != nullptr ? save->trial : pause->trial;
-      if (save_state(of, save != nullptr ? save->state : pause->state)) continue;
+      if (save_state(of, save != nullptr ? save->state : pause->state, save != nullptr)) continue;
       forget_last_step();
       const TrialFailed failed = failures_.back();
       std::erase_if(failures_, [&](const TrialFailed& each) { return each.trial == of; });
@@ -303,10 +307,32 @@ class Sweep {
   // What is done.
 
   /// False: the trial has failed instead.
-  bool save_state(int trial, StateNumber number) {
-    const auto state = of_trial(trial, [](TrialRun& run) { return run.snapshot(); });
-    if (state) states_.add(number, *state).value();
-    return state.has_value();
+  bool save_state(int trial, StateNumber number, bool shared) {
+    auto state = of_trial(trial, [shared](TrialRun& run) { return shared ? run.share() : run.snapshot(); });
+    if (!state) return false;
+    std::erase_if(donors_, [&](const auto& donor) { return donor.second.trial == trial; });
+    if (shared) donors_[number] = {trial, begun_.at(trial).which};
+    if (!state->donor.who.empty())
+      state->donor.who = "trial " + std::to_string(trial) + "'s " + state->donor.who;
+    states_.add(number, std::move(*state)).value();
+    return true;
+  }
+  /// What a trial begins from; a donor that has gone on to other states is not asked.
+  std::optional<train::Snapshot> state_of(const std::optional<StateNumber>& number) {
+    if (!number) return std::nullopt;
+    if (!plan_.trains) return states_.load(*number).value();
+    train::Snapshot state = states_.find(*number).value();
+    const auto donor = donors_.find(*number);
+    if (donor == donors_.end() || !runs_.contains(donor->second.trial) ||
+        begun_.at(donor->second.trial).which != donor->second.which)
+      state.donor = {};
+    return state;
+  }
+  /// Its processes may be the next trial's.
+  void end_run(int trial) {
+    const auto run = std::move(runs_.at(trial));
+    runs_.erase(trial);
+    if (plan_.keep_processes) spare_.add(begun_.at(trial).kind, run->release(), now());
   }
   /// The machine as it was before: a sweep is a function of what was decided.
   void forget_last_step() {
@@ -325,15 +351,31 @@ class Sweep {
     };
     if (const auto& refusal = machine_->refusal_of(start.trial); !refusal.empty()) return fail(refusal, true);
     try {
-      const train::Snapshot* from = start.from ? states_.find(*start.from).value() : nullptr;
+      const auto from = state_of(start.from);
       const train::TrainOptions options = options_of(trial);
       begun.stops_not_finite = options.not_finite == train::NotFinite::kStop;
-      runs_.insert_or_assign(start.trial, plan_.start(trial.config, options, from));
+      begun.kind = kind_of(options);
+      const train::Workers workers = spare_.take(begun.kind);
+      try {
+        runs_.insert_or_assign(start.trial,
+                               plan_.start(trial.config, options, from ? &*from : nullptr, workers));
+      } catch (...) {
+        spare_.end(workers);
+        throw;
+      }
     } catch (const BadConfig& error) {  // what was asked of it makes no sense, and will make none
       fail(error.what(), true);
     } catch (const std::exception& error) {
       fail(error.what(), false);
     }
+  }
+  /// What processes must have in common to go from trial to trial.
+  static std::string kind_of(const train::TrainOptions& o) {
+    std::string kind;
+    for (const double each : {double(o.trainers), o.trainer_cpus, o.trainer_gpus, double(o.threads),
+                              double(o.exact), double(o.loaders), double(o.trainer_strategy)})
+      kind += to_text(Value(each)) + " ";
+    return kind;
   }
   /// What the user's own function throws is this trial's.
   train::TrainOptions options_of(const Trial& trial) const {
@@ -367,8 +409,12 @@ class Sweep {
   void act(const StopTrial& stop) {
     with_run(stop.trial, [](TrialRun& run) { run.stop(); });
   }
-  void act(const PauseTrial& pause) { runs_.erase(pause.trial); }
-  void act(const DropTrial& drop) { runs_.erase(drop.trial); }
+  void act(const PauseTrial& pause) {
+    if (runs_.contains(pause.trial)) end_run(pause.trial);
+  }
+  void act(const DropTrial& drop) {
+    if (runs_.contains(drop.trial)) end_run(drop.trial);
+  }
   void act(const SaveState&) {}  // done before
   void act(const TellUser& tell) { say(tell.text); }
   void act(const SweepOver& over) {
@@ -449,6 +495,12 @@ class Sweep {
   std::vector<SweepEvent> decided_;  ///< what the records have
   RecordFile records_;
   SavedStates states_;
+  SpareWorkers spare_;
+  struct Donor {
+    int trial = 0;
+    std::uint64_t which = 0;  ///< Begun::which
+  };
+  std::map<StateNumber, Donor> donors_;  ///< the last state of each that was shared
   const TableOf of_;
   SweepTable table_;
   train::Interrupts interrupts_;
@@ -458,6 +510,7 @@ class Sweep {
     std::uint64_t which = 0;  ///< of all runs: a trial may begin anew while it is looked at
     std::int64_t at_ms = 0;
     Instant heard_at = now();
+    std::string kind{};             ///< of its processes
     bool stops_not_finite = false;  ///< by a loss that is no finite number
     bool is_finite = true;          ///< every loss was, so far
     bool ended_not_finite() const { return stops_not_finite && !is_finite; }

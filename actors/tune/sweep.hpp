@@ -59,7 +59,7 @@ struct SweepPlan {
   std::vector<Parameter> parameters;
   /// Begins a trial.
   std::function<std::unique_ptr<TrialRun>(const Config&, const train::TrainOptions&,
-                                          const train::Snapshot* from)>
+                                          const train::Snapshot* from, const train::Workers&)>
       start;
   bool trains = true;  ///< trials are training runs: `train` is checked as theirs
   bool saves = true;   ///< a trial's state can be saved
@@ -81,6 +81,7 @@ struct SweepPlan {
   std::uint64_t seed = 0;
   int max_concurrent = 0;
   int retries = 2;
+  bool keep_processes = true;
   std::string name;
   std::string folder;
   bool resume = false;

@@ -29,8 +29,12 @@ class TrialRun {
   virtual train::RunResult wait() = 0;
   /// Its state, while it holds.
   virtual train::Snapshot snapshot() = 0;
+  /// The same of one that others may go on from while it does.
+  virtual train::Snapshot share() { return snapshot(); }
   virtual void go_on() = 0;
   virtual void stop() = 0;
+  /// Its processes, for the next trial; it must not be used any more. None where they end with it.
+  virtual train::Workers release() { return {}; }
 };
 
 class TrainingTrial final : public TrialRun {
@@ -46,6 +50,8 @@ class TrainingTrial final : public TrialRun {
   bool is_over() const override { return run_.is_over(); }
   train::RunResult wait() override { return run_.wait(); }
   train::Snapshot snapshot() override { return run_.snapshot(); }
+  train::Snapshot share() override { return run_.share(); }
+  train::Workers release() override { return run_.release(); }
   void go_on() override { run_.go_on(); }
   void stop() override { run_.stop(); }
 

@@ -51,8 +51,11 @@ struct SweepOptions {
       0;  ///< then the sweep ends as at Ctrl-C, and may be resumed; 0: when all trials are over
   std::uint64_t seed = 0;  ///< of the configs and the scheduler's chance; weights and samples have train.seed
   int max_concurrent = 0;  ///< trials at a time; 0: as many as the cluster's CPUs allow when it begins
-  int retries = 2;         ///< how often a trial that fails is tried again
-  std::string name{};      ///< of the sweep, and of its folder; empty: the struct's name and the time
+  /// A trial trains in the processes of the one before it: they are loaded, and so are datasets that are the
+  /// same (HasDataFields). What a struct keeps in statics stays there, too; false: each has its own.
+  bool keep_processes = true;
+  int retries = 2;                 ///< how often a trial that fails is tried again
+  std::string name{};              ///< of the sweep, and of its folder; empty: the struct's name and the time
   std::string folder = "results";  ///< the sweep's records and weights are in folder/name
   bool resume = false;             ///< go on with the sweep of this name: it must be there, and be the same
   std::string report_json{};       ///< a file for a line of JSON a report; empty: none
@@ -96,6 +99,7 @@ SweepPlan plan_of(const Job& job, const SweepOptions<Job>& options) {
   plan.seed = options.seed;
   plan.max_concurrent = options.max_concurrent;
   plan.retries = options.retries;
+  plan.keep_processes = options.keep_processes;
   plan.name = options.name;
   plan.folder = options.folder;
   plan.resume = options.resume;
@@ -126,10 +130,10 @@ SweepResult<Job> run(const DriverSession& session, const Job& job, const SweepOp
   plan.job_type = train::JobEntry<Job>::kId;
   plan.job_name = train::JobRegistry::instance().find(train::JobEntry<Job>::kId).name;
   plan.job = train::JobRegistry::instance().find(train::JobEntry<Job>::kId).describe(wire::encode(job));
-  plan.start = [&](const Config& config, const train::TrainOptions& train, const train::Snapshot* from) {
+  plan.start = [&](const Config& config, const train::TrainOptions& train, const train::Snapshot* from,
+                   const train::Workers& workers) {
     const Job trial = options.space.apply(job, config).job;
-    return std::make_unique<TrainingTrial>(from ? train::start(session, trial, train, *from)
-                                                : train::start(session, trial, train));
+    return std::make_unique<TrainingTrial>(train::start_in(workers, session, trial, train, from));
   };
   return detail::run_plan(session, job, options, std::move(plan));
 }
@@ -147,7 +151,8 @@ requires TrialActor<T, Job> SweepResult<Job> run_actors(const DriverSession& ses
   plan.job_name = std::string(troupe::detail::pretty_part(troupe::detail::type_signature<T>()));
   plan.job = plan.job_name;
   train::describe(plan.job, job);
-  plan.start = [&](const Config& config, const train::TrainOptions& train, const train::Snapshot* from) {
+  plan.start = [&](const Config& config, const train::TrainOptions& train, const train::Snapshot* from,
+                   const train::Workers&) {
     return std::make_unique<ActorTrial<T, Job>>(session, options.space.apply(job, config).job, train, from);
   };
   return detail::run_plan(session, job, options, std::move(plan));

@@ -1,5 +1,8 @@
 // Decisions of the schedulers: recorded runs decided again (--replay FILE), and how many ASHA makes a second;
-// and how many results a second a sweep's file takes.
+// how many results a second a sweep's file takes; what a trial's start and a clone cost; and trials of ASHA
+// on MNIST (--asha).
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
@@ -9,10 +12,13 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "actors/data/find_mnist.hpp"
 #include "actors/tune/records.hpp"
 #include "actors/tune/scheduler.hpp"
 #include "actors/tune/sweep_machine.hpp"
+#include "bench/tune/asha_trials.hpp"
 #include "bench/tune/replay.hpp"
+#include "bench/tune/trials.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/core/escape.hpp"
 
@@ -75,16 +81,57 @@ double records_per_second(int reports, bool synced) {
   return rate;
 }
 
+/// What a Python program prints, as its last line.
+std::string output_of(const std::string& command, const std::string& todo) {
+  FILE* pipe = ::popen(command.c_str(), "r");
+  std::string last;
+  char line[4096];
+  while (pipe != nullptr && std::fgets(line, sizeof line, pipe) != nullptr) last = line;
+  if (pipe == nullptr || ::pclose(pipe) != 0 || last.empty())
+    throw std::runtime_error("'" + command + "' failed (" + todo + ")");
+  return last;
+}
+
 /// The same of Optuna with SQLite, by bench/tune/optuna_peer.py of that Python.
 double optuna_per_second(const std::string& python, int reports) {
   const std::string command =
       shell_word(python) + " " TROUPE_SOURCE_DIR "/bench/tune/optuna_peer.py " + std::to_string(reports);
-  double rate = 0;
-  FILE* pipe = ::popen(command.c_str(), "r");
-  const bool read = pipe != nullptr && std::fscanf(pipe, "%lf", &rate) == 1;
-  if (pipe == nullptr || ::pclose(pipe) != 0 || !read)
-    throw std::runtime_error("Optuna was not measured: '" + command + "' failed (pip install optuna)");
-  return rate;
+  return std::stod(output_of(command, "pip install optuna"));
+}
+
+/// Trials of ASHA, and the same trials in Ray Tune, if a Python is named.
+int asha(const DriverSession& session, const bench::AshaTrials& of, const std::string& folder,
+         const std::string& ray, std::ofstream& out) {
+  char name[] = "/var/tmp/troupe-bench-tune-XXXXXX";
+  const int fd = ::mkstemp(name);
+  if (fd < 0) throw IoError(io_error("cannot make a file in /var/tmp", errno, "make room there"));
+  ::close(fd);
+  const auto ours = bench::asha_trials(session, of, folder, name);
+  const double idle = 100 * ours.idle_s / ours.training_s;
+  std::printf("%d trials of ASHA: %.1f s, %lld epochs, best %.4f; training %.1f s, idle %.2f %% of it\n",
+              of.trials, ours.seconds, static_cast<long long>(ours.epochs), ours.best, ours.training_s, idle);
+  std::fflush(stdout);  // the peer takes longer
+  nlohmann::json line{{"bench", "tune"}, {"case", "ASHA on MNIST"}, {"ours", ours.seconds},
+                      {"unit", "s"},     {"epochs", ours.epochs},   {"idle_percent", idle}};
+  if (!ray.empty()) {
+    const std::string command = "env -u http_proxy -u https_proxy -u HTTP_PROXY -u HTTPS_PROXY " +
+                                shell_word(ray) + " " TROUPE_SOURCE_DIR "/bench/tune/ray_asha.py " +
+                                shell_word(folder) + " " + shell_word(name) + " 2>/dev/null";
+    const auto peer = nlohmann::json::parse(output_of(command, "pip install 'ray[tune]' torch"));
+    const double seconds = peer["seconds"];
+    std::printf("Ray Tune, torch %s: %.1f s, %d epochs, best %.4f; ratio %.2f, an epoch %.2f\n",
+                peer["torch"].get<std::string>().c_str(), seconds, peer["epochs"].get<int>(),
+                peer["best"].get<double>(), seconds / ours.seconds,
+                seconds / peer["epochs"].get<double>() / (ours.seconds / static_cast<double>(ours.epochs)));
+    line.update({{"peer", seconds},
+                 {"peer_name", "Ray Tune"},
+                 {"ratio", seconds / ours.seconds},
+                 {"peer_epochs", peer["epochs"]},
+                 {"peer_torch", peer["torch"]}});
+  }
+  ::unlink(name);
+  out << line.dump() << "\n";
+  return 0;
 }
 
 }  // namespace
@@ -100,6 +147,13 @@ int main(int argc, char** argv) try {
       "A recorded run: decide it again, end with 1 where a decision differs, 77 without such a scheduler");
   app.add_option("--trials", trials, "How many trials ASHA decides on");
   app.add_option("--optuna", optuna, "A python with optuna: its SQLite storage is measured in the same run");
+  bench::AshaTrials asha_of{.trials = 0};
+  std::string mnist;
+  std::string ray;
+  app.add_option("--asha", asha_of.trials, "Measure so many trials of ASHA on MNIST instead, two at a time");
+  app.add_option("--samples", asha_of.samples, "Of an epoch of these")->capture_default_str();
+  app.add_option("--mnist", mnist, "The folder of MNIST's files");
+  app.add_option("--ray", ray, "A python with ray and torch: the same trials in Ray Tune");
   app.add_option("--json", json, "Write the figures here, too");
   try {
     app.parse(argc, argv);
@@ -111,10 +165,16 @@ int main(int argc, char** argv) try {
     if (!file) throw std::runtime_error("cannot read " + trace);
     return static_cast<int>(tune::replay(file, std::cout));
   }
+  auto session = init(argc, argv);
   std::ofstream out;
   if (!json.empty()) out.open(json);
   if (!json.empty() && !out)
     throw IoError(io_error("cannot write " + json, errno, "name a file in a folder that is there"));
+  if (asha_of.trials > 0) {
+    const auto found = data::find_mnist(data::default_mnist_search(mnist));
+    if (found.folder.empty()) throw std::runtime_error(found.reason);
+    return asha(session, asha_of, found.folder, ray, out);
+  }
   std::printf("%-36s %14s %14s %8s\n", "", "a second", "peer", "ratio");
   const auto row = [&](const std::string& name, double ours, double peer, const std::string& of) {
     std::printf("%-36s %14.0f", name.c_str(), ours);
@@ -130,6 +190,15 @@ int main(int argc, char** argv) try {
   const double peer = optuna.empty() ? 0 : optuna_per_second(optuna, 500);
   row("results that survive the program", records_per_second(20'000, false), peer, "Optuna, SQLite");
   row("results that survive the machine", records_per_second(500, true), peer, "Optuna, SQLite");
+  const auto millis = [&](const std::string& name, double ours, double goal) {
+    std::printf("%-36s %11.1f ms %11.0f ms %8.1f  goal\n", name.c_str(), ours, goal, goal / ours);
+    out << nlohmann::json{{"bench", "tune"}, {"case", name},        {"ours", ours},        {"unit", "ms"},
+                          {"peer", goal},    {"peer_name", "goal"}, {"ratio", goal / ours}}
+               .dump()
+        << "\n";
+  };
+  millis("start of a trial, warm", bench::trial_start_ms(session, 20), 50);
+  millis("clone of a state of 100 MB", bench::clone_ms(session, 9), 100);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "bench_tune: %s\n", error.what());
   return 2;

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include <tuple>
 
 #include "actors/data/digits.hpp"
+#include "actors/tune/states.hpp"
 #include "actors/tune/table.hpp"
 #include "actors/tune/tune.hpp"
 #include "tests/e2e/support.hpp"
@@ -115,6 +117,25 @@ struct Told {
     return which == 2 && at.step == 13 ? loss * NAN : loss;
   }
   data::Digits dataset(data::Split split) const { return Job().dataset(split); }
+};
+
+/// Writes down when its data are made.
+struct Counting {
+  std::string folder;
+  double lr = 0.01;
+
+  static constexpr bool kHasValidation = true;
+  torch::nn::Sequential model() const { return Job().model(); }
+  auto optimizer(torch::nn::Sequential& net) const { return Job{.lr = lr}.optimizer(net); }
+  torch::Tensor loss(torch::nn::Sequential& net, const data::Batch& batch) const {
+    return Job().loss(net, batch);
+  }
+  auto data_fields() const { return std::tie(folder); }
+  data::Digits dataset(data::Split split) const {
+    std::string name = folder + "/made-XXXXXX";
+    ::close(::mkstemp(name.data()));
+    return Job().dataset(split);
+  }
 };
 
 /// Config 0 is always good; config 1 better after one epoch, and bad after two.
@@ -286,6 +307,127 @@ TEST_CASE("PBT's trials take over each other's state and go on with another conf
   CHECK(best.metric > 0.3);  // a rate of 1e-6 learns nothing by itself
   for (const std::string& file : e2e::names_in(folder.path() + "/six"))
     CHECK_FALSE(file.starts_with("state-"));
+}
+
+namespace {
+
+/// A run that holds after its first epoch: others take its state, or its processes.
+struct Holding {
+  Holding(const DriverSession& session, const Job& job, const train::Workers& workers,
+          const train::Snapshot* from = nullptr)
+      : run(train::start_in(workers, session, job, options(), from)) {}
+  static train::TrainOptions options() {
+    return {.micro_batch = 20,
+            .epochs = 3,
+            .seed = 7,
+            .hold = true,
+            .show_progress = false,
+            .handle_signals = false};
+  }
+  void go_to(int epoch) {
+    while (!run.is_over()) {
+      const auto event = run.next_event(1s);
+      if (!event) continue;
+      if (const auto* warning = std::get_if<report::Warning>(&*event)) warnings += warning->text + "\n";
+      const auto* done = std::get_if<report::EpochDone>(&*event);
+      if (done == nullptr) continue;
+      if (done->epoch >= epoch) return;
+      run.go_on();
+    }
+  }
+  std::string end() {
+    go_to(3);
+    return run.wait().state_hash;
+  }
+  train::Run run;
+  std::string warnings;
+};
+
+/// "trainer 0 (pid 77)"
+pid_t pid_in(const std::string& who) {
+  return std::stoi(who.substr(who.find("(pid ") + 5));
+}
+
+}  // namespace
+
+// It went through the program's memory, and into new processes.
+TEST_CASE("a clone takes its state from the donor's trainer, in the processes of another run") {
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 2});
+  const pid_t node = session.embedded()->node_pids().front();
+  tune::SavedStates states(folder.path());
+  Holding donor(session, Job{.lr = 0.02}, {});
+  donor.go_to(1);
+  REQUIRE(states.add(1, donor.run.share()).ok());
+  const auto state = states.find(1).value();
+  CHECK(state.state == nullptr);
+  CHECK_THAT(state.donor.who, Catch::StartsWith("trainer 0 (pid "));
+  const auto loaded = states.load(1).value();
+  Holding plain(session, Job{.lr = 0.05}, {}, &loaded);  // its own processes, and the bytes of the file
+  const std::string expected = plain.end();
+  donor.run.go_on();
+  donor.go_to(2);  // what its trainer keeps is the state of then
+
+  const auto clone_in = [&](const train::Snapshot& from, std::string& warnings, bool donor_lives = true) {
+    Holding before(session, Job{.lr = 0.01}, {});
+    before.go_to(1);
+    const auto processes = e2e::children(node);
+    const train::Workers workers = before.run.release();
+    REQUIRE(workers.trainers.size() == 1);
+    REQUIRE(workers.loaders.size() == 1);
+    Holding clone(session, Job{.lr = 0.05}, workers, &from);
+    const std::string hash = clone.end();
+    warnings = clone.warnings;
+    if (donor_lives) CHECK(e2e::children(node) == processes);
+    return hash;
+  };
+  std::string warnings;
+  CHECK(clone_in(state, warnings) == expected);
+  CHECK(warnings.empty());
+
+  // Another copy by now: of this one the donor knows nothing.
+  donor.run.share();
+  CHECK(clone_in(state, warnings) == expected);
+  CHECK_THAT(warnings, Catch::Contains("the state did not come from trainer 0 (pid ") &&
+                           Catch::Contains("the state is not kept any more") &&
+                           Catch::Contains("it is read from " + state.file.path));
+
+  // It hangs, and dies of that while the clone waits for it.
+  REQUIRE(states.add(2, donor.run.share()).ok());
+  const auto second = states.find(2).value();
+  const auto of_second = states.load(2).value();
+  Holding other(session, Job{.lr = 0.05}, {}, &of_second);
+  const std::string after_two = other.end();
+  ::kill(pid_in(second.donor.who), SIGSTOP);
+  CHECK(clone_in(second, warnings, false) == after_two);
+  CHECK_THAT(warnings, Catch::Contains("the state did not come from trainer 0 (pid ") &&
+                           Catch::Contains("it is read from " + second.file.path));
+}
+
+// Each trial read all of its data, in processes of its own.
+TEST_CASE("trials follow each other in the same processes, with the data that are there, and the same bits") {
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 2});
+  const auto made = [&] {
+    int count = 0;
+    for (const std::string& name : e2e::names_in(folder.path())) count += name.starts_with("made-");
+    return count;
+  };
+  tune::SweepOptions<Counting> options{.space = {{&Counting::lr, tune::log_uniform(1e-3, 1e-1)}},
+                                       .trials = 3,
+                                       .metric = "validation/accuracy",
+                                       .train = {.micro_batch = 20, .epochs = 2, .seed = 7},
+                                       .max_concurrent = 1,
+                                       .name = "kept",
+                                       .folder = folder.path(),
+                                       .show_progress = false};
+  const std::string kept = text_of(tune::run(session, Counting{folder.path()}, options));
+  CHECK(made() == 3);  // of each split one
+  options.name = "fresh";
+  options.keep_processes = false;
+  CHECK(text_of(tune::run(session, Counting{folder.path()}, options)) == kept);
+  CHECK(made() == 3 + 9);
+  CHECK(e2e::eventually([&] { return e2e::children(session.embedded()->node_pids().front()).empty(); }));
 }
 
 // Records showed a clone's functions as its donor had them.

@@ -109,7 +109,12 @@ struct Run::Parts {
       const std::lock_guard lock(driver_mutex);
       driver = spawned;
     }
-    if (plan.from) {
+    if (const Workers workers = std::exchange(plan.workers, {});
+        !workers.trainers.empty() || !workers.loaders.empty())
+      driver.tell<&TrainDriver::take_over>(workers);
+    if (plan.from && plan.from->state == nullptr) {
+      driver.tell<&TrainDriver::begin_from>(plan.from->file, plan.from->donor);
+    } else if (plan.from) {
       const wire::ByteView state = *plan.from->state;
       for (std::size_t at = 0; at < state.size(); at += kStatePiece)
         driver.call<&TrainDriver::add_snapshot>(state_piece(state, at)).get(kPieceArrives);
@@ -374,7 +379,8 @@ RunResult Run::wait() {
   result.signal = result.stopped ? p.signal : 0;
   result.incomplete_logs = p.incomplete_logs;
   if (p.plan.options.return_weights && !result.state_hash.empty()) result.weights = p.take_weights();
-  p.driver.tell<&TrainDriver::abandon>("its result was taken");  // the trainers go, if the handle stays
+  if (!p.plan.is_released)  // the trainers go, if the handle stays
+    p.driver.tell<&TrainDriver::abandon>("its result was taken");
   p.reporting.sinks.clear();  // what they hold is flushed, and a bar is cleared
   return result;
 }
@@ -424,6 +430,28 @@ Snapshot Run::snapshot() const {
       if (tries == kMostTries) throw;
       std::this_thread::sleep_for(kLook);
     }
+  }
+}
+
+Snapshot Run::share() const {
+  Snapshot shared = snapshot();
+  try {
+    shared.donor = parts().driver.call<&TrainDriver::keep_state>().get(kEnds);
+  } catch (const Error& error) {  // who begins from it reads the snapshot's own bytes
+    log(LogLevel::kWarning, "a state is not shared from trainer to trainer: " + std::string(error.what()));
+  }
+  return shared;
+}
+
+Workers Run::release() {
+  const std::unique_ptr<Parts> p = std::exchange(parts_, nullptr);
+  if (p == nullptr || p->paused || p->lost || p->session_life.expired()) return {};
+  try {
+    const Workers left = p->driver.call<&TrainDriver::release>().get(kEnds);
+    p->session.kill(p->driver, "the run is over");
+    return left;
+  } catch (const Error&) {  // the driver, or the cluster, is gone already
+    return {};
   }
 }
 

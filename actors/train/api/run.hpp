@@ -72,6 +72,12 @@ class Run {
   /// With TrainOptions::hold: a copy of the state, once the job holds, in pieces of 16 MiB. The job is not
   /// disturbed. Throws Unavailable when it is over, and as wait().
   Snapshot snapshot() const;
+  /// The same, and a trainer keeps a copy for those that begin from the snapshot: they take the state from
+  /// it, not from this program, until the next share() and as long as that trainer is this run's.
+  Snapshot share() const;
+  /// Ends the run, which must not be used any more, but for its trainers and loaders: another one with
+  /// RunPlan::workers takes them over, with what they have loaded. None where they are gone.
+  Workers release();
   /// A new run that begins with the state of this one, which must be paused: with another struct of the same
   /// type, such as another learning rate, and another seed, on the same data and batches. Parameters,
   /// buffers and what optimizers keep for each parameter are the snapshot's, and so is the step that it goes

@@ -27,6 +27,9 @@ class TorchFloor final : public TrainFloor {
     const JobType& type = type_of(settings);
     return run_user_code(type.name + "::dataset", [&] { return type.make_dataset(settings.job, split); });
   }
+  bool same_data(const RunSettings& a, const RunSettings& b) override {
+    return a.job_type == b.job_type && type_of(a).data_fields(a.job) == type_of(b).data_fields(b.job);
+  }
   data::Sampling make_sampling(const RunSettings& settings, const data::Dataset& train) override {
     return type_of(settings).make_sampling(settings.job, train);
   }

@@ -207,10 +207,12 @@ void find_checkpoints(const TrainOptions& options, TakeUp how, RunOptions& run,
 void add_snapshot(const RunPlan& plan, RunOptions& run) {
   if (!plan.from) return;
   const JobPlace& place = plan.from->place;
+  const StateHash state_hash =
+      plan.from->state == nullptr ? plan.from->file.hash : hash_of_bytes(*plan.from->state);
   const auto insert = [&](const std::string& history) {
     const auto later = std::find_if(run.resume.begin(), run.resume.end(),
                                     [&](const CheckpointInfo& c) { return c.step > place.step; });
-    run.resume.insert(later, {kSnapshotPath, place.step, hash_of_bytes(*plan.from->state), history, true});
+    run.resume.insert(later, {kSnapshotPath, place.step, state_hash, history, true});
   };
   if (!plan.from_path.empty()) run.settings.new_options = true;  // rates of this run, which is known there
   if (place.job.job_sha256.empty()) return insert({});           // weights alone: no job's steps or data

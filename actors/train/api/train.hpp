@@ -117,6 +117,8 @@ struct RunPlan {
   std::string from_path{};          ///< the file that it was read from; empty: from none
   std::vector<std::string> told{};  ///< warnings of its begin
   bool evaluates = false;           ///< and trains no step
+  Workers workers{};                ///< of a run of the same kind: the first driver's
+  bool is_released = false;         ///< Run::release() ends it: workers outlive its result
 };
 
 /// What a driver may take up from the checkpoint folder.
@@ -154,6 +156,20 @@ template <class Job>
 Run start(const DriverSession& session, const Job& job, const TrainOptions& options, const Snapshot& from) {
   (void)&JobEntry<Job>::registered;
   return start_training(session, {JobEntry<Job>::kId, wire::encode(job), options, from, true});
+}
+
+/// In workers that are there (Run::release), and that its own release() gives back. `from`: null, or as
+/// above.
+template <class Job>
+Run start_in(const Workers& workers, const DriverSession& session, const Job& job,
+             const TrainOptions& options, const Snapshot* from) {
+  (void)&JobEntry<Job>::registered;
+  RunPlan plan{JobEntry<Job>::kId, wire::encode(job), options};
+  if (from != nullptr) plan.from = *from;
+  plan.clone = from != nullptr;
+  plan.workers = workers;
+  plan.is_released = true;
+  return start_training(session, std::move(plan));
 }
 
 /// Trains, and returns what came of it. Throws as start() and Run::wait().

@@ -45,10 +45,30 @@ Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
     : child_came_back_(SharedMemory::create("forks", 1, true).value()),
       settings_(std::move(settings)),
       driver_(driver) {
+  make_datasets();
+  learn_sizes();
+}
+
+void Loader::employ(const RunSettings& settings, ActorHandle<TrainDriver> driver) {
+  end_heartbeat();
+  const bool same = train_ != nullptr && train_floor().same_data(settings_, settings);
+  settings_ = settings;
+  driver_ = driver;
+  progress_ = {};
+  if (!same) make_datasets();
+  learn_sizes();
+}
+
+void Loader::make_datasets() {
+  train_ = test_ = validation_ = nullptr;  // their memory is the next ones'
   TrainFloor& floor = train_floor();
   train_ = floor.make_dataset(settings_, data::Split::kTrain);
   test_ = floor.make_dataset(settings_, data::Split::kTest);
   validation_ = floor.make_dataset(settings_, data::Split::kValidation);
+}
+
+void Loader::learn_sizes() {
+  info_ = {};
   info_.train_size = train_->size();
   info_.test_size = test_->size();
   if (validation_ != nullptr) info_.validation_size = validation_->size();
@@ -60,7 +80,7 @@ Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
     throw BadConfig(std::string("cannot evaluate the ") + set + " set",
                     "its size() is " + std::to_string(size), "return 0 where there is none");
   }
-  info_.sampling = floor.make_sampling(settings_, *train_);
+  info_.sampling = train_floor().make_sampling(settings_, *train_);
   info_.sampling_hash = data::sampling_hash(info_.sampling);
   sampler_ = std::make_unique<data::LeafSampler>(sampler_options(settings_, info_));
   info_.steps_per_epoch = sampler_->steps_per_epoch();
@@ -93,12 +113,18 @@ void Loader::raise_signal(int number) {
 }
 
 Loader::~Loader() {
+  end_heartbeat();
+}
+
+void Loader::end_heartbeat() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
   }
   ends_.notify_all();
   if (heartbeat_.joinable()) heartbeat_.join();
+  heartbeat_ = {};
+  ending_ = false;
 }
 
 void Loader::start_heartbeat() {

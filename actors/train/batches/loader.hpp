@@ -53,6 +53,9 @@ class Loader {
  public:
   Loader(RunSettings settings, ActorHandle<TrainDriver> driver);
   ~Loader();
+  /// Another run's from now on, as if it had just been constructed; but it keeps datasets that are the same
+  /// (TrainFloor::same_data). Throws as the constructor; it is of no use then.
+  void employ(const RunSettings& settings, ActorHandle<TrainDriver> driver);
 
   /// Reads a first batch to know its size: what is wrong with the data shows before anything else starts.
   DataInfo describe();
@@ -68,6 +71,9 @@ class Loader {
   void start_heartbeat();
 
  private:
+  void make_datasets();
+  void learn_sizes();
+  void end_heartbeat();
   struct alignas(data::kBatchAlignment) Line {
     std::array<std::byte, data::kBatchAlignment> bytes;
   };

@@ -29,6 +29,7 @@ Future<RunResult> TrainDriver::run() {
 }
 
 void TrainDriver::start_trainers() {
+  if (!spare_.trainers.empty()) return trainers_have_places();  // these have theirs
   const auto group = detail::start_group(session_.process(), static_cast<std::size_t>(options_.min_trainers),
                                          trainer_options());
   if (!group.valid()) return trainers_have_places();
@@ -77,19 +78,15 @@ void TrainDriver::begin() {
 void TrainDriver::learn_data() {
   if (over_) return;
   const int number = loader_count_++;
-  const auto me = this_actor().self<TrainDriver>();
   first_.starts(now());
-  session_
-      .spawn_async<Loader>({.isolated = true, .label = "loader " + std::to_string(number)}, options_.settings,
-                           me)
-      .then([this, number](Result<ActorHandle<Loader>> loader) {
-        if (!loader) return first_loader_died(loader.error());
-        if (over_) return session_.kill(*loader, "the job is over");
-        first_loader_ = std::pair(*loader, number);
-        first_.reads(now());
-        loader->tell<&Loader::start_heartbeat>();
-        read_first_batch(*loader);
-      });
+  start_loader(number).then([this, number](Result<ActorHandle<Loader>> loader) {
+    if (!loader) return first_loader_died(loader.error());
+    if (over_) return session_.kill(*loader, "the job is over");
+    first_loader_ = std::pair(*loader, number);
+    first_.reads(now());
+    loader->tell<&Loader::start_heartbeat>();
+    read_first_batch(*loader);
+  });
 }
 
 void TrainDriver::read_first_batch(const ActorHandle<Loader>& loader) {

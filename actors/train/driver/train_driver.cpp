@@ -95,6 +95,11 @@ void TrainDriver::start_trainer(GroupId together, int bundle) {
   options.label = "trainer " + std::to_string(number);
   options.placement_group = together;
   options.bundle = bundle;
+  if (!spare_.trainers.empty()) {
+    const ActorAddress spare = spare_.trainers.back();
+    spare_.trainers.pop_back();
+    return early_trainers_.push_back({number, employ<Trainer>(spare, options)});
+  }
   early_trainers_.push_back(
       {number, session_.spawn_async<Trainer>(options, options_.settings, this_actor().self<TrainDriver>())});
 }
@@ -197,13 +202,10 @@ void TrainDriver::spawn_loader(std::uint64_t token) {
     return loader_up(token, number, loader);
   }
   const int number = loader_count_++;
-  session_
-      .spawn_async<Loader>({.isolated = true, .label = "loader " + std::to_string(number)}, options_.settings,
-                           this_actor().self<TrainDriver>())
-      .then([this, token, number](Result<ActorHandle<Loader>> loader) {
-        if (!loader) return spawn_failed(token, loader.error());
-        loader_up(token, number, *loader);
-      });
+  start_loader(number).then([this, token, number](Result<ActorHandle<Loader>> loader) {
+    if (!loader) return spawn_failed(token, loader.error());
+    loader_up(token, number, *loader);
+  });
 }
 
 void TrainDriver::loader_up(std::uint64_t token, int number, ActorHandle<Loader> loader) {
@@ -308,14 +310,6 @@ void TrainDriver::tell_where() {
 
 void TrainDriver::go_on() {
   feed(GoOn{});
-}
-
-void TrainDriver::add_snapshot(const wire::Bytes& piece) {
-  snapshot_.insert(snapshot_.end(), piece.begin(), piece.end());
-}
-
-wire::Bytes TrainDriver::snapshot(std::uint64_t offset) {
-  return state_piece(snapshot_, offset);
 }
 
 // What comes of it.
@@ -475,6 +469,7 @@ void TrainDriver::end_actors() {
   for (const auto& [id, seat] : trainers_) session_.kill(seat.handle, "the job is over");
   for (const auto& [id, seat] : loaders_) session_.kill(seat.handle, "the job is over");
   if (first_loader_) session_.kill(first_loader_->first, "the job is over");
+  for (const ActorAddress& taken : std::exchange(taken_, {})) session_.kill(taken, "the job is over");
   for (const auto& [number, spawned] : std::exchange(early_trainers_, {})) {
     spawned.cancel();  // it may wait for room
     spawned.then([session = session_](Result<ActorHandle<Trainer>> trainer) {

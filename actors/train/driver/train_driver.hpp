@@ -65,6 +65,12 @@ struct RunOptions {
   } embedded{};
 };
 
+/// Trainers and loaders of a run that is over, for the next one.
+struct Workers {
+  std::vector<ActorAddress> trainers;
+  std::vector<ActorAddress> loaders;
+};
+
 template <class Net>
 struct LoadResult;  // weights.hpp, which sees LibTorch
 
@@ -153,10 +159,23 @@ class TrainDriver {
 
   /// Appends to the snapshot that the job begins from. Before run().
   void add_snapshot(const wire::Bytes& piece);
+  /// Instead: it is in a file, and a donor may keep it. Before run().
+  void begin_from(const StateFile& file, const StateDonor& donor);
+  /// Trainers and loaders that are there are this job's from now on, before others start. Before run().
+  void take_over(const Workers& workers);
+  /// Ends the job, or what is left of one that is over, but for its trainers and loaders: these live on, for
+  /// another driver.
+  Workers release();
+  /// A trainer keeps a copy of the state of a job that holds (held()), until it keeps the next one. Fails
+  /// where none has that state.
+  Future<StateDonor> keep_state();
 
   // From trainers and loaders.
   /// A piece of the snapshot; nothing behind its end.
   wire::Bytes snapshot(std::uint64_t offset);
+  /// Who keeps the snapshot; nobody where that is known to be of no use.
+  StateDonor state_donor() const;
+  void donor_lost(const std::string& why);
   void report(const TrainerReport& report);
   void loader_lives(ActorId loader, const Progress& progress);
   /// What the job's code threw in a trainer that was at `place` ("step 3, leaf 1"), or, where that is none,
@@ -181,6 +200,10 @@ class TrainDriver {
   };
 
   void learn_data();
+  Future<ActorHandle<Loader>> start_loader(int number);
+  template <class Actor>
+  Future<ActorHandle<Actor>> employ(const ActorAddress& worker, const ActorOptions& otherwise);
+  void end_worker(const ActorAddress& worker, const std::string& why);
   void read_first_batch(const ActorHandle<Loader>& loader);
   void first_loader_died(const ErrorInfo& how);
   void watch_first_loader();
@@ -249,7 +272,11 @@ class TrainDriver {
   Session session_;
   std::optional<DataInfo> data_;
   wire::Bytes snapshot_;
-  std::string history_;  ///< of the state that the job ended with
+  StateFile snapshot_file_;  ///< instead
+  StateDonor donor_;
+  Workers spare_;                    ///< taken over, and not employed so far
+  std::vector<ActorAddress> taken_;  ///< all that were taken over
+  std::string history_;              ///< of the state that the job ended with
   EndState end_state_;
   std::optional<ActorId> asked_;                 ///< for a piece of that, and has not answered
   bool stops_ = false;                           ///< at the next step

@@ -92,8 +92,10 @@ class TorchEngine final : public TrainEngine {
     engine_.state().install(parts).value();
   }
   void install_with_own_options(std::vector<StatePart> parts) override {
-    const auto model = make();
-    TrainState own(*model);
+    // The engine's own model will do where nothing has changed it so far: a large one takes a while to make.
+    const bool pristine = std::exchange(pristine_, false);
+    const auto other = pristine ? nullptr : make();
+    TrainState own(pristine ? engine_.model() : *other);
     own.step_schedulers(parts);
     const StateView fresh = own.view();
     take_options(parts, fresh.parts);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <unordered_map>
 
@@ -24,6 +25,8 @@ struct JobType {
   std::shared_ptr<data::Dataset> (*make_dataset)(wire::ByteView job, data::Split split) = nullptr;
   data::Sampling (*make_sampling)(wire::ByteView job, const data::Dataset& train) = nullptr;
   std::string (*describe)(wire::ByteView job) = nullptr;  ///< for people
+  /// What its datasets are made of: jobs that have the same here have the same samples.
+  wire::Bytes (*data_fields)(wire::ByteView job) = nullptr;
   /// It may count figures of any name: its loss() or evaluate() gets a Leaf. Else it has the loss, and of the
   /// sets that are evaluated the accuracy.
   bool counts_figures = true;
@@ -63,6 +66,16 @@ constexpr bool has_validation() {
     return false;
   }
 }
+/// `auto data_fields() const { return std::tie(folder); }`: its dataset() is made of these fields alone, so a
+/// loader keeps it for jobs that have the same. Without it: of all fields.
+template <class Job>
+concept HasDataFields = requires(const Job& job) {
+  std::tuple_size<std::remove_cvref_t<decltype(job.data_fields())>>::value;
+};
+template <class Job>
+concept NamesDataFields = requires {
+  &Job::data_fields;
+};
 template <class Job>
 concept NamesSampler = requires {
   &Job::sampler;
@@ -84,6 +97,10 @@ struct JobEntry {
       "this job lacks `auto dataset(troupe::data::Split split) const`, returning a struct with "
       "`std::int64_t size() const` and `Sample get(std::int64_t index, troupe::data::Random& random) "
       "const`, a data::Dataset, or a shared_ptr to one");
+  static_assert(
+      !NamesDataFields<Job> || HasDataFields<Job>,
+      "this job's data_fields must be `auto data_fields() const { return std::tie(...); }` with the "
+      "fields that its dataset() is made of");
   static_assert(!NamesSampler<Job> || HasSampler<Job> || HasDataSampler<Job>,
                 "this job's sampler must be `troupe::data::Sampling sampler() const`, or take a "
                 "`const troupe::data::Dataset& train`");
@@ -111,6 +128,19 @@ struct JobEntry {
       return {};
     }
   }
+  static void append(wire::Bytes& all, const wire::Bytes& one) {
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  static wire::Bytes data_fields(wire::ByteView bytes) {
+    if constexpr (HasDataFields<Job>) {
+      const Job job = wire::decode<Job>(bytes).value();
+      wire::Bytes all;
+      std::apply([&](const auto&... field) { (append(all, wire::encode(field)), ...); }, job.data_fields());
+      return all;
+    } else {
+      return {bytes.begin(), bytes.end()};
+    }
+  }
   static std::string name() {
     return std::string(troupe::detail::pretty_part(troupe::detail::type_signature<Job>()));
   }
@@ -120,7 +150,7 @@ struct JobEntry {
     return text;
   }
   static inline const bool registered = JobRegistry::instance().add(
-      kId, {name(), &make_model, &make_dataset, &make_sampling, &describe_job,
+      kId, {name(), &make_model, &make_dataset, &make_sampling, &describe_job, &data_fields,
             HasLossOfLeaf<Job> || HasEvaluate<Job>, looks_at_metrics<Job>(), has_validation<Job>()});
 };
 

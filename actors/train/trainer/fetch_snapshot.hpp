@@ -2,7 +2,10 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
+#include "actors/checkpoint/checkpoint_store.hpp"
+#include "actors/train/engine/engine.hpp"
 #include "actors/train/plan.hpp"
 #include "runtime/client/session.hpp"
 #include "runtime/wire/bytes.hpp"
@@ -25,8 +28,15 @@ Piece await(const Future<Piece>& asked, const std::function<void()>& progress) {
   return piece;
 }
 
-/// The snapshot that the driver of a job holds. Throws Corrupt where it is not what `hash` says.
-wire::Bytes fetch_snapshot(const ActorHandle<TrainDriver>& driver, const StateHash& hash,
-                           const std::function<void()>& progress);
+/// Installs the snapshot that the job begins from: from the trainer of another job that keeps it
+/// (StateDonor), or, where that cannot give it, from the driver. With `own_options` optimizers have the
+/// options that the job's struct sets. Throws Corrupt where the driver's is not what `hash` says, and what
+/// the engine does.
+void install_snapshot(TrainEngine& engine, const ActorHandle<TrainDriver>& driver, ProcessGate& process,
+                      const StateHash& hash, bool own_options, const std::function<void()>& progress);
+
+/// The same of a checkpoint. Throws Corrupt where its manifest has another state than `hash`.
+void install_checkpoint(TrainEngine& engine, checkpoint::CheckpointStore store, const std::string& path,
+                        const StateHash& hash);
 
 }  // namespace troupe::train

@@ -16,8 +16,7 @@ constexpr const char* kAverages = "user/ema/";
 HeldPiece HeldState::piece(const TrainerMachine& machine, TrainEngine& engine, bool weights_only,
                            std::uint64_t offset) {
   if (!holds(machine, weights_only)) {
-    if (machine.steps() == kNoState || !machine.rests())
-      throw_error({ErrorCode::kUnavailable, "this trainer has no final state", "it holds no whole one", ""});
+    check(machine);
     auto state = engine.state();
     if (weights_only) {
       const auto rest = state.parts.begin() + static_cast<std::ptrdiff_t>(engine.weight_parts());
@@ -33,6 +32,11 @@ HeldPiece HeldState::piece(const TrainerMachine& machine, TrainEngine& engine, b
   HeldPiece piece{steps_, lineage_, state_piece(bytes_, offset)};
   if (piece.bytes.empty()) bytes_ = {};  // all of it was taken: a copy of the state is large
   return piece;
+}
+
+void HeldState::check(const TrainerMachine& machine) {
+  if (machine.steps() == kNoState || !machine.rests())
+    throw_error({ErrorCode::kUnavailable, "this trainer has no final state", "it holds no whole one", ""});
 }
 
 bool HeldState::holds(const TrainerMachine& machine, bool weights_only) const {

@@ -28,6 +28,9 @@ class HeldState {
   HeldPiece piece(const TrainerMachine& machine, TrainEngine& engine, bool weights_only,
                   std::uint64_t offset);
 
+  /// Throws Unavailable where there is no whole state, or it may be changing.
+  static void check(const TrainerMachine& machine);
+
  private:
   bool holds(const TrainerMachine& machine, bool weights_only) const;
 

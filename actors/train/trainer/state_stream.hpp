@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "actors/train/engine/engine.hpp"
@@ -55,8 +56,11 @@ class StateStream {
   void add(SharedStep step, wire::ByteView record);
   /// Throws Unavailable if the stream has ended.
   SharedPiece read(std::uint64_t offset);
-  /// Pieces that were read.
-  std::uint64_t reads() const { return reads_; }
+  /// Counts its own calls since the last piece was read. For one thread at a time.
+  int beats_without_a_read() {
+    if (reads_ != std::exchange(reads_seen_, reads_)) beats_ = 0;
+    return beats_++;
+  }
 
   static constexpr std::uint64_t kLeastKept = std::uint64_t{256} << 20;
 
@@ -67,6 +71,8 @@ class StateStream {
   const std::uint64_t log_begin_;  ///< offset
 
   std::atomic<std::uint64_t> reads_{0};
+  std::uint64_t reads_seen_ = 0;
+  int beats_ = 0;     ///< since then
   std::mutex mutex_;  ///< guards what follows
   struct Entry {
     std::uint64_t begin = 0;  ///< offset

@@ -7,14 +7,12 @@
 
 #include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/checkpoint/folder_lock.hpp"
-#include "actors/checkpoint/safetensors.hpp"
 #include "actors/train/batches/batch_feed.hpp"
 #include "actors/train/driver/train_driver.hpp"
 #include "actors/train/engine/state_transfer.hpp"
 #include "actors/train/floor.hpp"
 #include "actors/train/snapshot.hpp"
 #include "actors/train/trainer/fetch_snapshot.hpp"
-#include "actors/train/trainer/held_state.hpp"
 #include "actors/train/trainer/step_slots.hpp"
 #include "actors/train/trainer/task_failures.hpp"
 #include "actors/train/trainer/trainer_machine.hpp"
@@ -108,6 +106,14 @@ class Trainer::Work {
   HeldPiece final_state(bool weights_only, std::uint64_t offset) {
     const Hold hold(mutex_);
     return final_state_.piece(machine_, *engine_, weights_only, offset);
+  }
+
+  /// The same: a copy of the state as it is.
+  std::unique_ptr<StateStream> keep(KeptState& what) {
+    const Hold hold(mutex_);
+    HeldState::check(machine_);
+    what.steps = machine_.steps(), what.lineage = machine_.lineage();
+    return std::make_unique<StateStream>(Generation{}, SharedState{what.steps, {}, 0}, engine_->copy_state());
   }
 
   void beat() {
@@ -227,7 +233,6 @@ class Trainer::Work {
     {
       const Hold hold(mutex_);
       std::swap(stream_, stream);
-      quiet_beats_ = 0;
     }
     const auto address = wire::encode(actor_.address());
     return Shared{{reinterpret_cast<const char*>(address.data()), address.size()}};
@@ -305,27 +310,13 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const LoadCheckpoint& task) {
-    if (task.path == kSnapshotPath) return take_snapshot(task.hash);
+    if (task.path == kSnapshotPath) {
+      install_snapshot(*engine_, driver_, actor_.process(), task.hash, settings_.new_options,
+                       [this] { progress(); });
+      return StateReady{};
+    }
     const auto files = floor_.files([this] { progress(); });
-    const auto loaded = make_store(*files).load_manifest(task.path).value();
-    if (loaded.manifest.state_hash != task.hash) {
-      throw_error({ErrorCode::kCorrupt, "the checkpoint '" + task.path + "' is another one here",
-                   "its state is " + loaded.manifest.state_hash + ", the job's is " + task.hash,
-                   "share the checkpoint folder between the nodes, or empty it there"});
-    }
-    engine_->install(loaded.tensors);
-    return StateReady{};
-  }
-
-  /// The state that the job begins from, which the driver's program holds.
-  TrainerResult take_snapshot(const StateHash& hash) {
-    const wire::Bytes all = fetch_snapshot(driver_, hash, [this] { progress(); });
-    auto parts = checkpoint::read_safetensors("the snapshot", all).value().tensors;
-    if (settings_.new_options) {
-      engine_->install_with_own_options(std::move(parts));
-    } else {
-      engine_->install(parts);
-    }
+    install_checkpoint(*engine_, make_store(*files), task.path, task.hash);
     return StateReady{};
   }
 
@@ -514,9 +505,7 @@ class Trainer::Work {
 
   /// Somebody may still ask for what this trainer shares: under the mutex.
   bool is_shared() {
-    const bool read = stream_->reads() != std::exchange(reads_seen_, stream_->reads());
-    quiet_beats_ = read ? 0 : quiet_beats_ + 1;
-    if (quiet_beats_ >= kQuietBeats) return false;
+    if (stream_->beats_without_a_read() >= kQuietBeats) return false;
     if (machine_.generation() == stream_->generation()) return true;
     const bool runs = machine_.state() == TrainerMachine::State::kRunning ||
                       machine_.state() == TrainerMachine::State::kApplying;
@@ -552,8 +541,6 @@ class Trainer::Work {
   double total_weight_ = 0;        ///< of the step that was reduced last; 0: leaves have none
   std::shared_ptr<collectives::ProcessGroup> group_;
   std::shared_ptr<StateStream> stream_;    ///< what others follow; the mutex guards the pointer
-  std::uint64_t reads_seen_ = 0;           ///< of stream_
-  int quiet_beats_ = 0;                    ///< without one more
   std::optional<StateFollower> follower_;  ///< what it follows itself
   Followed followed_;                      ///< what that came to
   HeldState final_state_;                  ///< once it was asked for
@@ -566,13 +553,26 @@ Trainer::Trainer(RunSettings settings, ActorHandle<TrainDriver> driver) {
 
 Trainer::~Trainer() = default;
 
+void Trainer::employ(const RunSettings& settings, ActorHandle<TrainDriver> driver) {
+  kept_.drop();
+  work_.reset();  // its memory is the next one's
+  work_ = std::make_unique<Work>(this_actor(), settings, driver);
+}
+
 TrainerHello Trainer::hello() {
   return work_->hello();
 }
 
 void Trainer::prepare(const DataInfo& info) {
   work_->prepare(info);
-  beat();
+  if (!std::exchange(beats_, true)) beat();
+}
+
+KeptState Trainer::keep() {
+  return kept_.take([this](KeptState& what) { return work_->keep(what); });
+}
+SharedPiece Trainer::kept(std::uint64_t number, std::uint64_t offset) {
+  return kept_.read(number, offset);
 }
 
 HeldPiece Trainer::final_state(bool weights_only, std::uint64_t offset) {
@@ -592,7 +592,7 @@ void Trainer::order(const TrainerOrder& order) {
 }
 
 void Trainer::beat() {
-  work_->beat();
+  if (work_ != nullptr) work_->beat();
   this_actor().run_after(std::chrono::seconds(1), [this] { beat(); });
 }
 

@@ -10,6 +10,7 @@
 #include "actors/train/messages.hpp"
 #include "actors/train/settings.hpp"
 #include "actors/train/trainer/held_state.hpp"
+#include "actors/train/trainer/kept_copy.hpp"
 #include "actors/train/trainer/state_stream.hpp"
 #include "runtime/client/session.hpp"
 
@@ -34,6 +35,9 @@ class Trainer {
  public:
   Trainer(RunSettings settings, ActorHandle<TrainDriver> driver);
   ~Trainer();
+  /// Another run's from now on, as if it had just been constructed. Throws as the constructor; it is of no
+  /// use then.
+  void employ(const RunSettings& settings, ActorHandle<TrainDriver> driver);
 
   TrainerHello hello();
   /// The data, before the first order. Starts the work.
@@ -46,6 +50,11 @@ class Trainer {
   /// `offset`; nothing behind its end. With `weights_only` parameters and buffers alone. Throws Unavailable
   /// when it holds none, or may be changing it. Whoever asks looks at which state it is.
   HeldPiece final_state(bool weights_only, std::uint64_t offset);
+  /// Keeps a copy of the state as it is, until the next keep(), for trainers of other jobs. Throws as
+  /// final_state.
+  KeptState keep();
+  /// A piece of that. Throws Unavailable if it keeps another one by now, or none.
+  SharedPiece kept(std::uint64_t number, std::uint64_t offset);
   /// A fault on purpose: this process gets the signal.
   void raise_signal(int number);
 
@@ -53,7 +62,9 @@ class Trainer {
   class Work;  // everything that needs LibTorch (trainer.cpp)
   void beat();
 
-  std::unique_ptr<Work> work_;
+  std::unique_ptr<Work> work_;  ///< null: it could not be employed
+  bool beats_ = false;
+  KeptCopy kept_;
 };
 
 }  // namespace troupe::train
