@@ -85,7 +85,7 @@ TEST_CASE("members of a group that waits hear of another reason, from time to ti
   s.member(job, 10, group, 0, 3);
   s.member(job, 11, group, 1, 3);
   REQUIRE(s.all<SpawnWaits>().size() == 2);
-  const auto pass = [&](int seconds) { s.pass(seconds, {NodeId{1}, kGateway}); };
+  const auto pass = [&](int time) { s.pass(time, {NodeId{1}, kGateway}); };
   pass(11);
   CHECK(s.all<SpawnWaits>().empty());  // nothing new
   const auto is_told = [&] {
