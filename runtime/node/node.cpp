@@ -1,6 +1,7 @@
 #include "runtime/node/node.hpp"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 

@@ -7,6 +7,7 @@
 #include <deque>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
@@ -59,6 +60,8 @@ class Lines {
  public:
   Lines(std::int64_t tail, std::int64_t since_ms) : tail_(tail), since_(log_time(since_ms)) {}
 
+  /// Lines were left out for want of a time.
+  bool lacks_times() const { return lacks_times_; }
   void take(wire::ByteView bytes) {
     rest_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     std::size_t begin = 0;
@@ -83,6 +86,8 @@ class Lines {
   void line(std::string text) {
     const bool has_time = text.size() > 19 && text.starts_with("20") && text[4] == '-' && text[13] == ':';
     if (has_time) is_wanted_ = text.substr(0, since_.size()) >= since_;
+    has_times_ = has_times_ || has_time;
+    lacks_times_ = !since_.empty() && !has_times_;
     if (!since_.empty() && !is_wanted_) return;
     if (tail_ < 0) return print(text);
     kept_.push_back(std::move(text));
@@ -93,6 +98,7 @@ class Lines {
   std::int64_t tail_;
   const std::string since_;
   bool is_wanted_ = false;
+  bool has_times_ = false, lacks_times_ = false;
   std::string rest_;
   std::deque<std::string> kept_;
 };
@@ -119,6 +125,10 @@ int print_log_of_node(const Words& words, NodeId of) {
     lines.take(part.bytes);
     at = part.offset + part.bytes.size();
   }
+  if (lines.lacks_times())
+    std::fprintf(stderr,
+                 "troupe: no line has a time, so that --since leaves all out: it is for logs of --detach, or "
+                 "with TROUPE_LOG_TIME=1\n");
   if (!words.reading.follow) {
     lines.end();
     return 0;
@@ -143,6 +153,9 @@ std::string job_called(const Words& words) {
 }
 
 int print_logs(const Words& words) {
+  if (words.name.empty())  // of a script whose variable is empty: most jobs have no name
+    throw_error({ErrorCode::kBadInput, "cannot print logs", "the name is empty",
+                 "give the id or name of a job, or of a node"});
   const std::string job = words.is_node ? "" : job_called(words);
   if (words.is_job && job.empty())
     throw_error({ErrorCode::kRefused, "there is no job " + words.name,
@@ -152,7 +165,7 @@ int print_logs(const Words& words) {
   const auto all = ask_status(words.where.folder, words.where.address);
   if (words.is_node) return print_log_of_node(words, node_called(all, words.name).node.id);
   const bool is_node = std::any_of(all.nodes.begin(), all.nodes.end(), [&](const auto& n) {
-    return n.node.name == words.name || to_string(n.node.id) == words.name;
+    return (!n.node.gateway && n.node.name == words.name) || to_string(n.node.id) == words.name;
   });
   if (is_node && !job.empty())
     throw_error({ErrorCode::kBadInput, "cannot tell what is meant",

@@ -82,7 +82,7 @@ const wire::NodeStatus& node_called(const wire::StatusAnswer& all, const std::st
   for (const auto& node : all.nodes) {
     const std::string id = to_string(node.node.id);
     if (id == name) return node;
-    if (node.node.name != name) continue;
+    if (node.node.gateway || node.node.name != name) continue;
     found = &node;
     ids += (ids.empty() ? "" : ", ") + id;
   }

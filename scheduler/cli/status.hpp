@@ -14,7 +14,8 @@ const char* state_name(cluster::ActorState state);
 /// Its id where it is not among them.
 std::string job_name(const wire::StatusAnswer& all, JobId id);
 std::string node_name(const wire::StatusAnswer& all, NodeId id);
-/// By id or name. Throws Refused where there is none, BadInput where a name is that of several.
+/// By id or name; a program's own node by its id alone, as it has the name of its program. Throws Refused
+/// where there is none, BadInput where a name is that of several.
 const wire::NodeStatus& node_called(const wire::StatusAnswer& all, const std::string& name);
 const wire::ActorStatus& actor_called(const wire::StatusAnswer& all, const std::string& name);
 /// On standard error: what --limit kept back.

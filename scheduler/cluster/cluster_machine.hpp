@@ -248,7 +248,7 @@ class ClusterMachine {
   std::uint64_t queue_that_stops(const ActorSpec& spec) const;
   void charge_program(const SubmissionSpec& spec, int sign);
   std::string why_stopped(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) const;
-  bool keeps_its_quota(const ActorSpec& spec) const;
+  bool keeps_its_quota(const ActorSpec& spec);
   void start_parked();
   scheduler::Room all_room() const;
   SubmissionRecord* next_submission(const SubmissionRecord* first,

@@ -105,7 +105,8 @@ std::string ClusterMachine::why_stopped(const std::string& queue, std::int64_t c
 
 /// Whether an actor of a job that ends to start again elsewhere would get back what it holds of its queue's
 /// quota: nobody who waits for that comes before it.
-bool ClusterMachine::keeps_its_quota(const ActorSpec& spec) const {
+bool ClusterMachine::keeps_its_quota(const ActorSpec& spec) {
+  if (spec.demand.cpu_e4 == 0 && spec.demand.gpu_e4 == 0) return true;  // it gives nothing back
   const Job* job = spec.demand.group ? nullptr : jobs_.find(spec.job);
   const QueueTable::Queue* queue = job == nullptr || job->queue.empty() ? nullptr : queues_.find(job->queue);
   if (queue == nullptr) return true;
@@ -120,6 +121,10 @@ bool ClusterMachine::keeps_its_quota(const ActorSpec& spec) const {
   const std::int64_t left = limit < 0 ? kMaxCpu_e4 : std::max<std::int64_t>(0, limit - without.used.cpu_e4);
   const auto takes = [&](const ActorDemand& demand) { return fits(demand.cpu_e4, demand.gpu_e4); };
   if (waiting_.first_fit({{}, {}, queue->number}, left, takes) != nullptr) return false;
+  const auto is_not_stopped = [&](const SubmissionTable::Size& size) {
+    return over_quota(job->queue, size.first, size.second).empty() || !fits(size.first, size.second);
+  };
+  if (submissions_.next_of(job->queue, is_not_stopped) != nullptr) return false;
   return std::none_of(groups_.waiting().begin(), groups_.waiting().end(), [&](const auto& waits) {
     const Group& group = *groups_.find(waits.second);
     return group.queue == job->queue && !over_quota(group).empty();

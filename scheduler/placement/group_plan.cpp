@@ -331,7 +331,12 @@ class Planner {
     const std::string all =
         spec_.bundles.size() == 1 ? "its bundle" : "all " + std::to_string(spec_.bundles.size()) + " bundles";
     const auto of = [](std::size_t bundle) { return "bundle " + std::to_string(bundle) + ": "; };
-    for (const std::size_t i : order_) {
+    const auto is_like_one_before = [&](std::size_t at) {  // a look at every node with GPUs each
+      return at > 0 && spec_.bundles[order_[at]] == spec_.bundles[order_[at - 1]];
+    };
+    for (std::size_t at = 0; at < order_.size(); ++at) {
+      if (is_like_one_before(at)) continue;
+      const std::size_t i = order_[at];
       const auto alone = nodes_.place(demand_of(spec_.bundles[i]));
       is_never_ = alone.verdict == cluster::PlacementVerdict::kNever;
       if (is_never_) return of(i) + alone.reason;
@@ -340,9 +345,10 @@ class Planner {
     const bool spreads = spec_.strategy == PlacementStrategy::kStrictSpread;
     is_never_ = (packs && !nodes_.has_room_for(total_.cpu_e4, cluster::count_of_gpus(total_.gpu_e4))) ||
                 (spreads && nodes_.nodes().size() < placed_.size());
-    for (const std::size_t i : order_) {
+    for (std::size_t at = 0; at < order_.size() && !is_never_; ++at) {
+      if (is_like_one_before(at)) continue;
+      const std::size_t i = order_[at];
       const ActorDemand demand = demand_of(spec_.bundles[i]);
-      if (is_never_) break;
       if (hosts_.empty() || nodes_.place(demand).verdict != cluster::PlacementVerdict::kPlaced)
         return of(i) + nodes_.why_waits(demand);
     }

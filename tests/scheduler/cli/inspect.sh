@@ -56,6 +56,7 @@ expect 0 'the node has joined' logs --node two --since 1h --tail 1000
 [ -z "$("$troupe" logs two --since '2099-01-01 00:00')" ] || fail "what was logged since then"
 [ "$("$troupe" logs two --tail 1 | wc -l)" = 1 ] || fail "one line"
 expect 1 'no job, no live node and no actor has that id or name' logs three
+expect 1 'the name is empty' logs ''
 expect 2 'is no time' logs two --since yesterday
 code=0 && "$troupe" logs one --folder "$where/two" 2>"$where/said" || code=$?
 [ $code = 1 ] && grep -q 'may not ask for it' "$where/said" || fail "another machine reads the head's node: $code $(cat "$where/said")"

@@ -181,19 +181,21 @@ TEST_CASE("a drain moves no actor that would not get its queue's quota back") {
     s.on(ActorStarted{start.node, start.actor, ProcessId{9}, 1});
     return start.actor;
   };
-  for (const bool is_waited_for : {false, true}) {
-    CAPTURE(is_waited_for);
+  enum class Waits { kNobody, kActor, kProgram };
+  for (const Waits waits : {Waits::kNobody, Waits::kActor, Waits::kProgram}) {
+    CAPTURE(static_cast<int>(waits));
     Queues s;
     s.node(1, 8);
     s.set("a", 1);
     s.submit("one", "a", 0);
     const JobId job = s.program("one", 1);
     lives(s, job, 10);
-    if (is_waited_for) s.spawn(job, 11);
+    if (waits == Waits::kActor) s.spawn(job, 11);
+    if (waits == Waits::kProgram) s.submit("two", "a", 1);
     s.node(2, 8);
     s.on(DrainRequested{NodeId{1}, 30'000, "by hand", false});
     s.on(Tick{});
-    CHECK(static_cast<bool>(s.head->nodes().at(NodeId{1}).drain->moving) != is_waited_for);
+    CHECK(static_cast<bool>(s.head->nodes().at(NodeId{1}).drain->moving) == (waits == Waits::kNobody));
   }
   Queues s;  // below what is held
   s.node(1, 8);
