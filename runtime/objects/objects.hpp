@@ -120,8 +120,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   HandlePtr accept(const ObjectName& name);
 
   // Large arguments of calls.
-  /// What counts as one of them while it lives: it goes with the call's own references.
-  std::shared_ptr<const void> argument();
+  /// The object, which counts as one of them until the last copy of this goes.
+  HandlePtr argument(HandlePtr object);
 
   // Large answers of calls.
   /// `to` takes the object over: it lives until that process says that it holds it, or is gone, or the link

@@ -167,6 +167,7 @@ void Tasks::start(Lineage::Number number, TaskSpec spec, std::shared_ptr<CallSta
         recipe.others.push_back(name);
         continue;
       }
+      // All that a call keeps are handles.
       const auto kept = std::find_if(spec.args.kept.begin(), spec.args.kept.end(), [&](const auto& one) {
         return std::static_pointer_cast<const objects::Handle>(one)->name() == name;
       });

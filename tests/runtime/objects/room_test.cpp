@@ -319,3 +319,16 @@ TEST_CASE("Where the object of an answer is lost, the call says how its actor en
   CHECK(answer_lost(name, freed(name)).code == ErrorCode::kUnavailable);
   CHECK(answer_lost(name, says("io")).code == ErrorCode::kIo);
 }
+
+// A task that reads computed objects looks for their handles among all that its call keeps. The mark of a
+// large argument was no handle, and was read as one.
+TEST_CASE("What a call keeps of a large argument is a handle of its object") {
+  Store store;
+  auto object = store.objects->put(Store::bytes(1));
+  const ObjectName name = object->name();
+  std::shared_ptr<const void> kept = store.objects->argument(std::move(object));
+  CHECK(std::static_pointer_cast<const Handle>(kept)->name() == name);
+  CHECK(store.objects->counts().owned == 1);
+  kept = nullptr;
+  CHECK(store.objects->counts().owned == 0);
+}
