@@ -75,9 +75,18 @@ void Objects::lose(std::uint64_t number, const ObjectName& place, const std::str
     if (found == computed_.end() || found->second.at == nullptr || found->second.at->name() != place) return;
     gone = std::move(found->second.at);
     found->second.known = std::make_shared<Fetch>(waiter_);
+    found->second.is_wanted = false;
   }
   const auto told = hooks();
-  if (told != nullptr) told->lost(number, "it was on node " + to_string(place.owner.node) + ": " + why);
+  if (told == nullptr) return;
+  told->lost(number, "it was on node " + to_string(place.owner.node) + ": " + why);
+  bool is_wanted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = computed_.find(number);
+    is_wanted = found != computed_.end() && found->second.is_wanted;
+  }
+  if (is_wanted) told->wanted(number);  // who wanted it before it was said to be lost was not heard
 }
 
 void Objects::lose_those_at(const OwnerTable::IsDown& is_down, const std::string& why) {
@@ -98,7 +107,11 @@ void Objects::place_of(std::uint64_t number, bool waits, OnPlace then) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = computed_.find(number);
-    if (found != computed_.end()) known = found->second.known, at = found->second.at;
+    if (found != computed_.end()) {
+      known = found->second.known;
+      at = found->second.at;
+      if (!known->done.ready()) found->second.is_wanted = true;
+    }
   }
   if (known == nullptr) return then(freed(own_name(number)));
   if (!known->done.ready()) {

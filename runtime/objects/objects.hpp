@@ -311,8 +311,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   std::set<std::uint64_t> answers_;                  ///< that were offered, and live
   Condition taken_;                                  ///< answers_ is smaller, or this is closed
   struct Computed {
-    FetchPtr known;  ///< ready: where the value is, or why there is none
-    HandlePtr at;    ///< the object that has it
+    FetchPtr known;          ///< ready: where the value is, or why there is none
+    HandlePtr at;            ///< the object that has it
+    bool is_wanted = false;  ///< somebody waits for `known`
   };
   std::unordered_map<std::uint64_t, Computed> computed_;
   std::shared_ptr<const Hooks> hooks_;
