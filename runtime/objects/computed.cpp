@@ -25,13 +25,19 @@ HandlePtr Objects::reserve() {
 }
 
 HandlePtr Objects::hold_computed(std::uint64_t number) {
-  const std::lock_guard lock(mutex_);
-  if (owned_.contains(number)) {
-    owned_.hold(number);
-  } else {
-    owned_.add(number, 0, false);
-    computed_.emplace(number, Computed{std::make_shared<Fetch>(waiter_), nullptr});
+  Computed before;  // of its last life, whose end another thread still carries out; goes without the lock
+  {
+    const std::lock_guard lock(mutex_);
+    if (owned_.contains(number)) {
+      owned_.hold(number);
+    } else {
+      owned_.add(number, 0, false);
+      Computed fresh;
+      fresh.known = std::make_shared<Fetch>(waiter_);
+      before = std::exchange(computed_[number], std::move(fresh));
+    }
   }
+  if (before.known != nullptr) resolve(*before.known, freed(own_name(number)));
   return std::make_shared<Handle>(weak_from_this(), own_name(number));
 }
 
