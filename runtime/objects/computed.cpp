@@ -152,7 +152,7 @@ void Objects::when_computed(const ObjectName& name, std::function<void(Result<vo
     if (self == nullptr) return;
     if (said->outcome().ok()) return then({});
     ErrorInfo why = said->outcome().error();
-    if (link_broke(said->outcome()) && broken < kMostBroken) {
+    if (link_broke(said->outcome()) && broken < kMostBroken && !self->is_closed()) {
       return self->gate_.later(kPause, [weak, name, then, broken] {
         if (const auto again = weak.lock()) again->when_computed(name, then, broken + 1);
       });
