@@ -73,8 +73,9 @@ void DirectServer::run() {
 void DirectServer::accept_one() {
   UniqueFd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket) {
-    // Out of descriptors: the connection stays where it is, and its other end gives up.
-    if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    // Out of descriptors or memory: the connection stays where it is, and its other end gives up.
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
     return;
   }
   const std::lock_guard lock(mutex_);
