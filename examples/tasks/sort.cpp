@@ -1,10 +1,11 @@
-// Sorts more numbers than memory has room for: a task makes each block, others cut it into ranges, further ones
-// merge what is of one range. Between them lie objects: those that do not fit are on disk, those that died with
-// their process are computed again.
+// Sorts more numbers than memory has room for: a task makes each block, others cut it into ranges, further
+// ones merge what is of one range. Between them lie objects: those that do not fit are on disk, those that
+// died with their process are computed again.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <string>
 #include <troupe/session.hpp>
 
 using Numbers = std::vector<std::uint64_t>;
@@ -21,7 +22,9 @@ Numbers read_block(std::uint64_t block, std::uint64_t size) {
 /// Those of the `range`th of `ranges` equal parts of all numbers, in order.
 Numbers in_range(const NumbersView& numbers, std::uint64_t range, std::uint64_t ranges) {
   const std::uint64_t width = UINT64_MAX / ranges + 1;
-  const auto inside = [low = range * width, width](std::uint64_t number) { return number - low < width; };
+  const auto inside = [low = range * width, width](std::uint64_t number) {
+    return number >= low && number - low < width;
+  };
   Numbers found;
   found.reserve(std::count_if(numbers.begin(), numbers.end(), inside));
   std::copy_if(numbers.begin(), numbers.end(), std::back_inserter(found), inside);
@@ -55,10 +58,18 @@ Summary summary(const NumbersView& numbers) {
 }
 
 int main(int argc, char** argv) {
-  auto session = troupe::init(argc, argv);
-  const double megabytes = argc > 1 ? std::atof(argv[1]) : 64;
-  const std::uint64_t blocks = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 8, ranges = blocks / 2;
-  if (megabytes <= 0 || ranges < 2) return std::printf("usage: sort [MEGABYTES [BLOCKS, 4 or more]]\n"), 2;
+  auto session = troupe::init(argc, argv);  // takes --address HOST:PORT
+  std::vector<std::string> given;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--address") ++i;
+    if (!word.starts_with("--address")) given.push_back(word);
+  }
+  const double megabytes = !given.empty() ? std::atof(given[0].c_str()) : 64;
+  const std::uint64_t blocks = given.size() > 1 ? std::strtoull(given[1].c_str(), nullptr, 10) : 8;
+  const std::uint64_t ranges = blocks / 2;
+  if (!(megabytes > 0) || ranges < 2)
+    return std::printf("usage: sort [--address HOST:PORT] [MEGABYTES [BLOCKS, 4 or more]]\n"), 2;
   const auto size = static_cast<std::uint64_t>(megabytes * 1e6 / 8 / static_cast<double>(blocks));
 
   std::vector<troupe::Future<Summary>> before, after;
@@ -89,8 +100,10 @@ int main(int argc, char** argv) {
   }
   for (auto& range : after) {
     const auto found = range.get();
+    count -= found.count, sum -= found.sum;
+    if (found.count == 0) continue;
     if (!found.in_order || found.first < last) return std::printf("a range is not in order\n"), 1;
-    count -= found.count, sum -= found.sum, last = found.last;
+    last = found.last;
   }
   std::printf("%llu numbers in order, %s\n", static_cast<unsigned long long>(blocks * size),
               count == 0 && sum == 0 ? "none lost" : "not those that were there");

@@ -31,11 +31,10 @@ std::size_t most_in_message() {
 template <class Put>
 void CallParts::put(std::size_t place, std::size_t bytes, Put put) {
   try {
-    refer(place, put());
+    refer(place, gate_.objects()->argument(put()));
   } catch (const Error& error) {
     rethrow(error, "an argument of ", of_);
   }
-  message_.keep(gate_.objects()->argument());  // behind the object: when this goes, that has gone
   object_bytes_ += bytes;
 }
 

@@ -11,6 +11,12 @@
 #include "runtime/host/this_thread.hpp"
 
 namespace troupe {
+namespace {
+
+/// A task that waits looks so often whether there is something that it can do.
+constexpr Duration kLooksAgain = std::chrono::seconds(1);
+
+}  // namespace
 
 void run_in_turn(std::vector<std::function<void()>> callbacks) {
   using Callbacks = std::vector<std::function<void()>>;
@@ -66,21 +72,28 @@ const Outcome& CallState::outcome() const {
 
 bool CallState::wait(Duration timeout) {
   if (ready()) return true;
-  const Instant now = MonotonicClock().now();
+  const MonotonicClock clock;
+  const Instant now = clock.now();
   const Instant deadline = timeout > Duration::max() - now ? Duration::max() : now + timeout;
-  if (this_thread.helper != nullptr && !this_thread.may_not_wait && timeout > Duration::zero()) {
-    this_thread.helper->help(*this, deadline);
-    if (ready()) return true;
-  }
-  if (waiter_ != nullptr) {
-    waiter_->wait([this] { return ready(); }, ready_, sleepers_, deadline);
+  const auto wait_until = [this, &clock](Instant until) {
+    if (waiter_ != nullptr) {
+      waiter_->wait([this] { return ready(); }, ready_, sleepers_, until);
+      return ready();
+    }
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    for (Instant t = clock.now(); !ready() && t < until; t = clock.now()) futex_wait(ready_, 0, until - t);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
     return ready();
+  };
+  const bool helps = this_thread.helper != nullptr && !this_thread.may_not_wait && timeout > Duration::zero();
+  if (!helps) return wait_until(deadline);
+  for (;;) {
+    this_thread.helper->help(*this, deadline);
+    // A task of its own comes back when its worker dies.
+    const Instant until = std::min(deadline, clock.now() + kLooksAgain);
+    if (ready() || wait_until(until)) return true;
+    if (until == deadline) return false;
   }
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  for (Instant t = now; !ready() && t < deadline; t = MonotonicClock().now())
-    futex_wait(ready_, 0, deadline - t);
-  sleepers_.fetch_sub(1, std::memory_order_relaxed);
-  return ready();
 }
 
 void CallState::on_ready(std::function<void()> callback) {

@@ -25,13 +25,19 @@ HandlePtr Objects::reserve() {
 }
 
 HandlePtr Objects::hold_computed(std::uint64_t number) {
-  const std::lock_guard lock(mutex_);
-  if (owned_.contains(number)) {
-    owned_.hold(number);
-  } else {
-    owned_.add(number, 0, false);
-    computed_.emplace(number, Computed{std::make_shared<Fetch>(waiter_), nullptr});
+  Computed before;  // of its last life, whose end another thread still carries out; goes without the lock
+  {
+    const std::lock_guard lock(mutex_);
+    if (owned_.contains(number)) {
+      owned_.hold(number);
+    } else {
+      owned_.add(number, 0, false);
+      Computed fresh;
+      fresh.known = std::make_shared<Fetch>(waiter_);
+      before = std::exchange(computed_[number], std::move(fresh));
+    }
   }
+  if (before.known != nullptr) resolve(*before.known, freed(own_name(number)));
   return std::make_shared<Handle>(weak_from_this(), own_name(number));
 }
 
@@ -75,9 +81,18 @@ void Objects::lose(std::uint64_t number, const ObjectName& place, const std::str
     if (found == computed_.end() || found->second.at == nullptr || found->second.at->name() != place) return;
     gone = std::move(found->second.at);
     found->second.known = std::make_shared<Fetch>(waiter_);
+    found->second.is_wanted = false;
   }
   const auto told = hooks();
-  if (told != nullptr) told->lost(number, "it was on node " + to_string(place.owner.node) + ": " + why);
+  if (told == nullptr) return;
+  told->lost(number, "it was on node " + to_string(place.owner.node) + ": " + why);
+  bool is_wanted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = computed_.find(number);
+    is_wanted = found != computed_.end() && found->second.is_wanted;
+  }
+  if (is_wanted) told->wanted(number);  // who wanted it before it was said to be lost was not heard
 }
 
 void Objects::lose_those_at(const OwnerTable::IsDown& is_down, const std::string& why) {
@@ -98,7 +113,11 @@ void Objects::place_of(std::uint64_t number, bool waits, OnPlace then) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = computed_.find(number);
-    if (found != computed_.end()) known = found->second.known, at = found->second.at;
+    if (found != computed_.end()) {
+      known = found->second.known;
+      at = found->second.at;
+      if (!known->done.ready()) found->second.is_wanted = true;
+    }
   }
   if (known == nullptr) return then(freed(own_name(number)));
   if (!known->done.ready()) {
@@ -133,7 +152,7 @@ void Objects::when_computed(const ObjectName& name, std::function<void(Result<vo
     if (self == nullptr) return;
     if (said->outcome().ok()) return then({});
     ErrorInfo why = said->outcome().error();
-    if (link_broke(said->outcome()) && broken < kMostBroken) {
+    if (link_broke(said->outcome()) && broken < kMostBroken && !self->is_closed()) {
       return self->gate_.later(kPause, [weak, name, then, broken] {
         if (const auto again = weak.lock()) again->when_computed(name, then, broken + 1);
       });

@@ -87,25 +87,36 @@ void Objects::pull(const PullPtr& pull) {
 }
 
 void Objects::pull_direct(const PullPtr& pull, DirectAddress at) {
-  const std::lock_guard lock(mutex_);
-  if (closed_) return;  // whoever waits for it has heard so
-  if (client_ == nullptr) client_ = std::make_unique<DirectClient>();
-  client_->fetch({pull->name, pull->bytes, std::move(at), pull->fd.get()},
-                 [weak = weak_from_this(), pull](const Result<void>& result) {
-                   if (const auto self = weak.lock()) self->pulled_direct(pull, result);
-                 });
+  bool is_over = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_over = closed_;
+    if (!is_over) {
+      if (client_ == nullptr) client_ = std::make_unique<DirectClient>();
+      const bool begins = client_->fetch({pull->name, pull->bytes, std::move(at), pull->fd.get()},
+                                         [weak = weak_from_this(), pull](const Result<void>& result) {
+                                           if (const auto self = weak.lock())
+                                             self->pulled_direct(pull, result);
+                                         });
+      if (begins) return;
+    }
+  }
+  is_over ? done(pull->name, pull->fetch, process_ends()) : pull_on(pull);
 }
 
 void Objects::pulled_direct(const PullPtr& pull, const Result<void>& result) {
+  bool is_over = false;
   {
     const std::lock_guard lock(mutex_);
-    if (closed_) return;
+    is_over = closed_;
     if (result) {
       ++direct_copies_;
     } else if (result.error().code != ErrorCode::kObjectLost) {  // else it is on disk, or has gone
       direct_owners_.failed(pull->name.owner, MonotonicClock().now());
     }
   }
+  // close() told those alone that wait for what is still known here: its owner may have freed it meanwhile.
+  if (is_over) return done(pull->name, pull->fetch, process_ends());
   if (result) return end_pull(pull);
   log(LogLevel::kInfo, "an object of process " + to_string(pull->name.owner.process) +
                            " comes over the links, slowly: " + result.error().message());

@@ -2,9 +2,12 @@
 
 #include <sys/socket.h>
 
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "runtime/core/connect/tcp.hpp"
+#include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
 
 namespace troupe::objects {
@@ -20,18 +23,25 @@ DirectClient::~DirectClient() {
   for (auto& thread : threads_) thread.join();
 }
 
-void DirectClient::fetch(Wanted wanted, Then then) {
+bool DirectClient::fetch(Wanted wanted, Then then) {
   const auto parts = split(wanted.bytes, kThreads);
   const auto transfer = std::make_shared<Transfer>();
   transfer->wanted = std::move(wanted);
   transfer->then = std::move(then);
   transfer->parts_left = parts.size();
   const std::lock_guard lock(mutex_);
+  const std::size_t waiting = tasks_.size() + parts.size();
+  try {
+    for (; threads_.size() < kThreads && idle_ < waiting; ++idle_)
+      threads_.push_back(start_quiet_thread([this] { run(); }));
+  } catch (const std::system_error& error) {  // those that there are bring all parts
+    log(LogLevel::kWarning, std::string("no thread for direct connections: ") + error.what());
+    if (threads_.empty()) return false;
+  }
   transfers_.insert(transfer);
   for (const Part& part : parts) tasks_.push_back({transfer, part});
-  for (; threads_.size() < kThreads && idle_ < tasks_.size(); ++idle_)
-    threads_.push_back(start_quiet_thread([this] { run(); }));
   changed_.notify_all();
+  return true;
 }
 
 void DirectClient::abort(const OwnerTable::IsDown& is_down, const std::string& reason) {

@@ -34,7 +34,8 @@ class DirectClient {
   DirectClient(const DirectClient&) = delete;
   DirectClient& operator=(const DirectClient&) = delete;
 
-  void fetch(Wanted wanted, Then then);
+  /// False: there is no thread to be had, and `then` is not called.
+  bool fetch(Wanted wanted, Then then);
   /// Their owners are gone.
   void abort(const OwnerTable::IsDown& is_down, const std::string& reason);
 

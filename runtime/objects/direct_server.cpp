@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <string>
+#include <system_error>
 
 #include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
@@ -14,7 +16,11 @@ Result<std::unique_ptr<DirectServer>> DirectServer::start(const std::string& hos
                                                           TransferDeadline::Limits limits) {
   auto listener = DataListener::bind({host, 0});
   if (!listener) return listener.error();
-  return std::unique_ptr<DirectServer>(new DirectServer(*std::move(listener), std::move(find), limits));
+  try {
+    return std::unique_ptr<DirectServer>(new DirectServer(*std::move(listener), std::move(find), limits));
+  } catch (const std::system_error& error) {
+    return io_error("cannot start a thread for direct connections", error.code().value(), "raise ulimit -u");
+  }
 }
 
 DirectServer::DirectServer(DataListener listener, Find find, TransferDeadline::Limits limits)
@@ -67,8 +73,9 @@ void DirectServer::run() {
 void DirectServer::accept_one() {
   UniqueFd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket) {
-    // Out of descriptors: the connection stays where it is, and its other end gives up.
-    if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    // Out of descriptors or memory: the connection stays where it is, and its other end gives up.
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
     return;
   }
   const std::lock_guard lock(mutex_);
@@ -76,13 +83,18 @@ void DirectServer::accept_one() {
   if (stopping_ || connections_.size() >= kMostConnections) return;
   Connection& one = connections_.emplace_back();
   one.socket = std::move(socket);
-  one.thread = start_quiet_thread([this, &one] {
-    if (auto served = serve(one.socket.get()); !served)
-      log(LogLevel::kDebug, "an object was not given: " + served.error().message());
-    const std::lock_guard over(mutex_);
-    one.socket.reset();
-    one.over = true;
-  });
+  try {
+    one.thread = start_quiet_thread([this, &one] {
+      if (auto served = serve(one.socket.get()); !served)
+        log(LogLevel::kDebug, "an object was not given: " + served.error().message());
+      const std::lock_guard over(mutex_);
+      one.socket.reset();
+      one.over = true;
+    });
+  } catch (const std::system_error& error) {  // its other end takes the links
+    log(LogLevel::kWarning, std::string("no thread for a direct connection: ") + error.what());
+    connections_.pop_back();
+  }
 }
 
 Result<void> DirectServer::serve(int fd) {

@@ -158,7 +158,7 @@ void Objects::carry_out(OwnerTable::Actions actions) {
     decltype(computed_)::node_type unknown;
     {
       const std::lock_guard lock(mutex_);
-      unknown = computed_.extract(free.number);
+      if (!owned_.contains(free.number)) unknown = computed_.extract(free.number);  // else it lives again
       if (const auto at = values_.find(free.number); at != values_.end()) {
         gone = std::move(at->second);
         values_.erase(at);
@@ -170,8 +170,8 @@ void Objects::carry_out(OwnerTable::Actions actions) {
     if (gone.value != nullptr && !gone.value->done.ready())
       gone.value->done.resolve(freed(own_name(free.number)));
     gone.value.reset();
-    if (!unknown.empty()) {
-      unknown.mapped().known->done.resolve(freed(own_name(free.number)));
+    if (!unknown.empty()) unknown.mapped().known->done.resolve(freed(own_name(free.number)));
+    if (own_name(free.number).is_computed()) {
       if (const auto told = hooks()) told->freed(free.number);
     }
     std::vector<SegmentPtr> segments;

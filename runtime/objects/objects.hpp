@@ -120,8 +120,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   HandlePtr accept(const ObjectName& name);
 
   // Large arguments of calls.
-  /// What counts as one of them while it lives: it goes with the call's own references.
-  std::shared_ptr<const void> argument();
+  /// The object, which counts as one of them until the last copy of this goes.
+  HandlePtr argument(HandlePtr object);
 
   // Large answers of calls.
   /// `to` takes the object over: it lives until that process says that it holds it, or is gone, or the link
@@ -311,8 +311,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   std::set<std::uint64_t> answers_;                  ///< that were offered, and live
   Condition taken_;                                  ///< answers_ is smaller, or this is closed
   struct Computed {
-    FetchPtr known;  ///< ready: where the value is, or why there is none
-    HandlePtr at;    ///< the object that has it
+    FetchPtr known;          ///< ready: where the value is, or why there is none
+    HandlePtr at;            ///< the object that has it
+    bool is_wanted = false;  ///< somebody waits for `known`
   };
   std::unordered_map<std::uint64_t, Computed> computed_;
   std::shared_ptr<const Hooks> hooks_;

@@ -157,8 +157,10 @@ Result<Objects::Placed> Objects::place(std::uint64_t number, std::uint64_t bytes
 
 class Objects::Argument {
  public:
-  explicit Argument(std::weak_ptr<Objects> objects) : objects_(std::move(objects)) {}
+  Argument(std::weak_ptr<Objects> objects, HandlePtr object)
+      : objects_(std::move(objects)), object_(std::move(object)) {}
   ~Argument() {
+    object_ = nullptr;  // who is told that this goes finds its room free
     const auto objects = objects_.lock();
     if (objects == nullptr) return;
     {
@@ -173,13 +175,15 @@ class Objects::Argument {
 
  private:
   const std::weak_ptr<Objects> objects_;
+  HandlePtr object_;
 };
 
-std::shared_ptr<const void> Objects::argument() {
-  auto made = std::make_shared<const Argument>(weak_from_this());
+HandlePtr Objects::argument(HandlePtr object) {
+  const Handle* handle = object.get();
+  const auto made = std::make_shared<const Argument>(weak_from_this(), std::move(object));
   const std::lock_guard lock(mutex_);
   ++arguments_;
-  return made;
+  return HandlePtr(made, handle);
 }
 
 /// Until more have gone than `seen`. False: none is left that could, or `until` has passed.

@@ -10,6 +10,8 @@ namespace {
 
 /// Of one object: half of what may be under way between two processes.
 constexpr std::size_t kPartsUnderWay = 4;
+/// What no host has. Sums of such lengths do not overflow.
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
 /// So often an object may be gone from where its owner says that it is, before it can be mapped.
 constexpr int kMostTries = 20;
 /// Its owner is asked again twice at once, then after a pause, which doubles up to this.
@@ -88,6 +90,12 @@ void Objects::located(const ObjectName& name, const FetchPtr& fetch, int tries, 
   }
   auto location = wire::decode<Location>(*outcome);
   if (!location) return done(name, fetch, location.error());
+  if (location->bytes > kMostBytes) {
+    return done(name, fetch,
+                ErrorInfo{ErrorCode::kBadInput, "refused an object",
+                          "its owner says that it has " + std::to_string(location->bytes) + " bytes",
+                          "both processes must run the same build"});
+  }
   switch (location->where) {
     case Where::kInline:
       return done(name, fetch, BytesPtr(std::make_shared<ObjectBytes>(std::move(location->value))));

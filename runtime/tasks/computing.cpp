@@ -167,6 +167,7 @@ void Tasks::start(Lineage::Number number, TaskSpec spec, std::shared_ptr<CallSta
         recipe.others.push_back(name);
         continue;
       }
+      // All that a call keeps are handles.
       const auto kept = std::find_if(spec.args.kept.begin(), spec.args.kept.end(), [&](const auto& one) {
         return std::static_pointer_cast<const objects::Handle>(one)->name() == name;
       });
@@ -407,7 +408,8 @@ void Tasks::cancel_entry(Lineage::Number number, Duration grace) {
     const std::lock_guard lock(lineage_mutex_);
     if (const auto at = recipes_.find(number); at != recipes_.end()) run = at->second.run;
   }
-  if (run != nullptr) return run->cancel(cancelled(), grace);
+  // One that is over came too early: its arguments are computed again, for nobody.
+  if (run != nullptr && !run->ready()) return run->cancel(cancelled(), grace);
   change([&](Lineage& l, auto& out) { l.failed(number, cancelled(), out); });
 }
 

@@ -54,7 +54,7 @@ TaskNumber LeasePool::take_own(std::uint64_t parent, const Demand& mine, Instant
   for (const TaskNumber number : own->second) {
     Task& task = tasks_.at(number);
     const Demand demand = task.what.demand;
-    if (!demand.fits_in(mine)) continue;
+    if (now < task.own_from || !demand.fits_in(mine)) continue;
     dequeue(number, task);
     tasks_.erase(number);
     emptied(classes_[demand], now, out);
@@ -223,7 +223,7 @@ void LeasePool::lease_lost(LeaseNumber number, const ErrorInfo& why, Instant now
   if (const auto at = leases_.find(number); at != leases_.end()) end_lease(at, why, now, out);
 }
 
-void LeasePool::again(TaskNumber number, bool had_begun, const ErrorInfo& why, Actions& out) {
+void LeasePool::again(TaskNumber number, bool had_begun, const ErrorInfo& why, Instant now, Actions& out) {
   Task& task = tasks_.at(number);
   if (task.cancelled || (had_begun && task.what.retries-- <= 0)) {
     out.push_back(Fail{number, task_lost(task.attempt, why)});
@@ -231,6 +231,7 @@ void LeasePool::again(TaskNumber number, bool had_begun, const ErrorInfo& why, A
     tasks_.erase(number);
     return;
   }
+  task.own_from = now + limits_.new_worker;
   enqueue(number, task);
 }
 
@@ -249,7 +250,7 @@ void LeasePool::end_lease(Leases::iterator at, const ErrorInfo& why, Instant now
   }
   // The oldest had begun, and may be what ended its worker. The other one had not.
   bool oldest = true;
-  for (const TaskNumber task : lease.tasks) again(task, std::exchange(oldest, false), why, out);
+  for (const TaskNumber task : lease.tasks) again(task, std::exchange(oldest, false), why, now, out);
   fill(lease.demand, now, out);
 }
 

@@ -49,6 +49,9 @@ struct PoolLimits {
   /// Tasks of functions that take less than this get a worker's second place where many wait: the next one is
   /// there when it is done. A longer one would keep the next one waiting that another worker could begin.
   Duration short_task = std::chrono::milliseconds(5);
+  /// What comes back from a lost worker, and may be why it was lost, is left to a new one so long; then the
+  /// task that submitted it may run it.
+  Duration new_worker = std::chrono::seconds(10);
 };
 
 /// Not thread-safe. `now` never goes back.
@@ -110,7 +113,7 @@ class LeasePool {
     return queued_ <= limits_.queued / 8 * 7 && queued_bytes_ <= limits_.queued_bytes / 8 * 7;
   }
   /// Takes the oldest task that `parent` submitted and that has no worker yet, if `mine` can hold it: it is
-  /// for the caller to run, and forgotten here. 0: there is none.
+  /// for the caller to run, and forgotten here. Not one whose worker was lost a moment ago. 0: there is none.
   TaskNumber take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out);
 
   /// Nobody wants it any more. True: it was waiting, and is forgotten. Else its worker is asked to end it,
@@ -150,6 +153,7 @@ class LeasePool {
     std::uint32_t attempt = 0;
     LeaseNumber lease = 0;  ///< 0: it waits
     bool cancelled = false;
+    Instant own_from{};  ///< not before does the task that submitted it run it
   };
   struct Lease {
     Demand demand;
@@ -177,7 +181,7 @@ class LeasePool {
   /// Into the class's sets and out of them, around every change of the lease's tasks.
   void place(LeaseNumber number, const Lease& lease, Class& group);
   void unplace(LeaseNumber number, const Lease& lease, Class& group);
-  void again(TaskNumber number, bool had_begun, const ErrorInfo& why, Actions& out);
+  void again(TaskNumber number, bool had_begun, const ErrorInfo& why, Instant now, Actions& out);
   void emptied(Class& group, Instant now, Actions& out);
   void end_lease(Leases::iterator at, const ErrorInfo& why, Instant now, Actions& out);
   void wake(Instant at, Actions& out);

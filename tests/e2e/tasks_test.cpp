@@ -66,6 +66,18 @@ std::size_t die_first(const std::string& folder, std::size_t deaths) {
   if (before < deaths) ::raise(SIGKILL);
   return before;
 }
+/// The first time it goes on until its worker is killed.
+int long_at_first(const std::string& folder) {
+  const bool is_first = names_in(folder).empty();
+  write_file(folder + "/" + std::to_string(::getpid()), "");
+  if (is_first) std::this_thread::sleep_for(80s);
+  return is_first ? 0 : 5;
+}
+int wait_for_long(const std::string& folder) {
+  const auto own = this_actor().session().submit<&long_at_first>(folder);
+  if (!eventually([&] { return !names_in(folder).empty(); }, 60s)) return 0;
+  return own.get(70s);  // somebody else runs it
+}
 /// How many leaves a tree of that depth has, counted by tasks.
 std::int64_t leaves(int depth) {
   if (depth == 0) return 1;
@@ -269,6 +281,16 @@ TEST_CASE("Answers of tasks are taken as they come") {
 TEST_CASE("A tree of tasks that wait for tasks ends on one CPU") {
   auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
   CHECK(session.submit<&leaves>(6).get(60s) == 64);
+}
+// It looked for its own tasks as it began to wait, and no more: that one came back later, and waited for
+// good.
+TEST_CASE("A task that waits on the last CPU runs its own task whose node died") {
+  auto session = init(0, nullptr, {.nodes = 2, .cpus_per_node = 1});
+  TempFolder folder;
+  const auto answer = session.with({.node = session.node()}).submit<&wait_for_long>(folder.path());
+  REQUIRE(eventually([&] { return !names_in(folder.path()).empty(); }, 60s));
+  ::kill(session.embedded()->node_pids().at(1), SIGKILL);
+  CHECK(answer.get(90s) == 5);
 }
 TEST_CASE("A tree of tasks uses both nodes") {
   auto session = two_nodes();

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "runtime/client/start_group.hpp"
+#include "runtime/host/this_thread.hpp"
 #include "tests/runtime/client/local_gate.hpp"
 
 using namespace troupe;
@@ -70,6 +71,27 @@ TEST_CASE("a waiting thread is woken by the answer of another one") {
   std::thread other([promise]() mutable { promise.set(7); });
   CHECK(promise.future().get(60s) == 7);
   other.join();
+}
+
+// A task's own task whose worker died came back while the task waited: nobody looked for it any more, and
+// both waited for good for the CPU that the first one held.
+TEST_CASE("who helps while it waits looks again for what there is to do") {
+  struct LateHelper final : Helper {
+    explicit LateHelper(std::shared_ptr<CallState> ends) : state(std::move(ends)) {}
+    std::uint64_t number() const override { return 1; }
+    void help(const CallState&, Instant) override {
+      if (++looks == 2) state->resolve(wire::Bytes{});
+    }
+    std::shared_ptr<CallState> state;
+    int looks = 0;
+  };
+  const auto state = std::make_shared<CallState>(nullptr);
+  LateHelper helper(state);
+  Helper* const before = std::exchange(this_thread.helper, &helper);
+  CHECK(state->wait(60s));
+  CHECK(helper.looks == 2);
+  CHECK_FALSE(CallState(nullptr).wait(1ms));
+  this_thread.helper = before;
 }
 
 TEST_CASE("when_all gathers answers in order, whatever order they come in") {

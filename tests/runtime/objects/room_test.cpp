@@ -319,3 +319,47 @@ TEST_CASE("Where the object of an answer is lost, the call says how its actor en
   CHECK(answer_lost(name, freed(name)).code == ErrorCode::kUnavailable);
   CHECK(answer_lost(name, says("io")).code == ErrorCode::kIo);
 }
+
+// A task that reads computed objects looks for their handles among all that its call keeps. The mark of a
+// large argument was no handle, and was read as one.
+TEST_CASE("What a call keeps of a large argument is a handle of its object") {
+  Store store;
+  auto object = store.objects->put(Store::bytes(1));
+  const ObjectName name = object->name();
+  std::shared_ptr<const void> kept = store.objects->argument(std::move(object));
+  CHECK(std::static_pointer_cast<const Handle>(kept)->name() == name);
+  CHECK(store.objects->counts().owned == 1);
+  kept = nullptr;
+  CHECK(store.objects->counts().owned == 0);
+}
+
+// Between the loss of a value and the moment when what computes it again hears of that, a reader's wish for
+// it changed nothing: nobody computed it, and the reader waited for good.
+TEST_CASE("Who wants a value while it is being said that it is lost is heard") {
+  Store store;
+  store.on_call = [](std::uint64_t) { return Outcome(wire::Bytes{}); };
+  std::shared_ptr<Fetch> read;
+  bool is_known_as_lost = false;
+  int heard = 0;
+  const auto value = store.objects->reserve();
+  const std::uint64_t number = value->name().number;
+  Objects::Hooks hooks;
+  hooks.wanted = [&](std::uint64_t) { heard += is_known_as_lost ? 1 : 0; };
+  hooks.lost = [&](std::uint64_t, const std::string&) {
+    read = store.objects->fetch(value->name());
+    is_known_as_lost = true;
+  };
+  hooks.freed = [](std::uint64_t) {};
+  hooks.why_waits = [](std::uint64_t) { return std::string(); };
+  store.objects->set_hooks(std::move(hooks));
+
+  store.objects->computed(number, store.objects->hold({kOther, 5}));
+  store.objects->process_down(kOther, "the test says so");
+  REQUIRE(read != nullptr);
+  CHECK(heard == 1);
+  CHECK_FALSE(read->done.ready());
+  store.objects->computed(number, store.objects->put(Store::bytes(3)));
+  REQUIRE(read->done.ready());
+  REQUIRE(read->done.outcome().ok());
+  CHECK(equal(*read, Store::bytes(3)));
+}

@@ -183,6 +183,16 @@ TEST_CASE("What a waiting task submitted is its own to run, if its worker can ho
   CHECK(f.pool.queued() == 1);
 }
 
+// What killed its worker would kill the one of the task that submitted it, too.
+TEST_CASE("What comes back from a lost worker is left to a new one for a while") {
+  Fixture f;
+  const auto task = f.submit(3, 7);
+  f.grant(f.asked[0]);
+  f.die(f.asked[0]);
+  CHECK(f.pool.take_own(7, kOneCpu, f.now, f.out) == 0);
+  CHECK(f.pool.take_own(7, kOneCpu, f.now + PoolLimits().new_worker, f.out) == task);
+}
+
 TEST_CASE("A task that asks for the room of a placement group runs in no worker of another room") {
   Fixture f;
   const GroupId group{5};
