@@ -94,19 +94,28 @@ void Calls::remove(CallGraph::Id id) {
   for (const auto& one : asked) one->caller_left();
 }
 
-ActorHandle<Entrance> Calls::entrance() {
+void Calls::with_entrance(const std::function<void(const Result<ActorHandle<Entrance>>&)>& then) {
+  ActorHandle<Entrance> there;
   {
     const std::lock_guard lock(mutex_);
-    if (entrance_) return entrance_;
+    if (entrance_ && entrance_.address().node == session_.node()) there = entrance_;
   }
-  const auto made = session_.spawn<Entrance>({.here = true}, number_);
-  const std::lock_guard lock(mutex_);
-  if (!entrance_) {
-    entrance_ = made;
-  } else {
-    session_.kill(made, "another thread made one, too");
-  }
-  return entrance_;
+  if (there) return then(there);
+  session_.spawn_async<Entrance>({.here = true}, number_)
+      .then([me = shared_from_this(), then](const Result<ActorHandle<Entrance>>& made) {
+        if (!made) return then(made);
+        ActorHandle<Entrance> one = *made;
+        {
+          const std::lock_guard lock(me->mutex_);
+          if (me->entrance_ && me->entrance_.address().node == one.address().node) {
+            one = me->entrance_;
+          } else {
+            me->entrance_ = one;
+          }
+        }
+        if (one.address() != (*made).address()) me->session_.kill(*made, "another thread made one, too");
+        then(one);
+      });
 }
 
 std::shared_ptr<Deployment> Calls::deployment(CallGraph::Id id) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,8 +34,9 @@ class Calls : public std::enable_shared_from_this<Calls> {
   CallGraph::Id add(const std::shared_ptr<Deployment>& deployment, const std::set<std::string>& asks);
   /// It asks nobody any more, and cannot be asked: those that it asked may end. Again: nothing.
   void remove(CallGraph::Id id);
-  /// Where replicas ask.
-  ActorHandle<Entrance> entrance();
+  /// Where replicas ask, for `then`, which is called once, in any thread. It ends with the program's node: at
+  /// the next one there is another.
+  void with_entrance(const std::function<void(const Result<ActorHandle<Entrance>>&)>& then);
 
   /// Names of those that ask it, and do not end yet.
   std::vector<std::string> callers_of(const std::string& name) const;

@@ -109,10 +109,6 @@ void Deployment::arm_timer() {
 }
 
 void Deployment::start() {
-  if (!parts_.asks.empty()) {
-    const Duration most = parts_.config.health_timeout * 3 / 4;
-    replica_calls_ = {parts_.calls->entrance(), most.count()};
-  }
   if (parts_.calls) call_id_ = parts_.calls->add(shared_from_this(), parts_.asks);
   post([me = shared_from_this()] { me->carry_out(me->machine_.start(me->clock_.now())); });
 }
@@ -274,11 +270,20 @@ void Deployment::obey(const StartReplica& action) {
                                id = action.replica](Result<ActorHandle<Replica>> replica) {
     me->post([me, id, replica] { me->started(id, replica); });
   };
-  try {
-    parts_.start_replica(replica_calls_, started_or_not);
-  } catch (const Error& error) {
-    started_or_not(error.info());
-  }
+  const auto start_it = [me = shared_from_this(), started_or_not](const ReplicaCalls& calls) {
+    try {
+      me->parts_.start_replica(calls, started_or_not);
+    } catch (const Error& error) {
+      started_or_not(error.info());
+    }
+  };
+  if (parts_.asks.empty()) return start_it(ReplicaCalls{});
+  const Duration most = parts_.config.health_timeout * 3 / 4;
+  parts_.calls->with_entrance(
+      [start_it, started_or_not, most](const Result<ActorHandle<Entrance>>& entrance) {
+        if (!entrance) return started_or_not(entrance.error());
+        start_it(ReplicaCalls{*entrance, most.count()});
+      });
 }
 
 void Deployment::obey(const StopReplica& action) {

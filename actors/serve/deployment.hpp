@@ -130,7 +130,6 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   void died(ReplicaId id, const std::string& why);
 
   const Parts parts_;
-  ReplicaCalls replica_calls_;
   std::uint64_t call_id_ = 0;  ///< in parts_.calls; 0: none
   std::unique_ptr<Metrics> metrics_;
   const MonotonicClock clock_;

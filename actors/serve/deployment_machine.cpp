@@ -117,7 +117,6 @@ void DeploymentMachine::on_event(const CallerJoined&) {
 }
 
 void DeploymentMachine::on_event(const CallerLeft&) {
-  TROUPE_ASSERT(callers_ > 0, "a caller that leaves has joined");
   if (--callers_ == 0 && draining_) drained_by_ = std::min(drained_by_, now_ + config_.drain_timeout);
   check_drained();
 }

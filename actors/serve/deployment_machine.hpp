@@ -175,7 +175,9 @@ class DeploymentMachine {
   bool given_up_ = false;
   Instant next_scaling_{};
   bool begun_ = false;
-  int callers_ = 0;  ///< deployments that ask this one
+  /// Deployments that ask this one. Below 0 for a moment: who leaves may be told of in another thread than
+  /// who joins, and first.
+  int callers_ = 0;
   bool draining_ = false;
   Instant drained_by_{};
   bool stopped_ = false;

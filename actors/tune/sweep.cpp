@@ -290,7 +290,7 @@ class Sweep {
       report(event, lines.front());
     }
     carry_out(step);
-    if (saved) states_.keep(machine_->states_needed());
+    if (saved) states_.keep(states_needed());
     if (trial < 0 || !machine_->trials()[static_cast<std::size_t>(trial)].is_over() || before.is_over())
       return;
     say(trial_line(machine_->trials()[static_cast<std::size_t>(trial)], of_));
@@ -316,6 +316,14 @@ class Sweep {
       state->donor.who = "trial " + std::to_string(trial) + "'s " + state->donor.who;
     states_.add(number, std::move(*state)).value();
     return true;
+  }
+  /// Also those that runs began from: one whose trainers have died begins there again.
+  std::set<StateNumber> states_needed() const {
+    std::set<StateNumber> needed = machine_->states_needed();
+    for (const auto& [number, run] : runs_) {
+      if (const auto& from = begun_.at(number).from) needed.insert(*from);
+    }
+    return needed;
   }
   /// What a trial begins from; a donor that has gone on to other states is not asked.
   std::optional<train::Snapshot> state_of(const std::optional<StateNumber>& number) {
@@ -352,6 +360,7 @@ class Sweep {
     if (const auto& refusal = machine_->refusal_of(start.trial); !refusal.empty()) return fail(refusal, true);
     try {
       const auto from = state_of(start.from);
+      begun.from = start.from;
       const train::TrainOptions options = options_of(trial);
       begun.stops_not_finite = options.not_finite == train::NotFinite::kStop;
       begun.kind = kind_of(options);
@@ -510,9 +519,10 @@ class Sweep {
     std::uint64_t which = 0;  ///< of all runs: a trial may begin anew while it is looked at
     std::int64_t at_ms = 0;
     Instant heard_at = now();
-    std::string kind{};             ///< of its processes
-    bool stops_not_finite = false;  ///< by a loss that is no finite number
-    bool is_finite = true;          ///< every loss was, so far
+    std::optional<StateNumber> from{};  ///< the state that it began from
+    std::string kind{};                 ///< of its processes
+    bool stops_not_finite = false;      ///< by a loss that is no finite number
+    bool is_finite = true;              ///< every loss was, so far
     bool ended_not_finite() const { return stops_not_finite && !is_finite; }
   };
   std::map<int, Begun> begun_;  ///< the last run of a trial

@@ -157,6 +157,17 @@ TEST_CASE("a child's replicas are killed under load, and no request of its paren
   CHECK(metric(child, "troupe_serve_requests_total{code=\"200\",deployment=\"child\"}") >= 1);
 }
 
+// Replicas of the parent asked where calls had arrived before: an actor that had died with the node.
+TEST_CASE("a parent asks its child also when the program has another node", "[serving]") {
+  auto session = init(0, nullptr);
+  auto one = serve::run(session, "one", Add{1}, {.port = 0});
+  auto twice = serve::run(session, "twice", Twice{one.handle()}, {.port = one.port()});
+  const auto before = twice.pids();
+  ::kill(session.embedded()->node_pids().front(), SIGKILL);
+  CHECK(e2e::eventually([&] { return twice.pids().size() == 1 && twice.pids() != before; }));
+  CHECK(ask(twice, "[1, 2]").body == "{\"outputs\": [[4,6]]}\n");
+}
+
 TEST_CASE("a child that is full, has no time or ends: the parent's clients are told so", "[serving]") {
   auto session = init(0, nullptr);
   // A row each 300 ms, one of which waits.

@@ -412,6 +412,28 @@ TEST_CASE("what comes back of a job is its state, also when a replacement starte
   }
 }
 
+namespace {
+
+struct Idle {
+  int one() const { return 1; }
+};
+
+}  // namespace
+
+// It started once its run was over, was told to nobody, and held its CPU as long as the program lived.
+TEST_CASE("a trainer for which there was no room does not start after its run", "[runs]") {
+  auto session = init(0, nullptr, {.cpus_per_node = 1});
+  (void)train::run(session, Job{},
+                   {.logical_ranks = 2,
+                    .micro_batch = 20,
+                    .epochs = 1,
+                    .trainers = 2,
+                    .trainer_cpus = 1,
+                    .show_progress = false});
+  const auto next = session.spawn<Idle>({.num_cpus = 1, .isolated = true});
+  CHECK(next.call<&Idle::one>().get() == 1);
+}
+
 TEST_CASE("a signal ends a run in order, whatever it is waited for with", "[runs]") {
   // Was: in wait() alone. In the others no handler was there, and the program died without a checkpoint.
   const auto of_catch = ::signal(SIGTERM, SIG_DFL);

@@ -446,13 +446,24 @@ Snapshot Run::share() const {
 Workers Run::release() {
   const std::unique_ptr<Parts> p = std::exchange(parts_, nullptr);
   if (p == nullptr || p->paused || p->lost || p->session_life.expired()) return {};
+  Future<Workers> left;
   try {
-    const Workers left = p->driver.call<&TrainDriver::release>().get(kEnds);
+    left = p->driver.call<&TrainDriver::release>();
+    const Workers workers = left.get(kEnds);
     p->session.kill(p->driver, "the run is over");
-    return left;
-  } catch (const Error&) {  // the driver, or the cluster, is gone already
-    return {};
+    return workers;
+  } catch (const Timeout&) {  // they come yet, and nobody takes them
+    left.then([session = Session(p->session), driver = p->driver](const Result<Workers>& late) {
+      if (!late) return;
+      for (const auto& all : {late->trainers, late->loaders}) {
+        for (const ActorAddress& each : all) session.kill(each, "the run is over");
+      }
+      session.kill(driver, "the run is over");
+    });
+  } catch (const Error&) {
+    // The driver, or the cluster, is gone already.
   }
+  return {};
 }
 
 void Run::resume() {

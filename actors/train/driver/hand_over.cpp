@@ -5,15 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <type_traits>
 
 #include "actors/train/driver/train_driver.hpp"
 #include "runtime/core/fd.hpp"
 
 namespace troupe::train {
 namespace {
-
-/// To end what it did and make another model, or other datasets.
-constexpr Duration kEmploys = std::chrono::seconds(60);
 
 Result<wire::Bytes> read_piece(const StateFile& file, std::uint64_t offset) {
   const auto failed = [&](const char* call) { return io_error(std::string(call) + " " + file.path, errno); };
@@ -103,6 +101,16 @@ void TrainDriver::end_worker(const ActorAddress& worker, const std::string& why)
   session_.kill(worker, why);
 }
 
+template <class Actor>
+Future<ActorHandle<Actor>> TrainDriver::start_worker(const ActorOptions& options) {
+  const auto started =
+      session_.spawn_async<Actor>(options, options_.settings, this_actor().self<TrainDriver>());
+  std::erase_if(starting_, [](const auto& one) { return one->ready(); });
+  starting_.push_back(started.state());
+  return started;
+}
+template Future<ActorHandle<Trainer>> TrainDriver::start_worker<Trainer>(const ActorOptions&);
+
 /// One that was taken over, or, where it has died meanwhile, another one.
 template <class Actor>
 Future<ActorHandle<Actor>> TrainDriver::employ(const ActorAddress& worker, const ActorOptions& otherwise) {
@@ -119,13 +127,16 @@ Future<ActorHandle<Actor>> TrainDriver::employ(const ActorAddress& worker, const
         if (over_ || !is_gone)
           return employed.fail(done ? ErrorInfo{ErrorCode::kAborted, "the job is over", "", ""}
                                     : done.error());
-        session_.spawn_async<Actor>(otherwise, options_.settings, me)
-            .then([employed](Result<ActorHandle<Actor>> other) mutable {
-              if (other) return employed.set(*other);
-              employed.fail(other.error());
-            });
+        if constexpr (std::is_same_v<Actor, Loader>) {
+          if (machine_ == nullptr) first_.starts(MonotonicClock().now());  // it has as long as any other
+        }
+        start_worker<Actor>(otherwise).then([employed](Result<ActorHandle<Actor>> other) mutable {
+          if (other) return employed.set(*other);
+          employed.fail(other.error());
+        });
       });
-  this_actor().run_after(kEmploys, [this, worker, future] {
+  // Another model or other datasets may take it nearly as long as one that is started.
+  this_actor().run_after(options_.deadlines.spawn * 3 / 4, [this, worker, future] {
     if (!future.ready()) end_worker(worker, "it took too long to be employed");
   });
   return future;
@@ -134,8 +145,7 @@ template Future<ActorHandle<Trainer>> TrainDriver::employ<Trainer>(const ActorAd
 
 Future<ActorHandle<Loader>> TrainDriver::start_loader(int number) {
   const ActorOptions options{.isolated = true, .label = "loader " + std::to_string(number)};
-  if (spare_.loaders.empty())
-    return session_.spawn_async<Loader>(options, options_.settings, this_actor().self<TrainDriver>());
+  if (spare_.loaders.empty()) return start_worker<Loader>(options);
   const ActorAddress spare = spare_.loaders.back();
   spare_.loaders.pop_back();
   return employ<Loader>(spare, options);

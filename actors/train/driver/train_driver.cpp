@@ -100,8 +100,7 @@ void TrainDriver::start_trainer(GroupId together, int bundle) {
     spare_.trainers.pop_back();
     return early_trainers_.push_back({number, employ<Trainer>(spare, options)});
   }
-  early_trainers_.push_back(
-      {number, session_.spawn_async<Trainer>(options, options_.settings, this_actor().self<TrainDriver>())});
+  early_trainers_.push_back({number, start_worker<Trainer>(options)});
 }
 
 void TrainDriver::spawn_trainer(std::uint64_t token) {
@@ -139,7 +138,9 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
   const ActorId id = trainer.address().actor;
   if (over_ || cancelled_.contains(token)) return session_.kill(trainer, "it is not wanted any more");
   names_[id] = "trainer " + std::to_string(number);
+  greeted_[id] = trainer;
   trainer.call<&Trainer::hello>().then([this, token, number, trainer, id](Result<TrainerHello> hello) {
+    greeted_.erase(id);
     if (!hello) {
       session_.kill(trainer, "it did not say hello");  // it may live, and hold its CPUs
       return feed(SpawnFailed{token, hello.error().message(), hello.error().code});
@@ -470,6 +471,10 @@ void TrainDriver::end_actors() {
   for (const auto& [id, seat] : loaders_) session_.kill(seat.handle, "the job is over");
   if (first_loader_) session_.kill(first_loader_->first, "the job is over");
   for (const ActorAddress& taken : std::exchange(taken_, {})) session_.kill(taken, "the job is over");
+  // What starts after the end of this actor is told to nobody, and would hold its CPUs for good.
+  for (const auto& spawn : std::exchange(starting_, {}))
+    spawn->cancel(troupe::detail::not_wanted(), Duration{0});
+  for (const auto& [id, trainer] : std::exchange(greeted_, {})) session_.kill(trainer, "the job is over");
   for (const auto& [number, spawned] : std::exchange(early_trainers_, {})) {
     spawned.cancel();  // it may wait for room
     spawned.then([session = session_](Result<ActorHandle<Trainer>> trainer) {

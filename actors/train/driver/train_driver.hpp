@@ -201,6 +201,9 @@ class TrainDriver {
 
   void learn_data();
   Future<ActorHandle<Loader>> start_loader(int number);
+  /// It is withdrawn if the job ends before it has started.
+  template <class Actor>
+  Future<ActorHandle<Actor>> start_worker(const ActorOptions& options);
   template <class Actor>
   Future<ActorHandle<Actor>> employ(const ActorAddress& worker, const ActorOptions& otherwise);
   void end_worker(const ActorAddress& worker, const std::string& why);
@@ -274,15 +277,17 @@ class TrainDriver {
   wire::Bytes snapshot_;
   StateFile snapshot_file_;  ///< instead
   StateDonor donor_;
-  Workers spare_;                    ///< taken over, and not employed so far
-  std::vector<ActorAddress> taken_;  ///< all that were taken over
-  std::string history_;              ///< of the state that the job ended with
+  Workers spare_;                                     ///< taken over, and not employed so far
+  std::vector<ActorAddress> taken_;                   ///< all that were taken over
+  std::vector<std::shared_ptr<CallState>> starting_;  ///< workers; some may be there by now
+  std::string history_;                               ///< of the state that the job ended with
   EndState end_state_;
   std::optional<ActorId> asked_;                 ///< for a piece of that, and has not answered
   bool stops_ = false;                           ///< at the next step
   std::optional<Promise<JobPlace>> asks_where_;  ///< that is
   std::unique_ptr<data::LeafSampler> sampler_;
   std::unique_ptr<DriverMachine> machine_;
+  std::map<ActorId, ActorHandle<Trainer>> greeted_;  ///< they run, and have not said hello
   std::map<ActorId, TrainerSeat> trainers_;
   std::map<ActorId, LoaderSeat> loaders_;
   std::map<ActorId, std::string> names_;  ///< of everyone who ever was

@@ -353,6 +353,17 @@ TEST_CASE("a deployment does not wait for those that ask it longer than it was t
   CHECK(std::holds_alternative<Stopped>(at_once.on(DrainAsked{.at_once = true}, 1s).back()));
 }
 
+// That one left was refused before it was told of: a program whose child began again as its parent ended
+// died.
+TEST_CASE("of another that asks it a deployment may hear the end first") {
+  DeploymentMachine machine({.replicas = 1});
+  (void)machine.start(0s);
+  (void)machine.on(CallerLeft{}, 0s);
+  (void)machine.on(CallerJoined{}, 0s);
+  CHECK(machine.view().callers == 0);
+  CHECK(std::holds_alternative<Stopped>(machine.on(DrainAsked{}, 1s).back()));
+}
+
 TEST_CASE("what another deployment refused fails as that said, and not as the model's fault") {
   DeploymentMachine machine({.replicas = 1});
   (void)machine.start(0s);
