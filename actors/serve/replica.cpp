@@ -175,6 +175,8 @@ BatchOutput Replica::predict(const BatchInput& batch) {
         outputs.push_back(output);
       } catch (const CallFailed& failed) {
         result.verdicts[places[i]] = verdict_of(failed);
+      } catch (const Error& told) {  // what the net threw says so already
+        result.verdicts[places[i]] = {Verdict::What::kThrew, told.info().message()};
       } catch (...) {
         result.verdicts[places[i]] = {Verdict::What::kThrew,
                                       train::describe_user_exception("the net").message()};

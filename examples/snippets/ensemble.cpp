@@ -33,5 +33,6 @@ int main(int argc, char** argv) {
       troupe::serve::run(session, "second", Digits{"mnist"}, "second.safetensors", {.replicas = {1, 4}});
   auto both =
       troupe::serve::run(session, "ensemble", Ensemble{first.handle(), second.handle()}, {.replicas = 2});
-  first.wait();  // until Ctrl-C: those that ask it end first
+  first.wait();   // until Ctrl-C: those that ask it end first
+  second.wait();  // each is waited for: what has accepted requests answers them
 }

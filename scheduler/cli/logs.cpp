@@ -22,8 +22,8 @@ namespace troupe::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "What a job has written (troupe job logs has more of that), or what a node has logged: its workers that\n"
-    "started and died, and why. What actors print is in their job's output, each line with the actor's "
+    "What a job has written (troupe job logs has more of that), or what a node has logged: which nodes came\n"
+    "and went, and why. What actors print is in their job's output, each line with the actor's "
     "label.\n"
     "  troupe logs sums\n"
     "  troupe logs gpu-7 --since 10m\n"
