@@ -86,7 +86,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// A reference that arrived, or another one to what is held already.
   HandlePtr hold(const ObjectName& name);
   /// The object's bytes, fetched if they are not here. `waits`: for one that is being computed.
-  std::shared_ptr<Fetch> fetch(const ObjectName& name, bool waits = true);
+  std::shared_ptr<Fetch> fetch(const ObjectName& name, bool waits = true, bool is_argument = false);
   /// Other shared memory of `bytes`, in a store that is full: `ask` is tried again as objects make room. In a
   /// thread that may wait.
   Result<Lent> lend(const Ask& ask, std::uint64_t bytes) { return lend(ask, bytes, Full::kMakesRoom, {}); }
@@ -248,6 +248,10 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome);
   void open_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at, int tries);
   void make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes);
+  /// Copies of arguments get their memory in the order in which their calls came, and wait for it: those of
+  /// later calls would else hold what an earlier one, which is carried out first, waits for.
+  void next_copy();
+  void copy_into(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes, Result<Lent> lent);
   void pull_on(const PullPtr& pull);
   void pulled(const PullPtr& pull, std::uint64_t offset, const Outcome& outcome);
   void end_pull(const PullPtr& pull);
@@ -321,6 +325,13 @@ class Objects : public std::enable_shared_from_this<Objects> {
   BorrowTable borrowed_;
   std::unordered_map<ObjectName, std::vector<std::shared_ptr<CallState>>> unsettled_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them
+  struct Copy {
+    ObjectName name;
+    FetchPtr fetch;
+    std::uint64_t bytes = 0;
+    Instant until{};
+  };
+  std::deque<Copy> copies_;  ///< of arguments, without memory yet: the first is asked for
   BoundedMemory<ProcessAddress, std::string> dead_;
   BoundedMemory<NodeId, std::string> dead_nodes_;
   bool stopped_ = false;

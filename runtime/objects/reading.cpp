@@ -1,6 +1,7 @@
 // How a process comes by the bytes of an object.
 #include <algorithm>
 
+#include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
@@ -16,6 +17,9 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
 constexpr int kMostTries = 20;
 /// Its owner is asked again twice at once, then after a pause, which doubles up to this.
 constexpr Duration kLongestPause = std::chrono::milliseconds(250);
+/// So long an argument's copy waits for the room of those of earlier calls, and looks so often.
+constexpr Duration kRoomForArgument = std::chrono::seconds(60);
+constexpr Duration kLooksForRoom = std::chrono::milliseconds(20);
 
 Duration pause_before(int tries) {
   const Duration pause = std::chrono::milliseconds(1) * (1 << std::min(tries, 10));
@@ -31,8 +35,9 @@ ErrorInfo comes_and_goes(const ObjectName& name) {
 
 }  // namespace
 
-std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits) {
+std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits, bool is_argument) {
   auto fresh = std::make_shared<Fetch>(waiter_);
+  fresh->is_argument = is_argument;
   fresh->waits = waits || !name.is_computed();
   if (name.is_computed()) {
     if (auto value = value_here(name)) return value;
@@ -136,23 +141,65 @@ void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
 }
 
 void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes) {
-  const auto then = [weak = weak_from_this(), name, fetch, bytes](Result<Lent> lent) {
+  if (fetch->is_argument) {
+    {
+      const std::lock_guard lock(mutex_);
+      copies_.push_back({name, fetch, bytes, MonotonicClock().now() + kRoomForArgument});
+      if (copies_.size() > 1) return;  // whoever is first goes on with it
+    }
+    return next_copy();
+  }
+  obtain(ask_for(copy_region(name), bytes + kTagBytes), bytes + kTagBytes,
+         [weak = weak_from_this(), name, fetch, bytes](Result<Lent> lent) {
+           if (const auto self = weak.lock()) self->copy_into(name, fetch, bytes, std::move(lent));
+         });
+}
+
+void Objects::next_copy() {
+  Copy first;
+  {
+    const std::lock_guard lock(mutex_);
+    if (copies_.empty()) return;
+    first = copies_.front();
+  }
+  const auto then = [weak = weak_from_this(), first](Result<Lent> lent) {
     const auto self = weak.lock();
     if (self == nullptr) return;
-    const auto pull = std::make_shared<Pull>();
-    pull->name = name;
-    pull->fetch = fetch;
-    pull->bytes = bytes;
-    if (lent && lent->answer.full) lent = lent->answer.why;
-    if (!lent) {
-      pull->failed = lent.error();
-      return self->end_pull(pull);
+    const bool is_full = lent && lent->answer.full;
+    bool goes_on = false;
+    {
+      const std::lock_guard lock(self->mutex_);
+      goes_on = is_full && !self->closed_ && MonotonicClock().now() < first.until;
+      if (!goes_on) self->copies_.pop_front();
     }
-    pull->fd = std::move(lent->fd);
-    if (is_sealed(pull->fd)) return self->end_pull(pull);  // it was made before
-    self->pull(pull);
+    if (goes_on) {
+      return self->gate_.later(kLooksForRoom, [weak] {
+        if (const auto again = weak.lock()) again->next_copy();
+      });
+    }
+    if (is_full)
+      log(LogLevel::kWarning, "an argument of " + std::to_string(first.bytes) +
+                                  " bytes found no room on this node for a minute: its call fails");
+    self->copy_into(first.name, first.fetch, first.bytes, std::move(lent));
+    self->next_copy();
   };
-  obtain(ask_for(copy_region(name), bytes + kTagBytes), bytes + kTagBytes, then);
+  obtain(ask_for(copy_region(first.name), first.bytes + kTagBytes), first.bytes + kTagBytes, then);
+}
+
+void Objects::copy_into(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes,
+                        Result<Lent> lent) {
+  const auto pull = std::make_shared<Pull>();
+  pull->name = name;
+  pull->fetch = fetch;
+  pull->bytes = bytes;
+  if (lent && lent->answer.full) lent = lent->answer.why;
+  if (!lent) {
+    pull->failed = lent.error();
+    return end_pull(pull);
+  }
+  pull->fd = std::move(lent->fd);
+  if (is_sealed(pull->fd)) return end_pull(pull);  // it was made before
+  this->pull(pull);
 }
 
 /// Asks for what is missing, a few parts at a time.
@@ -244,7 +291,7 @@ Result<std::shared_ptr<const References>> Objects::references(wire::Bytes& body,
   auto given = Given::cut(body);
   if (!given) return given.error();
   std::vector<FetchPtr> fetches;
-  for (const auto& name : given->names) fetches.push_back(fetch(name, waits));
+  for (const auto& name : given->names) fetches.push_back(fetch(name, waits, true));
   return std::shared_ptr<const References>(std::make_shared<References>(given->places, std::move(fetches)));
 }
 

@@ -58,8 +58,11 @@ struct Echo {
 struct Slow {
   std::uint64_t size(const std::vector<double>& from) {
     std::this_thread::sleep_for(200ms);
+    taken.push_back(from.size());
     return from.size();
   }
+  std::vector<std::uint64_t> all() { return taken; }
+  std::vector<std::uint64_t> taken;
 };
 
 /// Ends with its answer.
@@ -191,6 +194,21 @@ TEST_CASE("Calls whose arguments fill the store wait for those before them") {
   std::vector<Future<std::uint64_t>> sizes;
   for (std::size_t i = 0; i < 12; ++i) sizes.push_back(slow.call<&Slow::size>(numbers(300'000 + i)));
   for (std::size_t i = 0; i < 12; ++i) CHECK(sizes[i].get(60s) == 300'000 + i);
+  CHECK(eventually([&] { return owned(session) == 0; }, 30s));
+}
+
+// Messages that found no room were lost, and nobody was told: those that came later held it.
+TEST_CASE("Messages whose arguments fill another node's store arrive, in order") {
+  ::setenv("TROUPE_REGIONS_BYTES", "8000000", 1);
+  auto session = two_nodes();
+  ::unsetenv("TROUPE_REGIONS_BYTES");
+  const auto slow = session.spawn<Slow>({.isolated = true, .node = other_node(session)});
+  std::vector<std::uint64_t> sizes;
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    sizes.push_back(300'000 + i);
+    slow.tell<&Slow::size>(numbers(300'000 + i));
+  }
+  CHECK(slow.call<&Slow::all>().get(60s) == sizes);
   CHECK(eventually([&] { return owned(session) == 0; }, 30s));
 }
 
