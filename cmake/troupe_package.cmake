@@ -29,13 +29,18 @@ function(troupe_install_targets component)
   endif()
 endfunction()
 
-# Installs the headers of the folders given, and what their include/ has.
+# Installs the headers of the folders given, and what their include/ has: no file is of two components, since two packages
+# that have it cannot be installed together. Folders that are components of their own are left out of those around them.
 function(troupe_install_headers component)
   foreach(folder ${ARGN})
     get_filename_component(parent ${folder} DIRECTORY)
+    set(others "")
+    if(NOT parent)
+      set(others REGEX "/(runtime/core|actors/ddp)$" EXCLUDE)
+    endif()
     install(DIRECTORY ${troupe_SOURCE_DIR}/${folder} DESTINATION ${TROUPE_SOURCE_HEADERS}/${parent}
-      COMPONENT ${component} FILES_MATCHING PATTERN "*.hpp" PATTERN "include" EXCLUDE)
-    if(EXISTS ${troupe_SOURCE_DIR}/${folder}/include)
+      COMPONENT ${component} FILES_MATCHING PATTERN "*.hpp" PATTERN "include" EXCLUDE ${others})
+    if(EXISTS ${troupe_SOURCE_DIR}/${folder}/include AND NOT folder STREQUAL runtime)  # core has those
       install(DIRECTORY ${troupe_SOURCE_DIR}/${folder}/include/troupe DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         COMPONENT ${component} FILES_MATCHING PATTERN "*.hpp")
     endif()
