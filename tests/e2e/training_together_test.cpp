@@ -101,7 +101,7 @@ TEST_CASE("SyncBatchNorm in a job: one hash for 1, 2, 3 and 4 trainers, and unde
     CHECK(seen.faults == 0);
   }
   const auto killed =
-      run(session, options_of(3, {{What::kKillTrainer, 5, -1}, {What::kKillTrainer, 20, 0}}), job);
+      run(session, options_of(3, {{What::kKillTrainer, 5, -1}, {What::kKillTrainer, 8, 0}}), job);
   CHECK(killed.result.state_hash == alone.result.state_hash);
   CHECK(killed.faults >= 2);
   CHECK(run(session, options_of(2), {}).result.state_hash != alone.result.state_hash);
@@ -123,7 +123,7 @@ TEST_CASE("a sharded optimizer: one hash for 1, 2 and 4 trainers, with and witho
   }
   // Without checkpoints a death goes back to the beginning; with them to the last, where a newcomer joins,
   // too.
-  auto killed = options_of(3, {{What::kKillTrainer, 5, -1}, {What::kKillTrainer, 20, 0}});
+  auto killed = options_of(3, {{What::kKillTrainer, 5, -1}, {What::kKillTrainer, 8, 0}});
   killed.shard = train::Shard::kOptimizer;
   const auto again = run(session, killed, {});
   CHECK(again.result.state_hash == whole.result.state_hash);
