@@ -89,5 +89,11 @@ while read -r folder; do
   [ -f "$folder/README.md" ] || { echo "$folder: has no README.md" && code=1; }
 done < <(find $rooms -type d -not -path '*/include*' | sort)
 
+# A merge that was not finished.
+if marked=$(grep -rlE '^(<<<<<<<|>>>>>>>) ' $rooms examples tests bench docs cmake ./*.md CMakeLists.txt); then
+  printf '%s: has the marks of a merge\n' $marked
+  code=1
+fi
+
 "$(dirname "$0")/snippets.sh" . || code=1
 exit "$code"
