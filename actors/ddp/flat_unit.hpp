@@ -82,7 +82,7 @@ class FlatUnit {
   void run(const std::vector<torch::Tensor>& on,
            const std::function<std::shared_ptr<collectives::Work>()>& launch) const;
   c10::DataPtr release_memory();
-  /// And what lies between.
+  /// And what is between them.
   void fill_what_was_not_taken();
 
   std::string name_;
