@@ -76,6 +76,7 @@ bool EngineEntry::move(std::uint64_t except, bool all) {
     if (!all && !node->open.load(std::memory_order_relaxed)) continue;
     const std::unique_lock lock(node->lock, std::try_to_lock);
     if (!lock || node->engine == nullptr || node->fork_guard.is_in_child()) continue;
+    if (node->group.load(std::memory_order_relaxed) == except) continue;  // claimed since the look above
     moved = node->engine->move_beside(all) || moved;
   }
   return moved;

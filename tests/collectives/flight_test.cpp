@@ -316,22 +316,30 @@ TEST_CASE("of many failures the first leaves the dump") {
 
 /// A rank computed for longer than the group's timeout between two buckets. It had launched the bucket that
 /// the others waited in, and launched the next once the group was aborted: the dumps showed equal calls on
-/// all ranks, and the first analysis found nobody who diverged.
+/// all ranks, and the first analysis found nobody who diverged. Its ranks are processes: as threads of one,
+/// those that wait could move what it launched.
 TEST_CASE("a rank that launched an operation and never waited for it is named") {
-  std::atomic<int> over{0};
+  const TempFolder folder;
+  const auto dumps_there = [&] { return find_dumps(folder.path()).value_or({}); };
   const Layout layout{.timeout = std::chrono::milliseconds(1200)};
-  const auto reports = fly(3, layout, [&](ProcessGroup& group) {
-    const TreeBuffer first = group.allocate_tree(10, DType::kFloat32);
-    const TreeBuffer second = group.allocate_tree(20, DType::kFloat32);
-    auto work = group.all_reduce_tree(first, ReduceOp::kSum);
-    if (group.rank() == 2) test::yield_until([&] { return over.load() >= 2; });
+  const auto said = run_forked(options_of(3, layout), [&](const std::shared_ptr<ProcessGroup>& group) {
+    record(*group, {.group = "test", .folder = folder.path()});
+    const TreeBuffer first = group->allocate_tree(10, DType::kFloat32);
+    const TreeBuffer second = group->allocate_tree(20, DType::kFloat32);
+    auto work = group->all_reduce_tree(first, ReduceOp::kSum);
+    if (group->rank() == 2) test::yield_until([&] { return dumps_there().size() >= 2; });
     try {
-      group.all_reduce_tree(second, ReduceOp::kSum);
+      group->all_reduce_tree(second, ReduceOp::kSum);
       work->wait();
-    } catch (const Error&) {
-      ++over;
+    } catch (const Error& error) {
+      return std::string(error.what());
     }
+    return std::string("nothing");
   });
+  CAPTURE(said);
+  std::vector<Dump> dumps;
+  for (const auto& file : dumps_there()) dumps.push_back(read_dump(file).value());
+  const auto reports = analyse(std::move(dumps));
   REQUIRE(reports.size() == 1);
   const std::string text = to_text(reports[0]);
   CAPTURE(text);
