@@ -40,9 +40,9 @@ Result<void> check_private(const struct stat& info, const std::string& path, con
   }
   if ((info.st_mode & 077) != 0) {
     return ErrorInfo{ErrorCode::kRefused, "refused the keys in " + path,
-                     "others may read or change it, so the keys are no longer secret",
-                     "delete them and let new ones be generated, or, if nobody else ever had access, chmod " +
-                         std::string(mode) + " " + path};
+                     "others may read or change it, so keys there are no longer secret",
+                     "chmod " + std::string(mode) + " " + path +
+                         ", and delete the keys first unless nobody else ever had access to them"};
   }
   return {};
 }
