@@ -24,8 +24,10 @@ Future<wire::GroupAnswer> start_group(ProcessGate& process, std::size_t members,
   if (members == 0 || members > kMostMembers || options.here || options.node || options.placement_group ||
       !makes_sense(options))
     return {};
-  const cluster::BundleDemand each{std::llround(options.num_cpus * cluster::kCpu),
-                                   std::llround(options.num_gpus * cluster::kGpu)};
+  const cluster::BundleDemand each{
+      std::llround(options.num_cpus * cluster::kCpu), std::llround(options.num_gpus * cluster::kGpu),
+      cluster::other_resources(options.memory, options.resources, options.labels)};
+  if (!cluster::wrong_about(each.other).empty()) return {};  // refused when the first one is spawned
   if (each == cluster::BundleDemand{}) return {};
   if (options.group_strategy > troupe_last(options.group_strategy))
     throw BadConfig("cannot spawn a group",
