@@ -14,7 +14,7 @@ std::pair<std::string, std::string> halves(const std::string& text) {
                                  : std::pair(text.substr(0, at), text.substr(at + 1));
 }
 
-std::optional<double> number_in(const std::string& text) {
+std::optional<double> plain_number(const std::string& text) {
   double value = 0;
   const char* end = text.data() + text.size();
   const auto read = std::from_chars(text.data(), end, value);
@@ -23,7 +23,7 @@ std::optional<double> number_in(const std::string& text) {
 
 std::string amount_wrong(const std::string& text) {
   const auto [name, amount] = halves(text);
-  const auto value = number_in(amount);
+  const auto value = plain_number(amount);
   if (!value) return "'" + text + "' is no NAME=AMOUNT, such as tpu=2";
   return cluster::wrong_about(cluster::other_resources(0, {{name, *value}}, {}));
 }
@@ -38,7 +38,7 @@ std::string label_wrong(const std::string& text) {
 
 std::optional<std::int64_t> parse_bytes(const std::string& text) {
   const auto unit_at = text.find_first_not_of("0123456789.");
-  const auto value = number_in(text.substr(0, unit_at));
+  const auto value = plain_number(text.substr(0, unit_at));
   if (!value) return std::nullopt;
   const std::string unit = unit_at == std::string::npos ? "" : text.substr(unit_at);
   double scale = 1;
@@ -57,7 +57,7 @@ std::map<std::string, double> ResourceWords::amounts() const {
   std::map<std::string, double> all;
   for (const std::string& text : resources) {
     const auto [name, amount] = halves(text);
-    all[name] = number_in(amount).value_or(0);
+    all[name] = plain_number(amount).value_or(0);
   }
   return all;
 }
