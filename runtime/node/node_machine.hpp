@@ -145,7 +145,7 @@ class NodeMachine {
   void handle(const LeaveAsked& e);
   void handle(const DrainAsked& e);
   void handle(const Tick& e);
-  void handle(const MemoryMeasured& e);
+  void handle(const MemoryMeasured& e);  // node_memory.cpp
 
   // node_drains.cpp
   void drain(Duration grace, const std::string& reason, bool by_machine);
