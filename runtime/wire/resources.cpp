@@ -9,6 +9,8 @@ namespace troupe::cluster {
 namespace {
 
 constexpr std::int64_t kOne = 10'000;
+/// Of an option that is no amount.
+constexpr std::int64_t kNoNumber = std::numeric_limits<std::int64_t>::min();
 
 bool is_word(std::string_view text) {
   return !text.empty() && text.size() <= kMaxWordBytes && std::all_of(text.begin(), text.end(), [](char c) {
@@ -47,7 +49,6 @@ constexpr const char* kWords = " is not 1 to 64 of letters, digits and _ - . / :
 
 OtherResources other_resources(std::int64_t memory_bytes, const std::map<std::string, double>& resources,
                                const std::map<std::string, std::string>& labels) {
-  constexpr std::int64_t kNoNumber = std::numeric_limits<std::int64_t>::min();
   OtherResources other;
   for (const auto& [name, amount] : resources) {
     const bool is_number = amount >= 0 && amount <= kMaxResource;  // a NaN is none
@@ -71,9 +72,9 @@ std::string wrong_about(const OtherResources& other) {
   for (const ResourceAmount& one : other.amounts) {
     if (!is_word(one.name)) return "the resource name " + quoted(one.name) + kWords;
     if (is_taken(one.name)) return one.name + " is no custom resource: it has an option of its own";
-    if (before != nullptr && before->name == one.name)
-      return one.name == kMemory ? "memory is no custom resource: it has an option of its own"
-                                 : one.name + " is named twice";
+    if (one.name == kMemory && one.amount == kNoNumber)
+      return "memory is no custom resource: it has an option of its own";
+    if (before != nullptr && before->name == one.name) return one.name + " is named twice";
     if (before != nullptr && one.name < before->name) return "its resources are not in order";
     before = &one;
     if (one.name == kMemory) {

@@ -21,10 +21,14 @@ std::optional<ErrorInfo> ClusterMachine::start_group_wrong(const Group& group, c
     return refused(name + " has no bundle " + std::to_string(demand.bundle) + " to start in",
                    "name one of its " + std::to_string(bundles.size()) + ", from 0");
   const BundleDemand& bundle = bundles[static_cast<std::size_t>(demand.bundle)];
-  if (demand.cpu_e4 != bundle.cpu_e4 || demand.gpu_e4 != bundle.gpu_e4 || demand.other != bundle.other)
-    return refused(
-        "it asks for something else than bundle " + std::to_string(demand.bundle) + " of " + name + " has",
-        "ask for what the bundle has");
+  if (demand.cpu_e4 != bundle.cpu_e4 || demand.gpu_e4 != bundle.gpu_e4)
+    return refused("it asks for other CPUs and GPUs than bundle " + std::to_string(demand.bundle) + " of " +
+                       name + " has",
+                   "ask for what the bundle has");
+  if (demand.other != bundle.other)
+    return refused("it asks for other memory, resources or labels than bundle " +
+                       std::to_string(demand.bundle) + " of " + name + " has",
+                   "ask for what the bundle has");
   if (waiting_.has({group.record.group, id_of_bundle(demand.bundle)}))
     return refused("another actor waits for bundle " + std::to_string(demand.bundle) + " of " + name,
                    "name another one");

@@ -81,8 +81,7 @@ TEST_CASE("A worker that has more than its actor asked for is killed with the re
   REQUIRE(F::find<KillProcess>(killed) != nullptr);
   CHECK(f.machine.memory_claims().at(0).use.is_ending);
   CHECK(F::find<KillProcess>(f.on(MemoryMeasured{kNode, f.machine.memory_claims()})) == nullptr);
-  f.on(ProcessEnding{worker, "killed by signal 9 (SIGKILL)"});
-  const auto told = f.on(OutputDrained{worker, ""});
+  const auto told = f.on(ProcessEnding{worker, "killed by signal 9 (SIGKILL)"});
   const auto* down = F::told<cluster::ActorDown>(told);
   REQUIRE(down != nullptr);
   CHECK(down->reason.find("had 300 MiB of memory and had asked for 64 MiB") != std::string::npos);

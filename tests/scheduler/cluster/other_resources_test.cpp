@@ -12,10 +12,10 @@ OtherResources tpus(double count) {
 }
 
 struct Books : Script {
-  void node_with(std::uint64_t id, int cpus, OtherResources other) {
+  void node_with(std::uint64_t id, int cpus, OtherResources other, std::vector<LiveActor> actors = {}) {
     NodeInfo info{NodeId{id}, "n" + std::to_string(id), "", "", cpus * kCpu, false};
     info.other = std::move(other);
-    on(NodeJoined{info, {}, {}, {}});
+    on(NodeJoined{info, std::move(actors), {}, {}});
   }
   void want(JobId job, std::uint64_t request, OtherResources other, GroupId group = {}) {
     on(SpawnRequested{{kDriver, request},
@@ -50,7 +50,7 @@ TEST_CASE(
   CHECK(s.get<SpawnWaits>()->reason == "no node has 1 tpu free: n2 has 0 of 1 tpu");
 
   s.restart();
-  s.node_with(2, 4, tpus(1));
+  s.node_with(2, 4, tpus(1), {{first.actor, ProcessId{9}}});
   CHECK(s.head->nodes().at(NodeId{2}).other_used == tpus(1).amounts);
   s.node_with(1, 4, {});
   s.gateway();

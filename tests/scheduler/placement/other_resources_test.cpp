@@ -67,7 +67,7 @@ TEST_CASE("amounts and labels that make no sense are refused with what is wrong"
   CHECK(wrong(0, {{"tpu", 0.00001}}) == "of tpu it is not 0.0001 to 1,000,000,000");
   CHECK(wrong(0, {{"tpu", 1e10}}) == "of tpu it is not 0.0001 to 1,000,000,000");
   CHECK(wrong(0, {{"GPU", 1}}) == "GPU is no custom resource: it has an option of its own");
-  CHECK_FALSE(wrong(0, {{"memory", 1}}).empty());
+  CHECK(wrong(0, {{"memory", 1}}) == "memory is no custom resource: it has an option of its own");
   CHECK(wrong(kMiB, {{"memory", 1}}) == "memory is no custom resource: it has an option of its own");
   CHECK_FALSE(wrong(0, {{"a b", 1}}).empty());
   CHECK_FALSE(wrong(0, {{"", 1}}).empty());
