@@ -8,6 +8,9 @@ namespace troupe::detail {
 inline constexpr const char* kGroupOptions =
     "give a group alone, or a group and one of its bundles: .placement_group = group, .bundle = 0";
 
+inline constexpr const char* kOtherOptions =
+    "name what nodes have: .memory = 512 << 20, .resources = {{\"tpu\", 1}}, .labels = {{\"zone\", \"a\"}}";
+
 /// Null: nothing.
 template <class Options>
 const char* group_options_wrong(const Options& options) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "runtime/client/group_options.hpp"
 #include "runtime/client/session.hpp"
 #include "runtime/wire/messages.hpp"
 
@@ -94,7 +95,8 @@ void PlacementGroup::remove() const {
 PlacementGroup Session::placement_group(const std::vector<Bundle>& bundles,
                                         const PlacementGroupOptions& options) const {
   detail::check_may_block("Session::placement_group", kInLightActor);
-  constexpr const char* kTodo = "give each bundle CPUs, GPUs or both: {{.num_cpus = 1}, {.num_cpus = 1}}";
+  constexpr const char* kTodo =
+      "give each bundle CPUs, GPUs, memory or custom resources: {{.num_cpus = 1}, {.num_cpus = 1}}";
   if (bundles.empty()) throw BadConfig("cannot make a placement group", "it has no bundles", kTodo);
   if (options.strategy > troupe_last(options.strategy))
     throw BadConfig("cannot make a placement group",
@@ -102,9 +104,15 @@ PlacementGroup Session::placement_group(const std::vector<Bundle>& bundles,
                     "use kPack, kSpread, kStrictPack or kStrictSpread");
   cluster::GroupSpec spec{{}, options.name, options.strategy, {}};
   for (std::size_t i = 0; i < bundles.size(); ++i) {
-    spec.bundles.push_back({counted(bundles[i].num_cpus, i, "num_cpus", 100'000, false),
-                            counted(bundles[i].num_gpus, i, "num_gpus", 1024, true)});
-    if (spec.bundles.back() == cluster::BundleDemand{})
+    spec.bundles.push_back(
+        {counted(bundles[i].num_cpus, i, "num_cpus", 100'000, false),
+         counted(bundles[i].num_gpus, i, "num_gpus", 1024, true),
+         cluster::other_resources(bundles[i].memory, bundles[i].resources, bundles[i].labels)});
+    const cluster::BundleDemand& bundle = spec.bundles.back();
+    if (std::string wrong = cluster::wrong_about(bundle.other); !wrong.empty())
+      throw BadConfig("cannot make a placement group", "bundle " + std::to_string(i) + ": " + wrong,
+                      detail::kOtherOptions);
+    if (bundle.cpu_e4 == 0 && bundle.gpu_e4 == 0 && bundle.other.amounts.empty())
       throw BadConfig("cannot make a placement group", "bundle " + std::to_string(i) + ": it is empty",
                       kTodo);
   }

@@ -7,6 +7,8 @@
 ///   group.remove();
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,8 +19,11 @@ namespace troupe {
 
 /// What one part of a group holds on its node.
 struct Bundle {
-  double num_cpus = 0;  ///< in steps of 1/10000
-  double num_gpus = 0;  ///< a part of one, or a whole number
+  double num_cpus = 0;                          ///< in steps of 1/10000
+  double num_gpus = 0;                          ///< a part of one, or a whole number
+  std::int64_t memory = 0;                      ///< bytes; what runs in it takes of these
+  std::map<std::string, double> resources{};    ///< custom ones
+  std::map<std::string, std::string> labels{};  ///< that its node must have
 };
 
 struct PlacementGroupOptions {

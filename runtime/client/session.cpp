@@ -71,8 +71,9 @@ namespace detail {
 
 const wire::Bound& constructor_bound(const ActorOptions& options) {
   if (options.here) return wire::kUnbounded;
-  const bool through_head =
-      options.isolated || options.num_cpus > 0 || !options.name.empty() || options.placement_group;
+  const bool through_head = options.isolated || options.num_cpus > 0 || !options.name.empty() ||
+                            options.placement_group || options.memory != 0 || !options.resources.empty() ||
+                            !options.labels.empty();
   return through_head ? kPlacedConstructorBound : kConstructorBound;
 }
 
@@ -128,6 +129,9 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
   spawn.name = std::move(options.name);
   spawn.cpu_e4 = std::llround(options.num_cpus * cluster::kCpu);
   spawn.gpu_e4 = gpus_of(options, class_name);
+  spawn.other = cluster::other_resources(options.memory, options.resources, options.labels);
+  if (std::string wrong = cluster::wrong_about(spawn.other); !wrong.empty())
+    throw BadConfig("cannot spawn a " + spawn.type, std::move(wrong), detail::kOtherOptions);
   spawn.isolated = options.isolated;
   spawn.here = options.here;
   spawn.node = options.node;

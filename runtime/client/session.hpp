@@ -6,6 +6,8 @@
 ///   std::cout << sum.get(1s) << "\n";
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,10 +31,15 @@ struct ActorOptions {
   /// and no others (CUDA_VISIBLE_DEVICES); a process that holds none sees none. Only with `isolated`. A part
   /// is a share in the count alone: what shares a GPU must itself keep to its part of the memory.
   double num_gpus = 0;
+  /// Bytes of memory that it holds on its node; 0: none. What has a process of its own is ended when it has
+  /// more than that and its node is short of memory.
+  std::int64_t memory = 0;
+  std::map<std::string, double> resources{};    ///< custom ones that it holds: {{"tpu", 1}}
+  std::map<std::string, std::string> labels{};  ///< only on a node that has all of them: {{"zone", "a"}}
   /// A process and a thread of its own: it may block. Otherwise thousands share a process.
   bool isolated = false;
-  /// In this very process instead of a worker; then num_cpus, node and name have no meaning, and it can hold
-  /// no GPU.
+  /// In this very process instead of a worker; then num_cpus, memory, resources, labels, node and name have
+  /// no meaning, and it can hold no GPU.
   bool here = false;
   NodeId node{};  ///< on this node and no other
   /// In the room that this placement group has reserved, and no other: it waits while the group does, and is

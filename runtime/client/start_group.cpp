@@ -24,9 +24,11 @@ Future<wire::GroupAnswer> start_group(ProcessGate& process, std::size_t members,
   if (members == 0 || members > kMostMembers || options.here || options.node || options.placement_group ||
       !makes_sense(options))
     return {};
-  const cluster::BundleDemand each{std::llround(options.num_cpus * cluster::kCpu),
-                                   std::llround(options.num_gpus * cluster::kGpu)};
-  if (each == cluster::BundleDemand{}) return {};
+  const cluster::BundleDemand each{
+      std::llround(options.num_cpus * cluster::kCpu), std::llround(options.num_gpus * cluster::kGpu),
+      cluster::other_resources(options.memory, options.resources, options.labels)};
+  if (!cluster::wrong_about(each.other).empty()) return {};  // refused when the first one is spawned
+  if (each.cpu_e4 == 0 && each.gpu_e4 == 0 && each.other.amounts.empty()) return {};  // they hold nothing
   if (options.group_strategy > troupe_last(options.group_strategy))
     throw BadConfig("cannot spawn a group",
                     "there is no strategy " + std::to_string(static_cast<int>(options.group_strategy)),

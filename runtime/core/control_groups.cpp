@@ -6,6 +6,7 @@
 #include <charconv>
 #include <fstream>
 #include <string>
+#include <tuple>
 
 namespace troupe {
 namespace {
@@ -63,6 +64,40 @@ std::optional<std::uint64_t> usable_memory(const std::filesystem::path& mounts,
     // Version 1 says "no limit" as a number that no host has.
     for (const char* file : {"memory.max", "memory.limit_in_bytes"}) {
       if (const auto bytes = number_in(group / file)) least = std::min(least.value_or(*bytes), *bytes);
+    }
+  }
+  return least;
+}
+
+namespace {
+
+/// Behind that word in a file; none: there is no such word with a number.
+std::optional<std::uint64_t> number_behind(const std::filesystem::path& file, std::string_view word) {
+  std::ifstream stream(file);
+  std::string at;
+  for (std::uint64_t number = 0; stream >> at;) {
+    if (at == word) return stream >> number ? std::optional(number) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> available_memory(const std::filesystem::path& mounts,
+                                              const std::filesystem::path& self,
+                                              const std::filesystem::path& host) {
+  std::optional<std::uint64_t> least;
+  if (const auto kib = number_behind(host, "MemAvailable:")) least = *kib * 1024;
+  for (const auto& group : groups_of("memory", mounts, self)) {
+    for (const auto& [limit, usage, cached] :
+         {std::tuple("memory.max", "memory.current", "inactive_file"),
+          std::tuple("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")}) {
+      const auto most = number_in(group / limit), used = number_in(group / usage);
+      if (!most || !used) continue;
+      const std::uint64_t held =
+          *used - std::min(*used, number_behind(group / "memory.stat", cached).value_or(0));
+      const std::uint64_t left = *most - std::min(*most, held);
+      least = std::min(least.value_or(left), left);
     }
   }
   return least;

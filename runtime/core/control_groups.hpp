@@ -25,4 +25,9 @@ std::optional<std::uint64_t> number_in(const std::filesystem::path& file, int wo
 std::optional<std::uint64_t> usable_memory(const std::filesystem::path& mounts = kGroupMounts,
                                            const std::filesystem::path& self = kOwnGroups);
 
+/// Bytes of that which are free, or can be made so at once (files that are cached). None: unknown.
+std::optional<std::uint64_t> available_memory(const std::filesystem::path& mounts = kGroupMounts,
+                                              const std::filesystem::path& self = kOwnGroups,
+                                              const std::filesystem::path& host = "/proc/meminfo");
+
 }  // namespace troupe

@@ -467,7 +467,8 @@ std::shared_ptr<CallState> Process::spawn_through_head(ActorSpawn spawn) {
   spec.type = std::move(spawn.type);
   spec.name = std::move(spawn.name);
   spec.payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  spec.demand = {spawn.cpu_e4, spawn.isolated, spawn.node, spawn.gpu_e4, spawn.group, spawn.bundle};
+  spec.demand = {spawn.cpu_e4, spawn.isolated,        spawn.node, spawn.gpu_e4, spawn.group,
+                 spawn.bundle, std::move(spawn.other)};
   spec.max_restarts = spawn.max_restarts;
   spec.max_task_retries = spawn.max_task_retries;
   const auto asked = node_->ask(

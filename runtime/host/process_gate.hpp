@@ -79,7 +79,7 @@ inline constexpr std::uint64_t kArgumentsInObject = 0x6f626a6563742121;
 /// The longest constructor arguments in a message to the head, which keeps them in memory.
 inline constexpr std::size_t kMaxPlacedArgumentBytes = std::size_t{4} << 20;
 
-/// An actor to be started. Checked: `cpu_e4` and `gpu_e4` are within limits, `args` are.
+/// An actor to be started. Checked: `cpu_e4`, `gpu_e4` and `other` are within limits, `args` are.
 struct ActorSpawn {
   std::uint64_t constructor = 0;  ///< id in the registry
   wire::Bytes args;
@@ -88,6 +88,7 @@ struct ActorSpawn {
   std::string name;   ///< found by it within the job; empty for none
   std::int64_t cpu_e4 = 0;
   std::int64_t gpu_e4 = 0;  ///< of isolated actors alone
+  cluster::OtherResources other{};
   bool isolated = false;
   bool here = false;  ///< in this process
   NodeId node{};      ///< on this node and no other
@@ -96,7 +97,9 @@ struct ActorSpawn {
   std::int32_t max_restarts = 0;
   std::int32_t max_task_retries = 0;
   /// Whether the head places it. Others are constructed straight in a leased process.
-  bool through_head() const { return !here && (isolated || cpu_e4 != 0 || !name.empty() || group); }
+  bool through_head() const {
+    return !here && (isolated || cpu_e4 != 0 || !other.empty() || !name.empty() || group);
+  }
 };
 
 /// Thread-safe. No method blocks, except open_region.

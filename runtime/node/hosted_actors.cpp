@@ -43,7 +43,8 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
                            isolated,
                            payload->driver,
                            payload->package,
-                           isolated ? told.gpus : std::vector<std::string>()};
+                           isolated ? told.gpus : std::vector<std::string>(),
+                           isolated ? memory_of(spec.demand.other) : 0};
     process = &locals_.start(worker, now, out);
   }
   wire::StartActorHere here{actor.actor, isolated, payload->constructor, std::move(payload->args)};

@@ -239,6 +239,11 @@ void JobPrograms::signal(const std::string& id, int signal) {
   if (at != running_.end() && !at->second.exit) signal_group(at->second.program, signal);
 }
 
+pid_t JobPrograms::pid_of(const std::string& id) const {
+  const auto at = running_.find(id);
+  return at == running_.end() || at->second.exit ? -1 : at->second.program.pid;
+}
+
 void JobPrograms::kill(const std::string& id) {
   signal(id, SIGKILL);
   if (const auto at = running_.find(id); at != running_.end()) kill_marked({mark_of(at->second.name)});

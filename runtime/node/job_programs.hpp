@@ -54,6 +54,8 @@ class JobPrograms {
   void start(const StartProgram& what);
   void signal(const std::string& id, int signal);
   void kill(const std::string& id);
+  /// Of the program of a submission, which leads a process group; -1: it does not run.
+  pid_t pid_of(const std::string& id) const;
   void remove_files(const std::string& id);
   Result<wire::LogPart> read(const wire::LogAsk& ask) const;
 

@@ -33,6 +33,8 @@ struct LocalProcess {
   /// Starting: no hello yet. Ending: its death was seen and is not yet told. Dead: told, and not yet reaped.
   enum class State { kStarting, kUp, kEnding, kDead } state = State::kStarting;
   bool reaped = false;
+  std::int64_t memory_asked = 0;  ///< by its actor; 0: for none, or several share it
+  bool ends_for_memory = false;   ///< it was killed since it had more
   Instant heard{};
   std::string kill_reason;   ///< we killed it, and why
   std::string leave_reason;  ///< it was told to end with its node, and why
@@ -48,6 +50,7 @@ struct NewWorker {
   ProcessAddress driver;
   std::string package;
   std::vector<std::string> gpus{};  ///< that it holds, and sees
+  std::int64_t memory_asked = 0;
 };
 
 /// Not thread-safe. Pointers stay valid until the process is forgotten.

@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
+#include "runtime/core/control_groups.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/link/ring/ring.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
+#include "runtime/node/process_memory.hpp"
 #include "runtime/wire/package_name.hpp"
 
 namespace troupe {
@@ -28,6 +31,12 @@ Node::~Node() {
   peers_.reset();
 }
 
+namespace {
+
+constexpr Duration kMemoryLook = std::chrono::milliseconds(500);
+
+}  // namespace
+
 // Coming up.
 
 Result<void> Node::start(OnMember on_member) {
@@ -40,7 +49,8 @@ Result<void> Node::start(OnMember on_member) {
                to_string(options_.keys.public_key()),
                options_.config.cpu_e4,
                options_.config.gateway,
-               options_.gpus};
+               options_.gpus,
+               options_.other};
   self.host = server_->address().host;
   self.package = options_.config.package;
   auto limits = limits_of_this_machine();
@@ -68,7 +78,45 @@ Result<void> Node::start(OnMember on_member) {
     locals_->retry_output();
     jobs_.tick();
   });
+  loop_.every(kMemoryLook, [this] { watch_memory(); });
   return {};
+}
+
+/// Costs nothing while nobody has asked for memory, and little while all keep to what they asked for.
+void Node::watch_memory() {
+  auto claims = machine_->memory_claims();
+  const auto look = [&](bool at_those_that_asked) {
+    std::vector<MemoryUse> uses;
+    std::vector<pid_t> groups;
+    for (MemoryClaim& claim : claims) {
+      if ((claim.use.asked > 0) != at_those_that_asked) continue;
+      const pid_t pid = claim.process ? locals_->pid_of(claim.process) : jobs_.pid_of(claim.submission);
+      if (pid <= 0) continue;
+      if (claim.process) {
+        claim.use.has = anonymous_bytes(pid);
+      } else {
+        groups.push_back(pid);
+      }
+    }
+    const auto of_groups = anonymous_bytes_of_groups(groups);
+    for (MemoryClaim& claim : claims) {
+      const auto group = claim.process ? of_groups.end() : of_groups.find(jobs_.pid_of(claim.submission));
+      if (group != of_groups.end()) claim.use.has = group->second;
+      uses.push_back(claim.use);
+    }
+    return any_is_over(uses);
+  };
+  const bool anybody_asked =
+      std::any_of(claims.begin(), claims.end(), [](const auto& c) { return c.use.asked > 0; });
+  if (!anybody_asked || !look(true)) return;
+  look(false);
+  const auto usable = usable_memory(), available = available_memory();
+  NodeMemory node{memory_of(options_.other)};
+  if (usable && available) {
+    node.usable = static_cast<std::int64_t>(*usable);
+    node.available = static_cast<std::int64_t>(*available);
+  }
+  tell(MemoryMeasured{node, std::move(claims)});
 }
 
 Result<void> Node::listen() {

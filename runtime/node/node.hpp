@@ -31,6 +31,7 @@ class Node {
     PublicKey head_key;
     SocketLink parent;                ///< to whoever started this node; may carry a driver
     std::vector<std::string> gpus{};  ///< that it offers, as CUDA_VISIBLE_DEVICES names them
+    cluster::OtherResources other{};  ///< memory, custom resources and labels that it offers
     /// For a new link to the head when the one there is goes dead; none: over the transport that it has.
     std::function<std::unique_ptr<Transport>()> make_transport{};
     std::optional<ForkServer> copies{};  ///< workers of our own executable come from here
@@ -80,6 +81,7 @@ class Node {
   void tell_incoming(NodeId node, const std::string& reason);
   void flush_head();
   void read_log(const wire::ReadLog& ask);
+  void watch_memory();
 
   void act(node::SendLocal& a);
   void act(node::SendPeer& a) { send_peer(a); }

@@ -13,12 +13,20 @@
 #include "runtime/core/log.hpp"
 #include "runtime/core/one_of.hpp"
 #include "runtime/core/result.hpp"
+#include "runtime/node/memory_watch.hpp"
 #include "runtime/wire/messages.hpp"
 
 namespace troupe::node {
 
 /// A region of shared memory on this node: never used again once it is dropped.
 using RegionId = Id<struct RegionTag>;
+
+/// What a process that this node started asked for, and has.
+struct MemoryClaim {
+  ProcessId process{};  ///< a worker; none: a submission's program
+  std::string submission;
+  MemoryUse use;
+};
 
 // Events.
 
@@ -74,6 +82,11 @@ struct ProcessEnding {
 struct OutputDrained {
   ProcessId process;
   std::string last_line;  ///< that it wrote to standard error; empty: none
+};
+/// The answer to a look at NodeMachine::memory_claims.
+struct MemoryMeasured {
+  NodeMemory node;
+  std::vector<MemoryClaim> claims;  ///< with what each has
 };
 /// A process is gone, and was reaped if it was a child.
 struct ProcessEnded {
@@ -199,7 +212,7 @@ struct NodeEvent : OneOf<HeadConnected, HeadLost, HeadUnsent, HeadRefused, HeadU
                          OutputDrained, ProcessEnded, RegionMade, RingMade, PeerConnected, PeerUnusable,
                          PeerCameIn, PeerLost, PeerFailed, PeerSaid, PartTaken, LocalStuck, PeerStuck,
                          LeaveAsked, Tick, JobFilesFound, ProgramStarted, ProgramNotStarted, ProgramEnded,
-                         DriverKnocked, JobUnpacked, HeadGavePart, JobPartTaken, DrainAsked> {
+                         DriverKnocked, JobUnpacked, HeadGavePart, JobPartTaken, DrainAsked, MemoryMeasured> {
   using OneOf::OneOf;
   NodeEvent();
   NodeEvent(const NodeEvent&);

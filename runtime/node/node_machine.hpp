@@ -45,6 +45,9 @@ class NodeMachine {
   const RegionNames& regions() const { return regions_; }
   const HeadLine& head() const { return head_; }
   const HostedActors& actors() const { return actors_; }
+  /// Workers and programs that this node started, with what they asked for: the shell looks at what they have
+  /// and tells MemoryMeasured.
+  std::vector<MemoryClaim> memory_claims();
 
  private:
   // The head.
@@ -142,6 +145,7 @@ class NodeMachine {
   void handle(const LeaveAsked& e);
   void handle(const DrainAsked& e);
   void handle(const Tick& e);
+  void handle(const MemoryMeasured& e);  // node_memory.cpp
 
   // node_drains.cpp
   void drain(Duration grace, const std::string& reason, bool by_machine);

@@ -23,6 +23,21 @@ bool Submissions::any_runs() const {
   return std::any_of(all_.begin(), all_.end(), [](const auto& d) { return d.second.state != State::kEnded; });
 }
 
+void Submissions::add_claims(std::vector<MemoryClaim>& claims) const {
+  for (const auto& [id, driver] : all_) {
+    if (driver.state == State::kRuns)
+      claims.push_back(
+          {{}, id, {"job " + id, memory_of(driver.spec.other), 0, !driver.memory_reason.empty()}});
+  }
+}
+
+void Submissions::end_for_memory(const std::string& id, const std::string& reason, Actions& out) {
+  const auto at = all_.find(id);
+  if (at == all_.end() || at->second.state != State::kRuns || !at->second.memory_reason.empty()) return;
+  at->second.memory_reason = reason;
+  out.push_back(KillProgram{id});
+}
+
 void Submissions::start(const cluster::StartDriver& told, Actions& out) {
   const std::string& id = told.spec.id;
   const auto at = all_.find(id);
@@ -98,7 +113,9 @@ void Submissions::program_ended(const ProgramEnded& e, Actions& out) {
   if (driver == nullptr) return;
   cluster::DriverEnd end{.ran = true, .exit_code = e.signal > 0 ? -1 : e.code, .signal = e.signal};
   end.how = e.signal > 0 ? ended_by_signal(e.signal) : ended_with_code(e.code);
-  if (!driver->leave_reason.empty()) {
+  if (!driver->memory_reason.empty()) {
+    end.how = ended_on_order(driver->memory_reason, end.how);
+  } else if (!driver->leave_reason.empty()) {
     // It did as it was told, which is no success.
     end.exit_code = -1;
     end.how = ended_on_order("its node leaves: " + driver->leave_reason, end.how);

@@ -45,6 +45,10 @@ class Submissions {
   /// Whether a program of it lives here: a process may come in as its driver.
   bool runs(const std::string& id) const;
   bool any_runs() const;
+  /// What those that run asked for.
+  void add_claims(std::vector<MemoryClaim>& claims) const;
+  /// Kills one that has more memory than it asked for.
+  void end_for_memory(const std::string& id, const std::string& reason, Actions& out);
   /// For NodeJoined.
   std::vector<cluster::HeldDriver> held() const;
 
@@ -60,7 +64,8 @@ class Submissions {
     Duration grace{};
     Instant kill_at{};  ///< while it runs and is stopping
     bool killed = false;
-    std::string leave_reason;  ///< it is ended since the node leaves
+    std::string leave_reason;     ///< it is ended since the node leaves
+    std::string memory_reason{};  ///< or since it had more memory than it asked for
     cluster::DriverEnd end;
   };
   void tell_to_end(Driver& driver, Instant now, Actions& out);

@@ -112,7 +112,7 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
     }
   }
   if (group.queue.empty()) return emptied(group, now, out);
-  const bool is_free = demand.cpu_e4 == 0 && demand.gpu_e4 == 0;
+  const bool is_free = demand.cpu_e4 == 0 && demand.gpu_e4 == 0 && demand.other.amounts.empty();
   const std::size_t most = is_free ? limits_.free_leases : limits_.leases;
   while (group.asked.size() < std::min(limits_.asked, group.queue.size()) && group.asked.size() + up < most) {
     const LeaseNumber number = ++last_lease_;

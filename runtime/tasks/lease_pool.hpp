@@ -16,6 +16,7 @@
 #include "runtime/core/clock.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/wire/address.hpp"
+#include "runtime/wire/resources.hpp"
 
 namespace troupe::tasks {
 
@@ -26,10 +27,13 @@ struct Demand {
   NodeId node{};    ///< on this node and no other
   GroupId group{};  ///< in the room of that placement group
   std::int32_t bundle = -1;
+  cluster::OtherResources other{};
   /// Whether a worker that holds `held` has what this asks for.
   bool fits_in(const Demand& held) const {
     return cpu_e4 <= held.cpu_e4 && gpu_e4 <= held.gpu_e4 && (!node || node == held.node) &&
-           (!group || group == held.group) && (bundle < 0 || bundle == held.bundle);
+           (!group || group == held.group) && (bundle < 0 || bundle == held.bundle) &&
+           cluster::has_amounts(held.other.amounts, {}, other.amounts) &&
+           cluster::has_labels(held.other.labels, other.labels);
   }
   auto operator<=>(const Demand&) const = default;
 };

@@ -55,12 +55,20 @@ TaskSpec spec_of(std::uint64_t function, std::string_view name, CallBody args, c
   if (options.max_retries < 0)
     refuse("max_retries = " + std::to_string(options.max_retries), "ask for 0 or more");
   if (const char* wrong = detail::group_options_wrong(options)) refuse(wrong, detail::kGroupOptions);
+  auto other = cluster::other_resources(options.memory, options.resources, options.labels);
+  if (std::string wrong = cluster::wrong_about(other); !wrong.empty()) refuse(wrong, detail::kOtherOptions);
+  if (options.placement_group && !other.labels.empty())
+    refuse("it asks for labels in a placement group", "give the labels to the group's bundles");
   TaskSpec spec;
   spec.function = function;
   spec.name = name;
   spec.args = std::move(args);
-  spec.demand = {std::llround(options.num_cpus * cluster::kCpu), std::llround(gpus * cluster::kGpu),
-                 options.node, options.placement_group, options.bundle};
+  spec.demand = {std::llround(options.num_cpus * cluster::kCpu),
+                 std::llround(gpus * cluster::kGpu),
+                 options.node,
+                 options.placement_group,
+                 options.bundle,
+                 std::move(other)};
   spec.retries = options.max_retries;
   return spec;
 }

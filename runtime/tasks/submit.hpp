@@ -4,6 +4,8 @@
 ///   troupe::Future<double> result = session.submit<&area>(3, 4);
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,8 +20,11 @@ namespace troupe {
 
 /// How a task is run.
 struct TaskOptions {
-  double num_cpus = 1;  ///< CPUs that it holds on its node, in steps of 1/10000
-  double num_gpus = 0;  ///< as ActorOptions::num_gpus
+  double num_cpus = 1;      ///< CPUs that it holds on its node, in steps of 1/10000
+  double num_gpus = 0;      ///< as ActorOptions::num_gpus
+  std::int64_t memory = 0;  ///< this and the next two: as ActorOptions has them
+  std::map<std::string, double> resources{};
+  std::map<std::string, std::string> labels{};
   int max_retries =
       3;          ///< how often it is tried again when its worker or node dies; never when its code throws
   NodeId node{};  ///< on this node and no other

@@ -252,6 +252,7 @@ void Tasks::act(const LeasePool::AskLease& ask) {
   spawn.label = "task";
   spawn.cpu_e4 = ask.demand.cpu_e4;
   spawn.gpu_e4 = ask.demand.gpu_e4;
+  spawn.other = ask.demand.other;
   spawn.isolated = true;
   spawn.node = ask.demand.node;
   spawn.group = ask.demand.group;

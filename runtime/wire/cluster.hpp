@@ -13,6 +13,7 @@
 #include "runtime/core/one_of.hpp"
 #include "runtime/wire/address.hpp"
 #include "runtime/wire/groups.hpp"
+#include "runtime/wire/resources.hpp"
 #include "runtime/wire/submissions.hpp"
 
 namespace troupe::cluster {
@@ -32,6 +33,7 @@ struct ActorDemand {
   std::int64_t gpu_e4 = 0;   ///< GPUs in 1/10000: a part of one, or whole ones; for isolated actors alone
   GroupId group{};           ///< of the room of this placement group, and no other; none by default
   std::int32_t bundle = -1;  ///< of that one of its bundles; -1: of any
+  OtherResources other{};    ///< memory, custom resources and labels
   bool operator==(const ActorDemand&) const = default;
 };
 
@@ -45,6 +47,7 @@ struct NodeInfo {
   bool gateway = false;  ///< a driver's or session's own link into the cluster: zero resources, runs no actor
   /// Its GPUs, each as CUDA_VISIBLE_DEVICES names it. The order is theirs while the node lives.
   std::vector<std::string> gpus{};
+  OtherResources other{};  ///< its memory for actors, custom resources and labels
   bool operator==(const NodeInfo&) const = default;
 };
 

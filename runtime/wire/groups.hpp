@@ -1,11 +1,13 @@
 /// Placement groups: room on nodes that is reserved together, all of it or none.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "runtime/core/ids.hpp"
+#include "runtime/wire/resources.hpp"
 
 namespace troupe {
 
@@ -26,7 +28,8 @@ namespace cluster {
 struct BundleDemand {
   std::int64_t cpu_e4 = 0;
   std::int64_t gpu_e4 = 0;
-  bool operator==(const BundleDemand&) const = default;
+  OtherResources other{};
+  auto operator<=>(const BundleDemand&) const = default;
 };
 struct GroupSpec {
   JobId job{};

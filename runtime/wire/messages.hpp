@@ -241,6 +241,8 @@ struct NodeConfig {
   std::int32_t gpu_parts = 1;  ///< nodes that share the machine
   std::int64_t drain_ms = 0;   ///< SIGTERM drains it within that time; 0: it leaves at once
   std::string folder{};        ///< where it keeps files and output of submitted jobs; empty: it runs none
+  std::int64_t memory = -1;    ///< bytes that it offers; below 0: a share of what it may use
+  cluster::OtherResources other{};  ///< custom resources and labels that it offers
 };
 struct Ready {
   std::string address;  ///< where it listens
@@ -323,7 +325,8 @@ struct NodeStatus {
   std::int32_t actors = 0;
   /// "alive", "silent", "expected" (the head came back and it did not say hello yet), "draining", "leaving"
   std::string state;
-  std::string why{};  ///< of one that drains: what it waits for
+  std::string why{};                      ///< of one that drains: what it waits for
+  cluster::ResourceAmounts other_used{};  ///< memory and custom resources that are held
 };
 struct ActorStatus {
   cluster::ActorRecord record;  ///< without its payload

@@ -9,6 +9,7 @@
 
 #include "runtime/core/ids.hpp"
 #include "runtime/wire/queues.hpp"
+#include "runtime/wire/resources.hpp"
 
 namespace troupe::cluster {
 
@@ -29,6 +30,7 @@ struct SubmissionSpec {
   std::string executable{};
   std::int32_t priority = 0;  ///< of its queue the higher starts first
   std::string queue{};        ///< empty: kDefaultQueue
+  OtherResources other{};     ///< that its driver holds beside CPUs and GPUs, and labels of its node
   bool operator==(const SubmissionSpec&) const = default;
 };
 
@@ -102,9 +104,9 @@ struct WaitReport {
   } verdict = Verdict::kDoesNotWait;
   friend constexpr Verdict troupe_last(Verdict) { return Verdict::kQuota; }
 
-  /// One resource that it asks for, in 1/10000.
+  /// One resource that it asks for, in 1/10000; memory in bytes.
   struct Resource {
-    std::string name;  ///< "CPU", "GPU"
+    std::string name;  ///< "CPU", "GPU", "memory", or a custom one's
     std::int64_t need_e4 = 0;
     std::int64_t most_free_e4 = 0;  ///< on one node
     std::int64_t most_e4 = 0;       ///< that one node has

@@ -74,6 +74,7 @@ int show(const Words& words) {
   line("why", one.reason);
   line("CPUs", format_cpus(actor.spec.demand.cpu_e4));
   line("GPUs", format_cpus(actor.spec.demand.gpu_e4));
+  if (const auto& other = actor.spec.demand.other; !other.empty()) line("and", format_other(other));
   line("restarts", std::to_string(actor.restarts));
   return 0;
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/cli/resource_words.hpp"
+
 namespace troupe::cli {
 
 /// Prints what CLI11 found in the words: help (0) or what is wrong with them (2).
@@ -47,8 +49,9 @@ struct StartOptions {
   std::string name;                ///< of the node, for people; empty: the host's
   double cpus = -1;                ///< below 0: the cores this process may use
   int gpus = -1;                   ///< below 0: all that CUDA finds
-  std::int64_t grace_s = 30;       ///< that a node drains at SIGTERM; 0: it ends at once
-  std::string folder;              ///< empty: ClusterFolder::default_path()
+  ResourceWords other;
+  std::int64_t grace_s = 30;  ///< that a node drains at SIGTERM; 0: it ends at once
+  std::string folder;         ///< empty: ClusterFolder::default_path()
   bool detach = false;
 };
 /// Runs a head and a node, or a node, until told to stop.

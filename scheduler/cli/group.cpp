@@ -47,6 +47,8 @@ json groups_as_json(const wire::StatusAnswer& all) {
       const NodeId node = group.placed[i].node;
       bundles.push_back({{"cpus", static_cast<double>(asked.cpu_e4) / cluster::kCpu},
                          {"gpus", static_cast<double>(asked.gpu_e4) / cluster::kGpu},
+                         {"resources", as_json(asked.other.amounts)},
+                         {"labels", as_json(asked.other.labels)},
                          {"node", node ? json(to_string(node)) : json()},
                          {"node_name", node ? json(node_name(all, node)) : json()},
                          {"node_gpus", group.placed[i].gpus}});

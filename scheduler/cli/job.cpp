@@ -51,6 +51,7 @@ struct JobWords {
   bool detach = false;
   OutputOptions reading;
   std::string since;
+  ResourceWords other;
   std::string state;  ///< of those that are listed
   std::int64_t limit = 0;
 };
@@ -115,6 +116,9 @@ json as_json(const JobInfo& job) {
           {"driver_node_id", job.node_id.empty() ? json() : json(job.node_id)},
           {"entrypoint_num_cpus", job.num_cpus},
           {"entrypoint_num_gpus", job.num_gpus},
+          {"entrypoint_memory", job.memory},
+          {"entrypoint_resources", json(job.resources)},
+          {"entrypoint_label_selector", json(job.labels)},
           {"submit_time", job.submitted_ms},
           {"attempt", job.attempt},
           {"retries", job.retries},
@@ -201,6 +205,9 @@ void check_values(JobWords& words) {
     }
     words.spec.env[entry.substr(0, at)] = entry.substr(at + 1);
   }
+  words.spec.memory = words.other.bytes_or(0);
+  words.spec.resources = words.other.amounts();
+  words.spec.labels = words.other.label_map();
   JobSpec values = words.spec;
   static_cast<void>(submission_of(values));
 }
@@ -339,6 +346,10 @@ Commands add_commands(CLI::App& app, JobWords& words) {
   all.submit->add_option("--num-gpus", words.spec.num_gpus, "GPUs that it holds, and sees")
       ->capture_default_str()
       ->check(number_of("GPUs", 1'000'000));
+  add_resource_options(*all.submit, words.other,
+                       {"Memory that it holds, as 512MiB: it is ended if it has more when its node is short",
+                        "NAME=AMOUNT of a custom resource that it holds, as often as need be",
+                        "KEY=VALUE: it runs on a node with that label alone; as often as need be"});
   all.submit->add_option("--retries", words.spec.retries, "How often it is started again when it fails")
       ->capture_default_str()
       ->check(whole_number(0, cluster::kMaxRetries));

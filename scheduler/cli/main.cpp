@@ -89,6 +89,7 @@ void add_start(CLI::App& app, StartOptions& o) {
       ->check(number_of("CPUs", static_cast<int>(troupe::cluster::kMaxCpu_e4 / troupe::cluster::kCpu)));
   app.add_option("--gpus", o.gpus, "GPUs that actors may hold [default: all that CUDA finds]")
       ->check(whole_number(0, troupe::cluster::kMaxGpus));
+  add_resource_options(app, o.other, kOfferedHelp);
   app.add_option("--folder", o.folder, kFolderHelp);
   app.add_option("--grace", o.grace_s,
                  "Seconds for a node that joined to drain when it gets SIGTERM; 0: it ends at once")

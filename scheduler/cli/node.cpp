@@ -68,6 +68,10 @@ int show(const Words& words) {
   if (!node.why.empty()) line("drains", node.why);
   line("CPUs", format_cpus(node.cpu_used_e4) + " of " + format_cpus(node.node.cpu_e4) + " held");
   line("GPUs", format_cpus(node.gpu_used_e4) + " of " + std::to_string(node.node.gpus.size()) + " held");
+  for (const auto& one : node.node.other.amounts) {
+    line(one.name.c_str(), held_of(node, one) + " held");
+  }
+  if (!node.node.other.labels.empty()) line("labels", labels_of(node.node));
   if (node.node.gateway) line("of", "a program, which joins the cluster through it; it holds no actors");
   std::printf("\n");
   print_actors(all, actors);

@@ -211,6 +211,8 @@ Child Machines::start_node() {
                                                             : "";
   member.cpus = options_.cpus < 0 ? usable_cores() : options_.cpus;
   member.gpus = options_.gpus;
+  member.memory = options_.other.bytes_or(-1);
+  member.other = cluster::other_resources(0, options_.other.amounts(), options_.other.label_map());
   if (!options_.head) member.drain = std::chrono::seconds(options_.grace_s);
   tell_departed();
   Child child = launch_member(folder_, *contact_, member);

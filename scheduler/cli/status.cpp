@@ -71,6 +71,34 @@ std::string node_name(const wire::StatusAnswer& all, NodeId id) {
   return id ? to_string(id) : "-";
 }
 
+std::string labels_of(const cluster::NodeInfo& node) {
+  std::string text;
+  for (const auto& label : node.other.labels)
+    text += (text.empty() ? "" : " ") + label.key + "=" + label.value;
+  return text;
+}
+
+std::string held_of(const wire::NodeStatus& node, const cluster::ResourceAmount& one) {
+  const std::int64_t used = amount_of(node.other_used, one.name);
+  const bool is_memory = one.name == cluster::kMemory;
+  return (is_memory ? cluster::format_bytes(used) : format_cpus(used)) + " of " + format_amount(one);
+}
+
+json as_json(const cluster::ResourceAmounts& amounts) {
+  json all = json::object();
+  for (const auto& one : amounts) {
+    all[one.name] = one.name == cluster::kMemory ? json(one.amount)
+                                                 : json(static_cast<double>(one.amount) / cluster::kCpu);
+  }
+  return all;
+}
+
+json as_json(const std::vector<cluster::Label>& labels) {
+  json all = json::object();
+  for (const auto& label : labels) all[label.key] = label.value;
+  return all;
+}
+
 void print_json(const json& value) {
   std::printf("%s\n", value.dump(2, ' ', false, json::error_handler_t::replace).c_str());
 }
@@ -85,6 +113,17 @@ void print_nodes(const NodeList& nodes) {
                 n.node.address.c_str(), format_cpus(n.node.cpu_e4).c_str(),
                 format_cpus(n.cpu_used_e4).c_str(), n.node.gpus.size(), format_cpus(n.gpu_used_e4).c_str(),
                 n.actors, n.state.c_str());
+  }
+  for (const auto* n : nodes) {
+    const auto& all = n->node.other.amounts;
+    const bool is_plain =
+        n->other_used.empty() && (all.empty() || (all.size() == 1 && all[0].name == cluster::kMemory));
+    const std::string labels = labels_of(n->node);
+    if (is_plain && labels.empty()) continue;
+    std::string text;
+    for (const auto& one : all) text += (text.empty() ? " holds " : ", ") + held_of(*n, one);
+    if (!labels.empty()) text += (text.empty() ? " has labels " : "; labels ") + labels;
+    std::printf("%s%s\n", escape_name(n->node.name).c_str(), escape_name(text).c_str());
   }
   for (const auto* n : nodes) {
     if (!n->why.empty())
@@ -140,6 +179,9 @@ json as_json(const wire::NodeStatus& n) {
           {"cpus_used", static_cast<double>(n.cpu_used_e4) / cluster::kCpu},
           {"gpus", n.node.gpus},
           {"gpus_used", static_cast<double>(n.gpu_used_e4) / cluster::kGpu},
+          {"resources", as_json(n.node.other.amounts)},
+          {"resources_used", as_json(n.other_used)},
+          {"labels", as_json(n.node.other.labels)},
           {"actors", n.actors},
           {"state", n.state},
           {"why", n.why.empty() ? json() : json(n.why)}};
@@ -156,6 +198,8 @@ json as_json(const wire::StatusAnswer& all, const wire::ActorStatus& one) {
           {"node_name", node_name(all, actor.node)},
           {"cpus", static_cast<double>(actor.spec.demand.cpu_e4) / cluster::kCpu},
           {"gpus", actor.gpus},
+          {"resources", as_json(actor.spec.demand.other.amounts)},
+          {"labels", as_json(actor.spec.demand.other.labels)},
           {"state", state_name(actor.state)},
           {"restarts", actor.restarts},
           {"reason", reason}};

@@ -13,6 +13,13 @@ namespace troupe::cli {
 const char* state_name(cluster::ActorState state);
 /// Its id where it is not among them.
 std::string job_name(const wire::StatusAnswer& all, JobId id);
+/// "zone=a rack=2".
+std::string labels_of(const cluster::NodeInfo& node);
+/// "1 of 2 tpu": what is held of it.
+std::string held_of(const wire::NodeStatus& node, const cluster::ResourceAmount& one);
+/// What is said of memory, custom resources and labels, by name; memory in bytes.
+nlohmann::json as_json(const cluster::ResourceAmounts& amounts);
+nlohmann::json as_json(const std::vector<cluster::Label>& labels);
 std::string node_name(const wire::StatusAnswer& all, NodeId id);
 /// By id or name; a program's own node by its id alone, as it has the name of its program. Throws Refused
 /// where there is none, BadInput where a name is that of several.

@@ -20,6 +20,7 @@ ActorDemand missing_of(const Group& group) {
     if (group.record.placed[i].node) continue;
     all.cpu_e4 += group.record.spec.bundles[i].cpu_e4;
     all.gpu_e4 += group.record.spec.bundles[i].gpu_e4;
+    add_amounts(all.other.amounts, group.record.spec.bundles[i].other.amounts, 1);
   }
   return all;
 }
@@ -153,7 +154,7 @@ void ClusterMachine::hold_bundle(Group& group, std::size_t bundle) {
   const PlacedBundle& on = group.record.placed[bundle];
   const BundleDemand& has = group.record.spec.bundles[bundle];
   Node& node = nodes_.at(on.node);
-  hold_room(node, has.cpu_e4, has.gpu_e4, on.gpus);
+  hold_room(node, has, on.gpus);
   charge(group.queue, has.cpu_e4, has.gpu_e4);
   node.groups.insert(group.record.group);
   refresh(on.node);
@@ -237,7 +238,7 @@ void ClusterMachine::forget_if_empty(Group& group) {
     const PlacedBundle& on = record.placed[i];
     const auto at = nodes_.find(on.node);
     if (at == nodes_.end()) continue;
-    free_room(at->second, record.spec.bundles[i].cpu_e4, record.spec.bundles[i].gpu_e4, on.gpus);
+    free_room(at->second, record.spec.bundles[i], on.gpus);
     charge(queue, -record.spec.bundles[i].cpu_e4, -record.spec.bundles[i].gpu_e4);
     at->second.groups.erase(id);
     if (membership_.liveness(on.node) == Liveness::kDead) continue;
@@ -251,7 +252,7 @@ void ClusterMachine::show(Group& group, std::size_t bundle) {
   const auto number = static_cast<std::int32_t>(bundle);
   const auto on = index_.nodes().find(group.record.placed[bundle].node);
   if (on == index_.nodes().end()) return group.room.remove(id_of_bundle(number));
-  show_bundle(group, number, on->second.name, on->second.suspect);
+  show_bundle(group, number, on->second);
 }
 
 void ClusterMachine::show_bundles(NodeId id) {
@@ -297,7 +298,7 @@ void ClusterMachine::release_idle_bundles() {
       group.used[i].gpus.clear();
       const BundleDemand& had = group.record.spec.bundles[i];
       Node& node = nodes_.at(was.node);
-      free_room(node, had.cpu_e4, had.gpu_e4, was.gpus);
+      free_room(node, had, was.gpus);
       charge(group.queue, -had.cpu_e4, -had.gpu_e4);
       group.room.remove(id_of_bundle(static_cast<std::int32_t>(i)));
       if (std::none_of(placed.begin(), placed.end(), [&](const auto& on) { return on.node == was.node; }))
@@ -321,9 +322,8 @@ void ClusterMachine::fill_bundles(NodeId node) {
       const NodeId bundle = id_of_bundle(static_cast<std::int32_t>(i));
       const auto fits = [&](const ActorDemand& demand) { return group.room.fits(bundle, demand); };
       for (;;) {
-        const PendingSpawn* first = waiting_.first_fit(
-            {id, bundle}, group.room.free_of(bundle),
-            group.room.has_free_gpus(bundle) ? std::function<bool(const ActorDemand&)>(fits) : nullptr);
+        const PendingSpawn* first = waiting_.first_fit({id, bundle}, group.room.free_of(bundle), fits,
+                                                       group.room.has_free_gpus(bundle));
         if (first == nullptr) break;
         const Requester requester = first->requester;
         settle(*waiting_.take(requester));
@@ -356,8 +356,10 @@ std::string ClusterMachine::held_by_groups(const ActorDemand& demand, const Grou
       if (!record.placed[i].node) continue;
       held.cpu_e4 += record.spec.bundles[i].cpu_e4;
       held.gpu_e4 += record.spec.bundles[i].gpu_e4;
+      add_amounts(held.other.amounts, record.spec.bundles[i].other.amounts, 1);
     }
-    const bool competes = (demand.cpu_e4 > 0 && held.cpu_e4 > 0) || (demand.gpu_e4 > 0 && held.gpu_e4 > 0);
+    const bool competes = (demand.cpu_e4 > 0 && held.cpu_e4 > 0) || (demand.gpu_e4 > 0 && held.gpu_e4 > 0) ||
+                          share_resource(demand.other.amounts, held.other.amounts);
     if (competes) holders.push_back(name_of(record) + " (" + scheduler::NodeIndex::wanted(held) + ")");
   }
   std::string text;
@@ -397,6 +399,9 @@ std::optional<ErrorInfo> ClusterMachine::group_of_wrong(const ActorSpec& spec) c
                          " in this job: it was removed, or is another job's",
                      "make one: Session::placement_group"};
   if (group->record.spec.start_only) return start_group_wrong(*group, spec);
+  if (!spec.demand.other.labels.empty())
+    return ErrorInfo{ErrorCode::kRefused, what, "it asks for labels in " + name_of(group->record),
+                     "give the labels to the group's bundles, which have their nodes"};
   const Placement placement = place_in(*group, spec.demand);
   if (placement.verdict != PlacementVerdict::kNever) return std::nullopt;
   return ErrorInfo{ErrorCode::kRefused, what, placement.reason, "ask for what a bundle of it has"};

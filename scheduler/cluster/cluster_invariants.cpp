@@ -20,6 +20,7 @@ std::size_t ClusterMachine::check_groups() const {
       const auto at = static_cast<std::size_t>(record.bundle);
       used[at].cpu_e4 += record.spec.demand.cpu_e4;
       ++used[at].actors;
+      add_amounts(used[at].other, record.spec.demand.other.amounts, 1);
       for (const std::uint32_t gpu : record.gpus) {
         const auto& gpus = group.record.placed[at].gpus;
         used[at].gpus[static_cast<std::size_t>(std::find(gpus.begin(), gpus.end(), gpu) - gpus.begin())] +=
@@ -30,17 +31,19 @@ std::size_t ClusterMachine::check_groups() const {
     for (std::size_t i = 0; i < used.size(); ++i) {
       const BundleDemand& has = group.record.spec.bundles[i];
       const NodeId on = group.record.placed[i].node;
-      TROUPE_ASSERT(used[i].cpu_e4 <= has.cpu_e4, "no bundle is used beyond what it holds");
+      TROUPE_ASSERT(used[i].cpu_e4 <= has.cpu_e4 && has_amounts(has.other.amounts, {}, used[i].other),
+                    "no bundle is used beyond what it holds");
       for (const std::int64_t gpu : used[i].gpus)
         TROUPE_ASSERT(gpu <= held_of_each(has.gpu_e4), "no bundle's GPU is dealt beyond what it is");
       const auto shown = group.room.nodes().find(id_of_bundle(static_cast<std::int32_t>(i)));
       const auto seen = index_.nodes().find(on);
       const bool is_shown = shown != group.room.nodes().end();
       TROUPE_ASSERT(is_shown == (seen != index_.nodes().end()), "a bundle takes actors where a node does");
-      TROUPE_ASSERT(!is_shown || (shown->second.suspect == seen->second.suspect &&
-                                  shown->second.cpu_used_e4 == used[i].cpu_e4 &&
-                                  shown->second.actors == used[i].actors),
-                    "a bundle is shown as it is");
+      TROUPE_ASSERT(
+          !is_shown ||
+              (shown->second.suspect == seen->second.suspect && shown->second.cpu_used_e4 == used[i].cpu_e4 &&
+               shown->second.other_used == used[i].other && shown->second.actors == used[i].actors),
+          "a bundle is shown as it is");
     }
     const std::uint64_t none = group.number + 1;
     const bool has_its_turn =
@@ -96,6 +99,7 @@ void ClusterMachine::check_invariants() const {
   std::size_t dead = 0, held = 0, in_groups = 0;
   std::map<NodeId, std::int64_t> used;
   std::map<NodeId, std::map<std::size_t, std::int64_t>> gpu_used;
+  std::map<NodeId, ResourceAmounts> other_used;
   for (const auto& [id, actor] : actors_.all()) {
     const ActorRecord& record = actor.record;
     if (record.state == ActorState::kDead) {
@@ -120,6 +124,7 @@ void ClusterMachine::check_invariants() const {
     } else {
       TROUPE_ASSERT(!record.spec.demand.group, "a group outlives what runs in it");
       used[record.node] += record.spec.demand.cpu_e4;
+      add_amounts(other_used[record.node], record.spec.demand.other.amounts, 1);
       for (const std::uint32_t gpu : record.gpus)
         gpu_used[record.node][gpu] += held_of_each(record.spec.demand.gpu_e4);
     }
@@ -138,6 +143,7 @@ void ClusterMachine::check_invariants() const {
       TROUPE_ASSERT(nodes_.contains(on.node) && nodes_.at(on.node).groups.contains(id),
                     "a bundle is on a live node, which knows it");
       used[on.node] += group.record.spec.bundles[i].cpu_e4;
+      add_amounts(other_used[on.node], group.record.spec.bundles[i].other.amounts, 1);
       for (const std::uint32_t gpu : on.gpus)
         gpu_used[on.node][gpu] += held_of_each(group.record.spec.bundles[i].gpu_e4);
     }
@@ -152,6 +158,7 @@ void ClusterMachine::check_invariants() const {
                   "a driver is on a live node, which knows it");
     if (!holds) continue;
     used[submission.node] += submission.spec.cpu_e4;
+    add_amounts(other_used[submission.node], submission.spec.other.amounts, 1);
     for (const std::uint32_t gpu : submission.gpus)
       gpu_used[submission.node][gpu] += held_of_each(submission.spec.gpu_e4);
   }
@@ -161,6 +168,7 @@ void ClusterMachine::check_invariants() const {
   for (const auto& [id, node] : nodes_) {
     TROUPE_ASSERT(!dead_nodes_.contains(id), "a node is dead or not");
     TROUPE_ASSERT(node.cpu_used_e4 == used[id], "a node's CPUs are held by its actors, drivers and bundles");
+    TROUPE_ASSERT(node.other_used == other_used[id], "and what else they hold");
     for (std::size_t gpu = 0; gpu < node.gpu_used_e4.size(); ++gpu) {
       TROUPE_ASSERT(node.gpu_used_e4[gpu] == gpu_used[id][gpu], "a node's GPUs are held by its actors");
       TROUPE_ASSERT(node.gpu_used_e4[gpu] <= kGpu, "no GPU is dealt beyond what it is");
@@ -178,6 +186,7 @@ void ClusterMachine::check_invariants() const {
     TROUPE_ASSERT((seen == index_.nodes().end()) == hidden,
                   "placement sees all but gateways and those that leave or drain");
     TROUPE_ASSERT(hidden || seen->second.cpu_used_e4 == node.cpu_used_e4, "and sees them as they are");
+    TROUPE_ASSERT(hidden || seen->second.other_used == node.other_used, "also that");
     TROUPE_ASSERT(hidden || seen->second.gpus.size() == node.info.gpus.size(), "with their GPUs");
   }
   TROUPE_ASSERT(held == 0, "every actor is on a node");

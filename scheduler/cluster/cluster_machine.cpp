@@ -27,6 +27,10 @@ std::string key_of(const SubmissionRecord& r) {
   return "submission/" + r.spec.id;
 }
 
+BundleDemand room_of(const ActorDemand& demand) {
+  return {demand.cpu_e4, demand.gpu_e4, demand.other};
+}
+
 ProcessAddress address_of(const ActorRecord& r) {
   return {r.node, r.process};
 }
@@ -130,8 +134,7 @@ void ClusterMachine::forget_losses() {
   std::vector<Requester> hopeless;
   for (const auto& [number, spawn] : waiting_.all()) {
     const ActorDemand& demand = spawn.spec.demand;
-    if (!demand.affinity && !demand.group &&
-        !index_.has_room_for(demand.cpu_e4, count_of_gpus(demand.gpu_e4)) && !may_come_back(demand))
+    if (!demand.affinity && !demand.group && !index_.has_room_for(demand) && !may_come_back(demand))
       hopeless.push_back(spawn.requester);
   }
   for (const Requester& requester : hopeless) settle(*waiting_.take(requester));
@@ -141,7 +144,10 @@ void ClusterMachine::forget_losses() {
 bool ClusterMachine::may_come_back(const ActorDemand& demand) const {
   return !demand.affinity && !demand.group &&
          std::any_of(losses_.begin(), losses_.end(), [&](const Loss& loss) {
-           return loss.cpu_e4 >= demand.cpu_e4 && loss.gpus >= count_of_gpus(demand.gpu_e4);
+           const OtherResources& had = loss.size.other;
+           return loss.size.cpu_e4 >= demand.cpu_e4 && loss.size.gpu_e4 >= demand.gpu_e4 &&
+                  has_amounts(had.amounts, {}, demand.other.amounts) &&
+                  has_labels(had.labels, demand.other.labels);
          });
 }
 
@@ -390,9 +396,8 @@ void ClusterMachine::wait(PendingSpawn spawn) {
 void ClusterMachine::fill(NodeId node) {
   const auto fits = [&](const ActorDemand& demand) { return index_.fits(node, demand); };
   for (;;) {
-    const PendingSpawn* first = waiting_.first_fit(
-        {{}, node}, index_.free_of(node),
-        index_.has_free_gpus(node) ? std::function<bool(const ActorDemand&)>(fits) : nullptr);
+    const PendingSpawn* first =
+        waiting_.first_fit({{}, node}, index_.free_of(node), fits, index_.has_free_gpus(node));
     if (first == nullptr) return;
     const Requester requester = first->requester;
     settle(*waiting_.take(requester));
@@ -412,19 +417,19 @@ void ClusterMachine::place_again(ActorId id, int attempts) {
 }
 
 /// Actors and drivers of submissions draw on the same books.
-void ClusterMachine::hold_room(Node& node, std::int64_t cpu_e4, std::int64_t gpu_e4,
-                               const std::vector<std::uint32_t>& gpus) {
-  node.cpu_used_e4 += cpu_e4;
+void ClusterMachine::hold_room(Node& node, const BundleDemand& what, const std::vector<std::uint32_t>& gpus) {
+  node.cpu_used_e4 += what.cpu_e4;
+  add_amounts(node.other_used, what.other.amounts, 1);
   for (const std::uint32_t gpu : gpus) {
     if (gpu >= node.gpu_used_e4.size()) node.gpu_used_e4.resize(gpu + 1);
-    node.gpu_used_e4[gpu] += held_of_each(gpu_e4);
+    node.gpu_used_e4[gpu] += held_of_each(what.gpu_e4);
   }
 }
 
-void ClusterMachine::free_room(Node& node, std::int64_t cpu_e4, std::int64_t gpu_e4,
-                               const std::vector<std::uint32_t>& gpus) {
-  node.cpu_used_e4 -= cpu_e4;
-  for (const std::uint32_t gpu : gpus) node.gpu_used_e4.at(gpu) -= held_of_each(gpu_e4);
+void ClusterMachine::free_room(Node& node, const BundleDemand& what, const std::vector<std::uint32_t>& gpus) {
+  node.cpu_used_e4 -= what.cpu_e4;
+  add_amounts(node.other_used, what.other.amounts, -1);
+  for (const std::uint32_t gpu : gpus) node.gpu_used_e4.at(gpu) -= held_of_each(what.gpu_e4);
 }
 
 void ClusterMachine::hold(const Actor& actor) {
@@ -434,7 +439,7 @@ void ClusterMachine::hold(const Actor& actor) {
     use_bundle(*group, record, 1);
     show(*group, static_cast<std::size_t>(record.bundle));
   } else {
-    hold_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
+    hold_room(node, room_of(record.spec.demand), record.gpus);
     if (const Job* job = jobs_.find(record.spec.job))
       charge(job->queue, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4);
   }
@@ -454,7 +459,7 @@ void ClusterMachine::release(const Actor& actor) {
     use_bundle(*group, record, -1);
     show(*group, static_cast<std::size_t>(record.bundle));
   } else {
-    free_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
+    free_room(node, room_of(record.spec.demand), record.gpus);
     if (const Job* job = jobs_.find(record.spec.job))
       charge(job->queue, -record.spec.demand.cpu_e4, -record.spec.demand.gpu_e4);
   }

@@ -104,6 +104,7 @@ class ClusterMachine {
     std::optional<Drain> drain{};  ///< the same, and it leaves when nothing runs there
     std::int64_t cpu_used_e4 = 0;
     GpuUse gpu_used_e4{};           ///< one entry a GPU, as far as any is known
+    ResourceAmounts other_used{};   ///< memory and custom resources
     std::set<ActorId> actors;       ///< those that are not dead
     std::set<JobId> leases;         ///< running jobs of which it may hold light actors
     std::set<NodeId> peers;         ///< who is told of its death, and the other way round
@@ -287,7 +288,7 @@ class ClusterMachine {
   std::vector<ActorId> starting_for_others(NodeId node) const;
   void remove_from_index(NodeId node);
   /// Demands that only a node of this size can hold wait that long for one to come.
-  void grant_grace(std::int64_t cpu_e4, std::int64_t gpus);
+  void grant_grace(const ActorDemand& size);
   void refuse_bound_to(NodeId node, const std::string& why);
   void take_leases(NodeId id, Node& node, const std::vector<JobId>& leases);
   void take_peers(NodeId id, Node& node, const std::vector<NodeId>& peers);
@@ -320,10 +321,8 @@ class ClusterMachine {
   void want_taken_name(const SpawnRequested& e, const Job& job);
   void refuse_taken_name(const SpawnRequested& e);
 
-  static void hold_room(Node& node, std::int64_t cpu_e4, std::int64_t gpu_e4,
-                        const std::vector<std::uint32_t>& gpus);
-  static void free_room(Node& node, std::int64_t cpu_e4, std::int64_t gpu_e4,
-                        const std::vector<std::uint32_t>& gpus);
+  static void hold_room(Node& node, const BundleDemand& what, const std::vector<std::uint32_t>& gpus);
+  static void free_room(Node& node, const BundleDemand& what, const std::vector<std::uint32_t>& gpus);
   void refresh(NodeId node);
   void persist(Record record);
   void answer(SpawnAnswered answered);
@@ -334,8 +333,7 @@ class ClusterMachine {
 
   /// What a node had that is gone, and how long spawns wait for one like it.
   struct Loss {
-    std::int64_t cpu_e4 = 0;
-    std::int64_t gpus = 0;
+    ActorDemand size;
     Instant until{};
   };
 

@@ -6,6 +6,14 @@
 #include "scheduler/cluster/cluster_machine.hpp"
 
 namespace troupe::cluster {
+namespace {
+
+/// The largest demand that it could hold.
+ActorDemand size_of(const NodeInfo& node) {
+  return {node.cpu_e4, true, {}, static_cast<std::int64_t>(node.gpus.size()) * kGpu, {}, -1, node.other};
+}
+
+}  // namespace
 
 void ClusterMachine::handle(const NodeJoined& e) {
   const NodeId id = e.node.id;
@@ -14,8 +22,7 @@ void ClusterMachine::handle(const NodeJoined& e) {
   const bool first = index_.nodes().empty();
   Node& node = nodes_[id];
   const bool was_seen = index_.nodes().contains(id);
-  const std::int64_t had_cpu_e4 = node.info.cpu_e4;
-  const auto had_gpus = static_cast<std::int64_t>(node.info.gpus.size());
+  const ActorDemand had = size_of(node.info);
   const bool changed = !(node.info == e.node);
   node.info = e.node;
   node.registered = true;
@@ -23,8 +30,8 @@ void ClusterMachine::handle(const NodeJoined& e) {
   out_.push_back(NodeAccepted{id});
   // Until now any size could have come: what waits for one that has not is given time.
   refresh(id);
-  if (was_seen) grant_grace(had_cpu_e4, had_gpus);
-  if (first && !waiting_.empty()) losses_.push_back({-1, 0, now_ + config_.lost_node_grace});
+  if (was_seen) grant_grace(had);
+  if (first && !waiting_.empty()) losses_.push_back({{-1}, now_ + config_.lost_node_grace});
   take_leases(id, node, e.leases);
   take_peers(id, node, e.peers);
   if (e.leaving) node_leaves(id);
@@ -112,16 +119,15 @@ std::vector<ActorId> ClusterMachine::starting_for_others(NodeId id) const {
 void ClusterMachine::remove_from_index(NodeId id) {
   const auto seen = index_.nodes().find(id);
   if (seen == index_.nodes().end()) return;
-  const std::int64_t cpu_e4 = seen->second.cpu_e4;
-  const auto gpus = static_cast<std::int64_t>(seen->second.gpus.size());
+  const ActorDemand size = size_of(nodes_.at(id).info);
   index_.remove(id);
   show_bundles(id);
   look_at_queue_ = true;  // what waited for a node of its size holds up nobody any more
-  grant_grace(cpu_e4, gpus);
+  grant_grace(size);
 }
 
-void ClusterMachine::grant_grace(std::int64_t cpu_e4, std::int64_t gpus) {
-  if (!index_.has_room_for(cpu_e4, gpus)) losses_.push_back({cpu_e4, gpus, now_ + config_.lost_node_grace});
+void ClusterMachine::grant_grace(const ActorDemand& size) {
+  if (!index_.has_room_for(size)) losses_.push_back({size, now_ + config_.lost_node_grace});
 }
 
 void ClusterMachine::refuse_bound_to(NodeId id, const std::string& why) {
@@ -270,7 +276,8 @@ void ClusterMachine::refresh(NodeId id) {
   GpuUse gpus = node.gpu_used_e4;
   gpus.resize(node.info.gpus.size());
   const auto processes = static_cast<int>(node.actors.size() + node.drivers.size());
-  index_.set({id, node.info.name, node.info.cpu_e4, node.cpu_used_e4, processes, doubtful, std::move(gpus)});
+  index_.set({id, node.info.name, node.info.cpu_e4, node.cpu_used_e4, processes, doubtful, std::move(gpus),
+              node.info.other, node.other_used});
   if (changes) show_bundles(id);
 }
 

@@ -120,9 +120,9 @@ bool ClusterMachine::keeps_its_quota(const ActorSpec& spec) {
   const std::int64_t limit = without.queue.cpu_e4;
   const std::int64_t left = limit < 0 ? kMaxCpu_e4 : std::max<std::int64_t>(0, limit - without.used.cpu_e4);
   const auto takes = [&](const ActorDemand& demand) { return fits(demand.cpu_e4, demand.gpu_e4); };
-  if (waiting_.first_fit({{}, {}, queue->number}, left, takes) != nullptr) return false;
+  if (waiting_.first_fit({{}, {}, queue->number}, left, takes, true) != nullptr) return false;
   const auto is_not_stopped = [&](const SubmissionTable::Size& size) {
-    return over_quota(job->queue, size.first, size.second).empty() || !fits(size.first, size.second);
+    return over_quota(job->queue, size.cpu_e4, size.gpu_e4).empty() || !fits(size.cpu_e4, size.gpu_e4);
   };
   if (submissions_.next_of(job->queue, is_not_stopped) != nullptr) return false;
   return std::none_of(groups_.waiting().begin(), groups_.waiting().end(), [&](const auto& waits) {
@@ -157,7 +157,7 @@ void ClusterMachine::start_parked() {
       const std::int64_t limit = queue->load.queue.cpu_e4;
       const std::int64_t left = limit < 0 ? kMaxCpu_e4 : limit - queue->load.used.cpu_e4;
       const PendingSpawn* first =
-          waiting_.first_fit({{}, {}, queue->number}, std::max<std::int64_t>(left, 0), fits);
+          waiting_.first_fit({{}, {}, queue->number}, std::max<std::int64_t>(left, 0), fits, true);
       if (first == nullptr) break;
       settle(*waiting_.take(Requester(first->requester)));
     }

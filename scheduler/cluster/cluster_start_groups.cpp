@@ -25,6 +25,10 @@ std::optional<ErrorInfo> ClusterMachine::start_group_wrong(const Group& group, c
     return refused("it asks for other CPUs and GPUs than bundle " + std::to_string(demand.bundle) + " of " +
                        name + " has",
                    "ask for what the bundle has");
+  if (demand.other != bundle.other)
+    return refused("it asks for other memory, resources or labels than bundle " +
+                       std::to_string(demand.bundle) + " of " + name + " has",
+                   "ask for what the bundle has");
   if (waiting_.has({group.record.group, id_of_bundle(demand.bundle)}))
     return refused("another actor waits for bundle " + std::to_string(demand.bundle) + " of " + name,
                    "name another one");
@@ -45,7 +49,7 @@ std::string ClusterMachine::why_never(const Group& group) const {
   for (const BundleDemand& bundle : group.record.spec.bundles) {
     if (before != nullptr && *before == bundle) continue;
     before = &bundle;
-    const ActorDemand alone{bundle.cpu_e4, true, {}, bundle.gpu_e4};
+    const ActorDemand alone{bundle.cpu_e4, true, {}, bundle.gpu_e4, {}, -1, bundle.other};
     const Placement placement = index_.place(alone);
     if (placement.verdict == PlacementVerdict::kNever && !may_come_back(alone)) return placement.reason;
   }

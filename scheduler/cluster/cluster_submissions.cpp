@@ -1,6 +1,7 @@
 // Submitted jobs: which starts when and where, what becomes of it, and what a restarted head makes of what
 // nodes say.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "runtime/core/assert.hpp"
@@ -20,6 +21,19 @@ std::string attempt_of(const SubmissionRecord& submission) {
   if (submission.spec.retries == 0) return "";
   return "attempt " + std::to_string(submission.attempt) + " of " +
          std::to_string(submission.spec.retries + 1) + ": ";
+}
+
+/// Of memory and custom resources, each in 1/10000 of what is asked for.
+std::int64_t lacks_of_others(const NodeView& node, const ActorDemand& demand) {
+  std::int64_t lacks = 0;
+  for (const ResourceAmount& one : demand.other.amounts) {
+    const std::int64_t free = amount_of(node.other.amounts, one.name) - amount_of(node.other_used, one.name);
+    if (free >= one.amount) continue;
+    lacks += static_cast<std::int64_t>(10'000.0 * static_cast<double>(one.amount - free) /
+                                       static_cast<double>(one.amount)) +
+             1;
+  }
+  return lacks;
 }
 
 std::string words(const SubmissionSpec& spec) {
@@ -89,7 +103,7 @@ void ClusterMachine::start_submissions() {
   while (SubmissionRecord* submission = next_submission(first, fits_nowhere, over, all)) {
     const SubmissionSpec& spec = submission->spec;
     const std::string& queue = cluster::queue_of(spec);
-    const SubmissionTable::Size size{spec.cpu_e4, spec.gpu_e4};
+    const SubmissionTable::Size size{spec.cpu_e4, spec.gpu_e4, spec.other};
     if (!over_quota(queue, spec.cpu_e4, spec.gpu_e4).empty()) {
       over[queue].insert(size);
       continue;
@@ -115,12 +129,16 @@ void ClusterMachine::start_submissions() {
 /// come after it. None: no node that is heard of could hold it. O(nodes).
 NodeId ClusterMachine::kept_for(const ActorDemand& demand) const {
   NodeId nearest;
-  std::pair<std::int64_t, std::int64_t> least;
+  std::tuple<std::int64_t, std::int64_t, std::int64_t> least;
   for (const auto& [id, node] : index_.nodes()) {
     const auto gpu_e4 = static_cast<std::int64_t>(node.gpus.size()) * kGpu;
-    if (node.suspect || node.cpu_e4 < demand.cpu_e4 || gpu_e4 < demand.gpu_e4) continue;
-    const std::pair lacks{std::max<std::int64_t>(0, demand.gpu_e4 - free_gpu(node.gpus)),
-                          std::max<std::int64_t>(0, demand.cpu_e4 - (node.cpu_e4 - node.cpu_used_e4))};
+    if (node.suspect || node.cpu_e4 < demand.cpu_e4 || gpu_e4 < demand.gpu_e4 ||
+        !has_amounts(node.other.amounts, {}, demand.other.amounts) ||
+        !has_labels(node.other.labels, demand.other.labels))
+      continue;
+    const std::tuple lacks{std::max<std::int64_t>(0, demand.gpu_e4 - free_gpu(node.gpus)),
+                           lacks_of_others(node, demand),
+                           std::max<std::int64_t>(0, demand.cpu_e4 - (node.cpu_e4 - node.cpu_used_e4))};
     if (nearest && least <= lacks) continue;
     nearest = id;
     least = lacks;
@@ -348,7 +366,7 @@ void ClusterMachine::trim_submissions() {
 
 void ClusterMachine::hold(const SubmissionRecord& submission) {
   Node& node = nodes_.at(submission.node);
-  hold_room(node, submission.spec.cpu_e4, submission.spec.gpu_e4, submission.gpus);
+  hold_room(node, {submission.spec.cpu_e4, submission.spec.gpu_e4, submission.spec.other}, submission.gpus);
   charge_program(submission.spec, 1);
   node.drivers.insert(submission.spec.id);
   refresh(submission.node);
@@ -356,7 +374,7 @@ void ClusterMachine::hold(const SubmissionRecord& submission) {
 
 void ClusterMachine::release(const SubmissionRecord& submission) {
   Node& node = nodes_.at(submission.node);
-  free_room(node, submission.spec.cpu_e4, submission.spec.gpu_e4, submission.gpus);
+  free_room(node, {submission.spec.cpu_e4, submission.spec.gpu_e4, submission.spec.other}, submission.gpus);
   charge_program(submission.spec, -1);
   const bool was_there = node.drivers.erase(submission.spec.id) == 1;
   TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "a driver is released once");

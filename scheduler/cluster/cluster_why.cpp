@@ -1,5 +1,6 @@
 // Why a submission waits: what it asks for, what nodes lack, who is before it. Nothing is decided here.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "scheduler/cluster/cluster_machine.hpp"
@@ -36,15 +37,28 @@ WaitReport::OnNode look_at(const NodeView& node, const ActorDemand& demand) {
   lack(on, "GPU", demand.gpu_e4, free_gpu(node.gpus), all_gpus(node));
   if (on.lacks.empty() && demand.gpu_e4 > 0 && !deal_gpus(node.gpus, demand.gpu_e4))
     on.lacks.emplace_back("GPUs in one piece: what is free are parts of several");
+  for (const ResourceAmount& one : demand.other.amounts) {
+    const std::int64_t all = amount_of(node.other.amounts, one.name);
+    const std::int64_t free = all - amount_of(node.other_used, one.name);
+    if (free >= one.amount) continue;
+    on.lacks.push_back(format_amount({one.name, one.amount - free}) +
+                       (all == 0           ? ", and has none"
+                        : all < one.amount ? ", and has " + format_amount({one.name, all}) + " in all"
+                                           : ": " + format_amount({one.name, free}) + " is free"));
+  }
+  for (const Label& label : demand.other.labels) {
+    if (!has_labels(node.other.labels, {label})) on.lacks.push_back("label " + label.key + "=" + label.value);
+  }
   return on;
 }
 
 }  // namespace
 
-/// In full where that looks at one node, or the decision looked at all those with GPUs anyway.
+/// In full where that looks at one node, or the decision looked at many anyway.
 std::string ClusterMachine::why_waits_briefly(const PendingSpawn& spawn) const {
   const ActorDemand& demand = spawn.spec.demand;
-  return demand.gpu_e4 > 0 || demand.affinity || demand.group || spawn.stopped_by != 0
+  return demand.gpu_e4 > 0 || !demand.other.empty() || demand.affinity || demand.group ||
+                 spawn.stopped_by != 0
              ? why_waits(spawn)
              : index_.why_waits_for_cpus(demand) + held_by_groups(demand, nullptr);
 }
@@ -154,7 +168,7 @@ WaitReport ClusterMachine::explain(const SubmissionRecord& submission) const {
     report.queues.insert(is_own ? report.queues.begin() : report.queues.end(), std::move(status));
   }
   if (report.queues.size() > kMostListed) report.queues.resize(kMostListed);
-  const auto add = [&](const char* name, std::int64_t need, auto&& free_of, auto&& all_of) {
+  const auto add = [&](const std::string& name, std::int64_t need, auto&& free_of, auto&& all_of) {
     if (need == 0) return;
     WaitReport::Resource resource{name, need};
     for (const auto& [id, node] : index_.nodes()) {
@@ -167,13 +181,24 @@ WaitReport ClusterMachine::explain(const SubmissionRecord& submission) const {
   };
   add("CPU", demand.cpu_e4, free_cpu, [](const NodeView& node) { return node.cpu_e4; });
   add("GPU", demand.gpu_e4, free_gpus, all_gpus);
+  for (const ResourceAmount& one : demand.other.amounts) {
+    const auto all = [&](const NodeView& node) { return amount_of(node.other.amounts, one.name); };
+    const auto free = [&](const NodeView& node) {
+      return node.suspect ? 0 : std::max<std::int64_t>(0, all(node) - amount_of(node.other_used, one.name));
+    };
+    add(one.name, one.amount, free, all);
+  }
 
   std::vector<const NodeView*> nearest;
   for (const auto& [id, node] : index_.nodes()) nearest.push_back(&node);
   const std::size_t listed = std::min(kMostListed, nearest.size());
   const auto distance = [&](const NodeView& node) {
-    return std::pair(std::max<std::int64_t>(0, demand.gpu_e4 - free_gpus(node)),
-                     std::max<std::int64_t>(0, demand.cpu_e4 - free_cpu(node)));
+    std::size_t others = 0;  // that it lacks, of what is asked for
+    for (const ResourceAmount& one : demand.other.amounts)
+      others += has_amounts(node.other.amounts, node.other_used, {one}) ? 0 : 1;
+    for (const Label& label : demand.other.labels) others += has_labels(node.other.labels, {label}) ? 0 : 1;
+    return std::tuple(others, std::max<std::int64_t>(0, demand.gpu_e4 - free_gpus(node)),
+                      std::max<std::int64_t>(0, demand.cpu_e4 - free_cpu(node)));
   };
   std::partial_sort(nearest.begin(), nearest.begin() + static_cast<std::ptrdiff_t>(listed), nearest.end(),
                     [&](const NodeView* a, const NodeView* b) {

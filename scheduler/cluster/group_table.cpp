@@ -9,12 +9,18 @@ namespace {
 
 /// The demand as the index of bundles sees it.
 ActorDemand inside(const ActorDemand& demand) {
-  return {demand.cpu_e4, demand.isolated, demand.bundle < 0 ? NodeId{} : id_of_bundle(demand.bundle),
-          demand.gpu_e4};
+  return {demand.cpu_e4,
+          demand.isolated,
+          demand.bundle < 0 ? NodeId{} : id_of_bundle(demand.bundle),
+          demand.gpu_e4,
+          {},
+          -1,
+          {demand.other.amounts, {}}};  // a bundle has its node
 }
 
 bool could_hold(const BundleDemand& bundle, const ActorDemand& demand) {
-  return bundle.cpu_e4 >= demand.cpu_e4 && bundle.gpu_e4 >= demand.gpu_e4;
+  return bundle.cpu_e4 >= demand.cpu_e4 && bundle.gpu_e4 >= demand.gpu_e4 &&
+         has_amounts(bundle.other.amounts, {}, demand.other.amounts);
 }
 
 }  // namespace
@@ -55,15 +61,22 @@ std::string why_waits_in(const Group& group, const ActorDemand& demand) {
   return name + ": " + group.room.why_waits(inside(demand));
 }
 
-void show_bundle(Group& group, std::int32_t bundle, const std::string& node_name, bool suspect) {
+void show_bundle(Group& group, std::int32_t bundle, const NodeView& node) {
   const auto at = static_cast<std::size_t>(bundle);
   const BundleDemand& has = group.record.spec.bundles[at];
   const Group::Use& use = group.used[at];
   GpuUse gpus = use.gpus;
   // A part of a GPU: the rest is not this bundle's.
   if (has.gpu_e4 > 0 && has.gpu_e4 < kGpu) gpus[0] += kGpu - has.gpu_e4;
-  group.room.set({id_of_bundle(bundle), "bundle " + std::to_string(bundle) + " on " + node_name, has.cpu_e4,
-                  use.cpu_e4, use.actors, suspect, std::move(gpus)});
+  group.room.set({id_of_bundle(bundle),
+                  "bundle " + std::to_string(bundle) + " on " + node.name,
+                  has.cpu_e4,
+                  use.cpu_e4,
+                  use.actors,
+                  node.suspect,
+                  std::move(gpus),
+                  {has.other.amounts, {}},
+                  use.other});
 }
 
 bool is_in_its_bundle(const Group& group, const ActorRecord& actor) {
@@ -87,6 +100,7 @@ void use_bundle(Group& group, const ActorRecord& actor, int sign) {
     const auto local = std::find(gpus.begin(), gpus.end(), gpu) - gpus.begin();
     use.gpus[static_cast<std::size_t>(local)] += sign * held_of_each(actor.spec.demand.gpu_e4);
   }
+  add_amounts(use.other, actor.spec.demand.other.amounts, sign);
   TROUPE_ASSERT(use.cpu_e4 >= 0 && use.actors >= 0, "an actor gives back what it held");
   if (sign > 0) {
     group.actors.insert(actor.actor);

@@ -18,6 +18,7 @@ struct Group {
     std::int64_t cpu_e4 = 0;
     GpuUse gpus{};  ///< one entry a GPU of the bundle, while that is held
     int actors = 0;
+    ResourceAmounts other{};  ///< memory and custom resources
     bool operator==(const Use&) const = default;
   };
   GroupRecord record;
@@ -50,7 +51,7 @@ Placement place_in(const Group& group, const ActorDemand& demand);
 /// Why that demand waits.
 std::string why_waits_in(const Group& group, const ActorDemand& demand);
 /// What placement sees of a bundle, if it has a node.
-void show_bundle(Group& group, std::int32_t bundle, const std::string& node_name, bool suspect);
+void show_bundle(Group& group, std::int32_t bundle, const NodeView& node);
 /// An actor holds room of its bundle, or (sign -1) not any more. REQUIRES: is_in_its_bundle.
 void use_bundle(Group& group, const ActorRecord& actor, int sign);
 /// Whether the actor's node and GPUs are its bundle's.

@@ -36,7 +36,8 @@ bool are_gpus_of(const std::vector<std::uint32_t>& gpus, std::int64_t gpu_e4) {
 
 std::optional<ErrorInfo> check_group(const GroupSpec& spec) {
   const std::string what = "cannot make a placement group";
-  const std::string todo = "give each bundle CPUs, GPUs or both: {{.num_cpus = 1}, {.num_cpus = 1}}";
+  const std::string todo =
+      "give each bundle CPUs, GPUs, memory or custom resources: {{.num_cpus = 1}, {.num_cpus = 1}}";
   if (spec.name.size() > kMaxNameBytes)
     return too_long(what, "its name", spec.name.size(), kMaxNameBytes, "choose a shorter name");
   if (spec.bundles.empty()) return ErrorInfo{ErrorCode::kBadInput, what, "it has no bundles", todo};
@@ -53,7 +54,9 @@ std::optional<ErrorInfo> check_group(const GroupSpec& spec) {
       return ErrorInfo{ErrorCode::kBadInput, what, of + cpus_wrong(bundle.cpu_e4), todo};
     if (!is_count_of_gpus(bundle.gpu_e4))
       return ErrorInfo{ErrorCode::kBadInput, what, of + gpus_wrong(bundle.gpu_e4), todo};
-    if (bundle.cpu_e4 == 0 && bundle.gpu_e4 == 0)
+    if (const std::string wrong = wrong_about(bundle.other); !wrong.empty())
+      return ErrorInfo{ErrorCode::kBadInput, what, of + wrong, todo};
+    if (bundle.cpu_e4 == 0 && bundle.gpu_e4 == 0 && bundle.other.amounts.empty())
       return ErrorInfo{ErrorCode::kBadInput, what, of + "it is empty", todo};
   }
   return std::nullopt;
@@ -73,6 +76,8 @@ std::optional<ErrorInfo> check_spec(const ActorSpec& spec) {
     return ErrorInfo{ErrorCode::kBadInput, what, cpus_wrong(spec.demand.cpu_e4), "ask for what a node has"};
   if (!is_count_of_gpus(spec.demand.gpu_e4))
     return ErrorInfo{ErrorCode::kBadInput, what, gpus_wrong(spec.demand.gpu_e4), "ask for what a node has"};
+  if (const std::string wrong = wrong_about(spec.demand.other); !wrong.empty())
+    return ErrorInfo{ErrorCode::kBadInput, what, wrong, "ask for what a node has"};
   if (spec.demand.gpu_e4 > 0 && !spec.demand.isolated) {
     return ErrorInfo{ErrorCode::kBadInput, what, "it asks for a GPU and shares its process with others",
                      "GPUs are dealt to processes: spawn it with .isolated = true"};
@@ -105,6 +110,8 @@ std::optional<ErrorInfo> check_node(const NodeInfo& node) {
   }
   if (!is_count_of_cpus(node.cpu_e4))
     return ErrorInfo{ErrorCode::kBadInput, what, cpus_wrong(node.cpu_e4), "start it with a number of CPUs"};
+  if (const std::string wrong = wrong_about(node.other); !wrong.empty())
+    return ErrorInfo{ErrorCode::kBadInput, what, wrong, "see --memory, --resource and --label"};
   if (node.gpus.size() > static_cast<std::size_t>(kMaxGpus)) {
     return ErrorInfo{ErrorCode::kBadInput, what,
                      std::to_string(node.gpus.size()) + " GPUs are more than " + std::to_string(kMaxGpus),

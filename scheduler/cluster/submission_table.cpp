@@ -55,7 +55,7 @@ std::optional<ErrorInfo> check_words(const SubmissionSpec& spec) {
 }
 
 SubmissionTable::Size size_of(const SubmissionRecord& record) {
-  return {record.spec.cpu_e4, record.spec.gpu_e4};
+  return {record.spec.cpu_e4, record.spec.gpu_e4, record.spec.other};
 }
 
 }  // namespace
@@ -97,6 +97,8 @@ std::optional<ErrorInfo> check_submission(const SubmissionSpec& spec) {
     return bad(format_cpus(spec.gpu_e4) + " GPUs are neither a part of one, nor 0 to " +
                    std::to_string(kMaxGpus) + " whole ones",
                "ask for what a node has");
+  if (const std::string wrong = wrong_about(spec.other); !wrong.empty())
+    return bad(wrong, "ask for what a node has: --memory 512MiB, --resource tpu=1, --label zone=a");
   if (spec.priority < -kMaxPriority || spec.priority > kMaxPriority)
     return bad("the priority " + std::to_string(spec.priority) + " is not between -" +
                    std::to_string(kMaxPriority) + " and " + std::to_string(kMaxPriority),

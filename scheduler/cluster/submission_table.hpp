@@ -32,11 +32,12 @@ std::optional<ErrorInfo> check_submission(const SubmissionSpec& spec);
 bool is_submission_id(const std::string& id);
 /// What its driver asks of a node: a process of its own.
 inline ActorDemand demand_of(const SubmissionSpec& spec) {
-  return {spec.cpu_e4, true, {}, spec.gpu_e4};
+  return {spec.cpu_e4, true, {}, spec.gpu_e4, {}, -1, spec.other};
 }
 /// Whether one could take from the other.
 inline bool competes(const ActorDemand& a, const ActorDemand& b) {
-  return (a.cpu_e4 > 0 && b.cpu_e4 > 0) || (a.gpu_e4 > 0 && b.gpu_e4 > 0);
+  return (a.cpu_e4 > 0 && b.cpu_e4 > 0) || (a.gpu_e4 > 0 && b.gpu_e4 > 0) ||
+         share_resource(a.other.amounts, b.other.amounts);
 }
 /// The queue that it is in.
 const std::string& queue_of(const SubmissionSpec& spec);
@@ -84,8 +85,8 @@ class SubmissionTable {
   std::vector<std::string> waiting_queues() const;
   /// Submissions of that queue that have not ended. O(all).
   std::size_t unfinished_of(const std::string& queue) const;
-  /// CPUs and GPUs that are asked for.
-  using Size = std::pair<std::int64_t, std::int64_t>;
+  /// What is asked for.
+  using Size = BundleDemand;
   /// The next of a queue's that wait, leaving out those of some sizes; null: there is none. O(sizes).
   SubmissionRecord* next_of(const std::string& queue, const std::function<bool(const Size&)>& left_out);
   /// Whether the record of any, also of one that has ended, names that package.

@@ -23,6 +23,8 @@ void WaitingSpawns::add(PendingSpawn spawn) {
   const ActorDemand& demand = spawn.spec.demand;
   if (demand.gpu_e4 > 0) {
     gpu_queues_[place_of(spawn)].insert(number);
+  } else if (!demand.other.empty()) {
+    other_queues_[place_of(spawn)].insert(number);
   } else {
     queues_[place_of(spawn)].insert(number, -demand.cpu_e4);
   }
@@ -44,6 +46,8 @@ std::optional<PendingSpawn> WaitingSpawns::take(const Requester& requester) {
   };
   if (spawn.spec.demand.gpu_e4 > 0) {
     leave(gpu_queues_);
+  } else if (!spawn.spec.demand.other.empty()) {
+    leave(other_queues_);
   } else {
     leave(queues_);
   }
@@ -54,7 +58,8 @@ std::optional<PendingSpawn> WaitingSpawns::take(const Requester& requester) {
 }
 
 const PendingSpawn* WaitingSpawns::first_fit(const SpawnPlace& place, std::int64_t free_e4,
-                                             const std::function<bool(const ActorDemand&)>& fits_gpus) const {
+                                             const std::function<bool(const ActorDemand&)>& fits,
+                                             bool has_gpus) const {
   if (free_e4 < 0) return nullptr;
   const std::uint64_t* best = nullptr;
   for (const SpawnPlace& affinity : {SpawnPlace{place.group, {}, place.queue}, place}) {
@@ -63,14 +68,17 @@ const PendingSpawn* WaitingSpawns::first_fit(const SpawnPlace& place, std::int64
     const std::uint64_t* first = queue->second.first(-free_e4);
     if (first != nullptr && (best == nullptr || *first < *best)) best = first;
   }
-  for (const SpawnPlace& affinity : {SpawnPlace{place.group, {}, place.queue}, place}) {
-    const auto queue = gpu_queues_.find(affinity);
-    if (!fits_gpus || queue == gpu_queues_.end()) continue;
-    for (const std::uint64_t& number : queue->second) {
-      if (best != nullptr && number > *best) break;
-      if (!fits_gpus(spawns_.at(number).spec.demand)) continue;
-      best = &number;
-      break;
+  for (const Listed* listed : {&gpu_queues_, &other_queues_}) {
+    if (listed == &gpu_queues_ && !has_gpus) continue;
+    for (const SpawnPlace& affinity : {SpawnPlace{place.group, {}, place.queue}, place}) {
+      const auto queue = listed->find(affinity);
+      if (queue == listed->end()) continue;
+      for (const std::uint64_t& number : queue->second) {
+        if (best != nullptr && number > *best) break;
+        if (!fits(spawns_.at(number).spec.demand)) continue;
+        best = &number;
+        break;
+      }
     }
   }
   return best == nullptr ? nullptr : &spawns_.at(*best);
@@ -87,6 +95,7 @@ std::vector<Requester> WaitingSpawns::bound_to(NodeId node) const {
   std::set<SpawnPlace> places;
   stopped(queues_, places);
   stopped(gpu_queues_, places);
+  stopped(other_queues_, places);
   std::vector<Requester> all;
   for (const SpawnPlace& place : places) collect(place, all);
   for (const Requester& requester : all) {
@@ -101,8 +110,10 @@ std::vector<Requester> WaitingSpawns::of_group(GroupId group) const {
   const SpawnPlace from{group, {}};
   for (auto at = queues_.lower_bound(from); at != queues_.end() && at->first.group == group; ++at)
     places.insert(at->first);
-  for (auto at = gpu_queues_.lower_bound(from); at != gpu_queues_.end() && at->first.group == group; ++at)
-    places.insert(at->first);
+  for (const Listed* listed : {&gpu_queues_, &other_queues_}) {
+    for (auto at = listed->lower_bound(from); at != listed->end() && at->first.group == group; ++at)
+      places.insert(at->first);
+  }
   for (const SpawnPlace& place : places) collect(place, found);
   return found;
 }
@@ -112,7 +123,9 @@ void WaitingSpawns::collect(const SpawnPlace& place, std::vector<Requester>& fou
     queue->second.each(
         [&](std::uint64_t number, std::int64_t) { found.push_back(spawns_.at(number).requester); });
   }
-  if (const auto queue = gpu_queues_.find(place); queue != gpu_queues_.end()) {
+  for (const Listed* listed : {&gpu_queues_, &other_queues_}) {
+    const auto queue = listed->find(place);
+    if (queue == listed->end()) continue;
     for (const std::uint64_t number : queue->second) found.push_back(spawns_.at(number).requester);
   }
 }

@@ -48,14 +48,17 @@ class WaitingSpawns {
   std::size_t payload_bytes() const { return payload_bytes_; }
 
   /// The first that may run at `place` and asks for no more than `free_e4` CPUs; null if there is none. Of
-  /// those that ask for GPUs the first that `fits_gpus` (null: none) takes: each of them is asked about.
+  /// those that ask for more than CPUs the first that `fits` takes: each of them is asked about, but those
+  /// that ask for GPUs only if `has_gpus`.
   const PendingSpawn* first_fit(const SpawnPlace& place, std::int64_t free_e4,
-                                const std::function<bool(const ActorDemand&)>& fits_gpus) const;
+                                const std::function<bool(const ActorDemand&)>& fits, bool has_gpus) const;
   /// Those that may run on no other node.
   std::vector<Requester> bound_to(NodeId node) const;
   std::vector<Requester> of_group(GroupId group) const;
   /// Whether any waits at that place.
-  bool has(const SpawnPlace& place) const { return queues_.contains(place) || gpu_queues_.contains(place); }
+  bool has(const SpawnPlace& place) const {
+    return queues_.contains(place) || gpu_queues_.contains(place) || other_queues_.contains(place);
+  }
   /// Those that a process of `node` asked for.
   std::vector<Requester> asked_by(NodeId node) const;
   std::vector<Requester> of_job(JobId job) const;
@@ -74,7 +77,9 @@ class WaitingSpawns {
   std::map<std::uint64_t, PendingSpawn> spawns_;
   std::map<Requester, std::uint64_t> numbers_;
   std::map<SpawnPlace, Queue> queues_;
-  std::map<SpawnPlace, std::set<std::uint64_t>> gpu_queues_;  ///< the same of those that ask for GPUs
+  using Listed = std::map<SpawnPlace, std::set<std::uint64_t>>;
+  Listed gpu_queues_;    ///< the same of those that ask for GPUs
+  Listed other_queues_;  ///< and of others that ask for memory, custom resources or labels
   std::map<JobId, std::map<std::uint64_t, Requester>> jobs_;
 };
 

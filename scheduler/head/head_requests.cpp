@@ -155,9 +155,10 @@ Result<wire::Bytes> Head::status(const PeerName& from) const {
   all.waiting = waiting();
   for (const auto& [id, node] : cluster.nodes()) {
     const auto& gpus = node.gpu_used_e4;
-    all.nodes.push_back(
-        {node.info, node.cpu_used_e4, std::accumulate(gpus.begin(), gpus.end(), std::int64_t{0}),
-         static_cast<std::int32_t>(node.actors.size()), state_of(cluster, id, node), cluster.why_drains(id)});
+    all.nodes.push_back({node.info, node.cpu_used_e4,
+                         std::accumulate(gpus.begin(), gpus.end(), std::int64_t{0}),
+                         static_cast<std::int32_t>(node.actors.size()), state_of(cluster, id, node),
+                         cluster.why_drains(id), node.other_used});
   }
   for (const auto& [id, job] : cluster.jobs().all()) all.jobs.push_back(job.record);
   std::size_t bytes = 0, left_out = 0;
@@ -267,7 +268,8 @@ std::vector<std::string> Head::waiting() const {
     const bool is_whole = group != nullptr && group->record.spec.start_only;  // all wait for the same
     std::string kind = spawn.spec.type + '\n' + std::to_string(demand.cpu_e4) + '\n' +
                        to_string(demand.affinity) + '\n' + std::to_string(demand.gpu_e4) + '\n' +
-                       to_string(demand.group) + '\n' + std::to_string(is_whole ? -1 : demand.bundle);
+                       format_other(demand.other) + '\n' + to_string(demand.group) + '\n' +
+                       std::to_string(is_whole ? -1 : demand.bundle);
     const auto at = kinds.find(kind);
     if (at != kinds.end()) {
       ++at->second.second;

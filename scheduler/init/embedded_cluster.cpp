@@ -205,6 +205,8 @@ Child EmbeddedCluster::start_node(std::size_t index) {
   config.gpus = std::max(-1, options_.gpus_per_node);
   config.gpu_part = static_cast<std::int32_t>(index);
   config.gpu_parts = options_.nodes;
+  config.memory = options_.memory_per_node;
+  config.other = options_.other;
   config.hosts_driver = index == 0;
   config.temporary_folder = folder_;
   config.launcher = ::getpid();

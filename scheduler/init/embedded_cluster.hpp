@@ -11,6 +11,7 @@
 
 #include "runtime/node/fork_server.hpp"
 #include "runtime/security/curve_keys.hpp"
+#include "runtime/wire/resources.hpp"
 #include "scheduler/init/embedded_processes.hpp"
 #include "scheduler/init/supervisor.hpp"
 
@@ -20,9 +21,11 @@ namespace troupe {
 double usable_cores();
 
 struct EmbeddedOptions {
-  int nodes = 1;             ///< nodes on this machine; more than one is for tests
-  double cpus_per_node = 0;  ///< 0: the cores this process may use
-  int gpus_per_node = -1;    ///< below 0: the machine's, shared out
+  int nodes = 1;                      ///< nodes on this machine; more than one is for tests
+  double cpus_per_node = 0;           ///< 0: the cores this process may use
+  int gpus_per_node = -1;             ///< below 0: the machine's, shared out
+  std::int64_t memory_per_node = -1;  ///< the same
+  cluster::OtherResources other{};    ///< custom resources and labels of each node
 };
 
 /// Thread-safe after the constructor. The destructor ends everything within seconds and removes the head's

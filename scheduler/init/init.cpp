@@ -149,6 +149,9 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
     throw BadConfig("cannot start a cluster", "gpus_per_node = " + std::to_string(options.gpus_per_node),
                     "ask for 0 to " + std::to_string(cluster::kMaxGpus) + ", or for -1 (all there are)");
   }
+  auto other = cluster::other_resources(0, options.resources_per_node, options.labels);
+  if (std::string wrong = cluster::wrong_about(other); !wrong.empty())
+    throw BadConfig("cannot start a cluster", std::move(wrong), "see resources_per_node and labels");
   check_descriptor_limit().value();
   end_without_reader();
   watch_program_end();
@@ -162,8 +165,9 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
   if (const std::string socket = socket_of_this_job(); address.empty() && !socket.empty()) {
     next_link = [socket] { return Result<SocketLink>(link_of_this_job(socket)); };
   } else if (address.empty()) {
-    cluster = std::make_unique<EmbeddedCluster>(
-        EmbeddedOptions{options.nodes, options.cpus_per_node, options.gpus_per_node});
+    cluster = std::make_unique<EmbeddedCluster>(EmbeddedOptions{options.nodes, options.cpus_per_node,
+                                                                options.gpus_per_node,
+                                                                options.memory_per_node, std::move(other)});
     next_link = [c = cluster.get()] { return c->next_driver_link(); };
   } else {
     gateway = std::make_unique<Gateway>(address, options, program);

@@ -2,6 +2,8 @@
 /// standard placement policy, which the runtime does not know.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -16,6 +18,10 @@ struct InitOptions {
   /// Of an embedded cluster: GPUs that actors may hold. Below 0: all that CUDA finds (see
   /// CUDA_VISIBLE_DEVICES); several nodes share them out. More than there are: init() throws.
   int gpus_per_node = -1;
+  std::int64_t memory_per_node =
+      -1;  ///< bytes of an embedded cluster; below 0: 7/10 of what there is, shared out
+  std::map<std::string, double> resources_per_node{};  ///< custom ones of an embedded cluster: {{"tpu", 2}}
+  std::map<std::string, std::string> labels{};         ///< of the nodes of an embedded cluster
   /// HOST:PORT of a running cluster's head: the program joins that instead. `--address` in argv says the
   /// same. A program that was submitted to a cluster (troupe job submit) joins that one, and needs no
   /// address.

@@ -43,6 +43,8 @@ Child launch_member(const ClusterFolder& folder, const HeadContact& head, const 
       to_string(Endpoint{options.listen.empty() ? address_facing(head.address).value() : options.listen, 0});
   config.cpu_e4 = std::llround(options.cpus * cluster::kCpu);
   config.gpus = std::max(-1, options.gpus);
+  config.memory = options.memory;
+  config.other = options.other;
   config.gateway = options.gateway;
   config.hosts_driver = options.gateway;
   config.package = options.package;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/node/child.hpp"
+#include "runtime/wire/resources.hpp"
 #include "scheduler/init/cluster_folder.hpp"
 
 namespace troupe {
@@ -18,13 +19,15 @@ struct NodeIdentity {
 
 struct MemberOptions {
   NodeIdentity identity = NodeIdentity::generate();
-  std::string name;      ///< for people
-  std::string listen;    ///< numeric address for other nodes; empty: the one that faces the head
-  double cpus = 0;       ///< what actors may hold
-  int gpus = -1;         ///< the same; below 0: all that CUDA finds
-  bool gateway = false;  ///< runs no actors, carries a driver over its link
-  std::string package;   ///< ours, which a gateway gives to other nodes
-  Duration drain{};      ///< SIGTERM drains it within that time; 0: it leaves at once
+  std::string name;                 ///< for people
+  std::string listen;               ///< numeric address for other nodes; empty: the one that faces the head
+  double cpus = 0;                  ///< what actors may hold
+  int gpus = -1;                    ///< the same; below 0: all that CUDA finds
+  std::int64_t memory = -1;         ///< bytes, the same; below 0: a share of what there is
+  cluster::OtherResources other{};  ///< custom resources and labels
+  bool gateway = false;             ///< runs no actors, carries a driver over its link
+  std::string package;              ///< ours, which a gateway gives to other nodes
+  Duration drain{};                 ///< SIGTERM drains it within that time; 0: it leaves at once
 };
 
 /// Has the head let a node in under that id and key, and starts it. It says Ready on its link once it has

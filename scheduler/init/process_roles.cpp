@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/core/control_groups.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/standard_output.hpp"
 #include "runtime/host/process.hpp"
@@ -23,6 +24,7 @@
 #include "runtime/node/death_watch.hpp"
 #include "runtime/node/fork_server.hpp"
 #include "runtime/node/gpus.hpp"
+#include "runtime/node/memory_watch.hpp"
 #include "runtime/node/node.hpp"
 #include "runtime/wire/package_name.hpp"
 #include "scheduler/head/head.hpp"
@@ -179,6 +181,15 @@ int run_head(SocketLink parent) {
   return served ? 0 : 1;
 }
 
+/// What a node offers beside CPUs and GPUs.
+cluster::OtherResources other_of_node(const wire::NodeConfig& config) {
+  if (config.gateway) return {};
+  cluster::OtherResources other = config.other;
+  const std::int64_t memory = node::memory_to_offer(config.memory, usable_memory(), config.gpu_parts);
+  if (memory > 0) add_amounts(other.amounts, {{std::string(cluster::kMemory), memory}}, 1);
+  return other;
+}
+
 int run_node(SocketLink parent, std::optional<ForkServer> copies) {
   ::prctl(PR_SET_NAME, "troupe-node");
   const pid_t starter = ::getppid();
@@ -194,10 +205,11 @@ int run_node(SocketLink parent, std::optional<ForkServer> copies) {
   auto gpus = gpus_of_node(*config);
   if (!gpus) leave_with(parent, gpus.error());
   std::optional<Node> place;
-  Node& node = place.emplace(
-      loop, *transport,
-      Node::Options{*config, configured.keys.own, configured.keys.head, std::move(parent), *std::move(gpus),
-                    [&clock] { return make_zmq_transport(clock); }, std::move(copies)});
+  Node& node =
+      place.emplace(loop, *transport,
+                    Node::Options{*config, configured.keys.own, configured.keys.head, std::move(parent),
+                                  *std::move(gpus), other_of_node(*config),
+                                  [&clock] { return make_zmq_transport(clock); }, std::move(copies)});
   // The launcher hears of this node once it is a member: what a driver asks next finds it there.
   const auto not_up = [&node](const ErrorInfo& why) {
     node.tell_parent(wire::NotReady{why});

@@ -40,6 +40,12 @@ JobInfo info_of(const cluster::SubmissionRecord& record, std::string why) {
   info.queue = cluster::queue_of(record.spec);
   info.num_cpus = static_cast<double>(record.spec.cpu_e4) / cluster::kCpu;
   info.num_gpus = static_cast<double>(record.spec.gpu_e4) / cluster::kGpu;
+  info.memory = memory_of(record.spec.other);
+  for (const auto& one : record.spec.other.amounts) {
+    if (one.name != cluster::kMemory)
+      info.resources[one.name] = static_cast<double>(one.amount) / cluster::kCpu;
+  }
+  for (const auto& label : record.spec.other.labels) info.labels[label.key] = label.value;
   info.node = record.node_name;
   if (record.node) info.node_id = to_string(record.node);
   info.submitted_ms = record.submitted_ms;
@@ -157,9 +163,13 @@ JobReport JobClient::why(const std::string& id) {
   JobReport all{info_of(answer.record, report.sentence), kVerdicts[static_cast<std::size_t>(report.verdict)],
                 report.sentence, static_cast<int>(report.position), report.ahead};
   const auto count = [](std::int64_t e4) { return static_cast<double>(e4) / cluster::kCpu; };
-  for (const auto& r : report.resources)
-    all.resources.push_back({r.name, count(r.need_e4), count(r.most_free_e4), count(r.most_e4),
-                             count(r.free_e4), count(r.total_e4)});
+  for (const auto& r : report.resources) {
+    const auto in_its_unit = [&](std::int64_t amount) {
+      return r.name == cluster::kMemory ? static_cast<double>(amount) : count(amount);
+    };
+    all.resources.push_back({r.name, in_its_unit(r.need_e4), in_its_unit(r.most_free_e4),
+                             in_its_unit(r.most_e4), in_its_unit(r.free_e4), in_its_unit(r.total_e4)});
+  }
   for (const auto& node : report.nodes) all.nodes.push_back({node.name, node.lacks});
   all.more_nodes = static_cast<int>(report.more_nodes);
   for (const auto& h : report.holders)

@@ -27,12 +27,15 @@ struct JobSpec {
   std::string working_dir{};
   /// Instead: a folder that every node has, in which it runs, and nothing travels.
   std::string node_dir{};
-  std::map<std::string, std::string> env{};  ///< beside the node's own environment
-  double num_cpus = 0;                       ///< that the program itself holds while it runs
-  double num_gpus = 0;                       ///< parts of one, or whole ones
-  int retries = 0;                           ///< how often it is started again when it fails
-  int priority = 0;                          ///< of its queue's jobs that wait the highest starts first
-  std::string queue{};                       ///< empty: "default" (troupe queue list)
+  std::map<std::string, std::string> env{};   ///< beside the node's own environment
+  double num_cpus = 0;                        ///< that the program itself holds while it runs
+  double num_gpus = 0;                        ///< parts of one, or whole ones
+  std::int64_t memory = 0;                    ///< bytes; above them it may be ended, see ActorOptions::memory
+  std::map<std::string, double> resources{};  ///< custom ones that it holds
+  std::map<std::string, std::string> labels{};  ///< that its node must have
+  int retries = 0;                              ///< how often it is started again when it fails
+  int priority = 0;                             ///< of its queue's jobs that wait the highest starts first
+  std::string queue{};                          ///< empty: "default" (troupe queue list)
   /// Default: a new one. Submitted twice under one id, a job runs once.
   std::string id{};
 };
@@ -54,6 +57,9 @@ struct JobInfo {
   std::string queue;
   double num_cpus = 0;
   double num_gpus = 0;
+  std::int64_t memory = 0;
+  std::map<std::string, double> resources{};
+  std::map<std::string, std::string> labels{};
   std::string node;               ///< name of the node of the last attempt; empty: none
   std::string node_id;            ///< its id
   std::int64_t submitted_ms = 0;  ///< wall clock, milliseconds since 1970; 0: not yet
@@ -94,7 +100,7 @@ struct JobReport {
   std::vector<std::string> ahead;  ///< jobs that start before it, 16 at most
 
   struct Resource {
-    std::string name;  ///< "CPU", "GPU"
+    std::string name;  ///< "CPU", "GPU", "memory" (in bytes), or a custom one's
     double need = 0;
     double most_free = 0;  ///< on one node
     double most = 0;       ///< that one node has

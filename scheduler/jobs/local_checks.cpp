@@ -81,6 +81,7 @@ cluster::SubmissionSpec submission_of(const JobSpec& job) {
   spec.folder = job.node_dir;
   spec.cpu_e4 = in_parts(job.num_cpus, "CPUs");
   spec.gpu_e4 = in_parts(job.num_gpus, "GPUs");
+  spec.other = cluster::other_resources(job.memory, job.resources, job.labels);
   spec.retries = job.retries;
   spec.priority = job.priority;
   spec.queue = job.queue;

@@ -1,6 +1,7 @@
 #include "scheduler/placement/group_plan.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -29,33 +30,77 @@ constexpr std::size_t kMostLooksToMatch = 1'000'000;
 constexpr std::size_t kNamed = 4;  ///< nodes in a sentence
 
 ActorDemand demand_of(const BundleDemand& bundle) {
-  return {bundle.cpu_e4, true, {}, bundle.gpu_e4};
+  return {bundle.cpu_e4, true, {}, bundle.gpu_e4, {}, -1, bundle.other};
 }
+
+/// Memory and custom resources that a group asks for are numbered, and so are the different sets of labels:
+/// what a search looks at are numbers.
+using Amounts = std::vector<std::int64_t>;  ///< by number of the resource
+constexpr std::size_t kNoLabels = SIZE_MAX;
+
+/// What a bundle asks for.
+struct Need {
+  std::int64_t cpu_e4 = 0;
+  std::int64_t gpu_e4 = 0;
+  Amounts others{};
+  std::size_t labels = kNoLabels;  ///< the number of its set of labels
+  bool operator==(const Need&) const = default;
+
+  /// Whatever has room for this has room for `less`.
+  bool is_no_less_than(const Need& less) const {
+    if (cpu_e4 < less.cpu_e4 || gpu_e4 < less.gpu_e4) return false;
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      if (others[i] < less.others[i]) return false;
+    }
+    return less.labels == kNoLabels || less.labels == labels;
+  }
+  /// The largest are placed first.
+  bool is_before(const Need& other) const {
+    return std::tie(gpu_e4, others, labels, cpu_e4) >
+           std::tie(other.gpu_e4, other.others, other.labels, other.cpu_e4);
+  }
+};
 
 /// A node that takes new bundles.
 struct Host {
   const NodeView* view = nullptr;
   std::int64_t free_cpu = 0;
   GpuUse gpus;
-  int bundles = 0;  ///< of this group
+  int bundles = 0;                 ///< of this group
+  Amounts others{};                ///< that are free
+  std::vector<bool> has_labels{};  ///< by number of the set of labels
 
-  bool is_like(const Host& other) const { return free_cpu == other.free_cpu && gpus == other.gpus; }
-  void take(const BundleDemand& bundle, const std::vector<std::uint32_t>& which, int sign) {
+  bool is_like(const Host& other) const {
+    return free_cpu == other.free_cpu && gpus == other.gpus && others == other.others &&
+           has_labels == other.has_labels;
+  }
+  void take(const Need& bundle, const std::vector<std::uint32_t>& which, int sign) {
     free_cpu -= sign * bundle.cpu_e4;
     bundles += sign;
+    for (std::size_t i = 0; i < others.size(); ++i) others[i] -= sign * bundle.others[i];
     for (const std::uint32_t gpu : which) gpus[gpu] += sign * cluster::held_of_each(bundle.gpu_e4);
   }
 };
 
-bool has_room(const Host& host, const BundleDemand& bundle) {
-  if (host.free_cpu < bundle.cpu_e4) return false;
+bool has_others(const Host& host, const Need& bundle) {
+  for (std::size_t i = 0; i < host.others.size(); ++i) {
+    if (host.others[i] < bundle.others[i]) return false;
+  }
+  return bundle.labels == kNoLabels || host.has_labels[bundle.labels];
+}
+
+bool has_room(const Host& host, const Need& bundle) {
+  if (host.free_cpu < bundle.cpu_e4 || !has_others(host, bundle)) return false;
   return bundle.gpu_e4 == 0 || cluster::deal_gpus(host.gpus, bundle.gpu_e4).has_value();
 }
 
 /// How many such bundles there is room for, at most `most`.
-std::int64_t count_with_room(const Host& host, const BundleDemand& bundle, std::int64_t most) {
-  if (host.free_cpu < bundle.cpu_e4) return 0;
+std::int64_t count_with_room(const Host& host, const Need& bundle, std::int64_t most) {
+  if (host.free_cpu < bundle.cpu_e4 || !has_others(host, bundle)) return 0;
   if (bundle.cpu_e4 > 0) most = std::min(most, host.free_cpu / bundle.cpu_e4);
+  for (std::size_t i = 0; i < host.others.size(); ++i) {
+    if (bundle.others[i] > 0) most = std::min(most, host.others[i] / bundle.others[i]);
+  }
   if (bundle.gpu_e4 == 0) return most;
   std::int64_t parts = 0, whole = 0;
   for (const std::int64_t held : host.gpus) {
@@ -67,7 +112,7 @@ std::int64_t count_with_room(const Host& host, const BundleDemand& bundle, std::
 
 /// The GPUs that a bundle could get there, in the order in which they are tried. A part of a GPU may go to
 /// any one that has room: what is the same of two of them is tried once. REQUIRES: has_room.
-std::vector<std::vector<std::uint32_t>> deals(const Host& host, const BundleDemand& bundle) {
+std::vector<std::vector<std::uint32_t>> deals(const Host& host, const Need& bundle) {
   if (bundle.gpu_e4 == 0) return {{}};
   const auto best = cluster::deal_gpus(host.gpus, bundle.gpu_e4);
   std::vector<std::vector<std::uint32_t>> all{*best};
@@ -103,28 +148,36 @@ class Planner {
     for (const PlacedBundle& bundle : kept) {
       if (bundle.node) ++kept_on[bundle.node];
     }
+    number_needs();
     for (const auto& [id, view] : nodes.nodes()) {
       const auto here = kept_on.find(id);
       const int count = here == kept_on.end() ? 0 : here->second;
-      if (!view.suspect) hosts_.push_back({&view, view.cpu_e4 - view.cpu_used_e4, view.gpus, count});
+      if (view.suspect) continue;
+      hosts_.push_back({&view, view.cpu_e4 - view.cpu_used_e4, view.gpus, count});
+      for (const std::string& name : names_)
+        hosts_.back().others.push_back(amount_of(view.other.amounts, name) -
+                                       amount_of(view.other_used, name));
+      for (const auto& labels : label_sets_)
+        hosts_.back().has_labels.push_back(cluster::has_labels(view.other.labels, labels));
     }
     for (std::size_t i = 0; i < kept.size(); ++i) {
       if (!kept[i].node) order_.push_back(i);
     }
-    std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
-      const BundleDemand &one = spec.bundles[a], &other = spec.bundles[b];
-      return std::pair(one.gpu_e4, one.cpu_e4) > std::pair(other.gpu_e4, other.cpu_e4);
-    });
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](std::size_t a, std::size_t b) { return needs_[a].is_before(needs_[b]); });
     for (const std::size_t i : order_) {
       total_.cpu_e4 += spec.bundles[i].cpu_e4;
       total_.gpu_e4 += spec.bundles[i].gpu_e4;
+      for (const auto& label : spec.bundles[i].other.labels) {
+        auto& labels = total_.other.labels;
+        if (!cluster::has_labels(labels, {label})) labels.push_back(label);
+      }
+      add_amounts(total_.other.amounts, spec.bundles[i].other.amounts, 1);
     }
     for (std::size_t i = 0; i < order_.size(); ++i) {
-      const BundleDemand& bundle = spec.bundles[order_[i]];
-      if (i > 0 && bundle == spec.bundles[order_[i - 1]]) continue;
-      const auto needs_as_much = [&](std::size_t other) {
-        return spec.bundles[other].cpu_e4 >= bundle.cpu_e4 && spec.bundles[other].gpu_e4 >= bundle.gpu_e4;
-      };
+      const Need& bundle = needs_[order_[i]];
+      if (i > 0 && bundle == needs_[order_[i - 1]]) continue;
+      const auto needs_as_much = [&](std::size_t other) { return needs_[other].is_no_less_than(bundle); };
       kinds_.emplace_back(bundle, std::count_if(order_.begin(), order_.end(), needs_as_much));
     }
   }
@@ -138,6 +191,29 @@ class Planner {
   }
 
  private:
+  /// Sets names_, label_sets_ and needs_.
+  void number_needs() {
+    for (const BundleDemand& bundle : spec_.bundles) {
+      for (const auto& amount : bundle.other.amounts) names_.push_back(amount.name);
+      if (!bundle.other.labels.empty()) label_sets_.push_back(bundle.other.labels);
+    }
+    const auto once = [](auto& all) {
+      std::sort(all.begin(), all.end());
+      all.erase(std::unique(all.begin(), all.end()), all.end());
+    };
+    once(names_);
+    once(label_sets_);
+    for (const BundleDemand& bundle : spec_.bundles) {
+      Need need{bundle.cpu_e4, bundle.gpu_e4};
+      for (const std::string& name : names_) need.others.push_back(amount_of(bundle.other.amounts, name));
+      if (!bundle.other.labels.empty()) {
+        const auto at = std::lower_bound(label_sets_.begin(), label_sets_.end(), bundle.other.labels);
+        need.labels = static_cast<std::size_t>(at - label_sets_.begin());
+      }
+      needs_.push_back(std::move(need));
+    }
+  }
+
   bool place() {
     if (order_.empty()) return true;
     if (hosts_.empty()) return false;
@@ -218,8 +294,8 @@ class Planner {
   /// vain is nothing for those behind it: to swap two of them makes no other placement.
   bool search(std::size_t at, const std::vector<Host*>& hosts) {
     if (at == order_.size()) return true;
-    const BundleDemand& bundle = spec_.bundles[order_[at]];
-    const bool next_is_like = at + 1 < order_.size() && spec_.bundles[order_[at + 1]] == bundle;
+    const Need& bundle = needs_[order_[at]];
+    const bool next_is_like = at + 1 < order_.size() && needs_[order_[at + 1]] == bundle;
     std::vector<Host*> left;
     for (Host* host : hosts) {
       if (has_room(*host, bundle)) left.push_back(host);
@@ -280,7 +356,7 @@ class Planner {
     for (std::size_t i = 0; i < matching.of.size(); ++i) {
       const auto bundle = matching.of[i];
       const Host& host = *matching.nodes[i];
-      if (bundle) placed_[*bundle] = {host.view->id, deals(host, spec_.bundles[*bundle]).front()};
+      if (bundle) placed_[*bundle] = {host.view->id, deals(host, needs_[*bundle]).front()};
     }
     return true;
   }
@@ -290,19 +366,18 @@ class Planner {
     std::vector<std::optional<std::size_t>> of;  ///< by node: its bundle
     std::set<std::size_t> left;                  ///< nodes without one
     // While one bundle looks for its node.
-    std::vector<bool> asked;            ///< by node: its bundle looks for another one, or has in vain
-    std::vector<BundleDemand> in_vain;  ///< for these no node is left
+    std::vector<bool> asked;    ///< by node: its bundle looks for another one, or has in vain
+    std::vector<Need> in_vain;  ///< for these no node is left
   };
 
   bool seat(Matching& m, std::size_t bundle) {
-    const BundleDemand& demand = spec_.bundles[bundle];
+    const Need& demand = needs_[bundle];
     const auto fits = [&](std::size_t i) {
       was_cut_off_ = was_cut_off_ || ++looks_ > most_looks_;
       return has_room(*m.nodes[i], demand);
     };
-    const bool is_in_vain = std::any_of(m.in_vain.begin(), m.in_vain.end(), [&](const BundleDemand& less) {
-      return less.cpu_e4 <= demand.cpu_e4 && less.gpu_e4 <= demand.gpu_e4;
-    });
+    const bool is_in_vain = std::any_of(m.in_vain.begin(), m.in_vain.end(),
+                                        [&](const Need& less) { return demand.is_no_less_than(less); });
     if (!is_in_vain) {
       const auto free =
           std::find_if(m.left.begin(), m.left.end(), [&](std::size_t i) { return was_cut_off_ || fits(i); });
@@ -343,7 +418,7 @@ class Planner {
     }
     const bool packs = spec_.strategy == PlacementStrategy::kStrictPack;
     const bool spreads = spec_.strategy == PlacementStrategy::kStrictSpread;
-    is_never_ = (packs && !nodes_.has_room_for(total_.cpu_e4, cluster::count_of_gpus(total_.gpu_e4))) ||
+    is_never_ = (packs && !nodes_.has_room_for(demand_of(total_))) ||
                 (spreads && nodes_.nodes().size() < placed_.size());
     for (std::size_t at = 0; at < order_.size() && !is_never_; ++at) {
       if (is_like_one_before(at)) continue;
@@ -352,7 +427,7 @@ class Planner {
       if (hosts_.empty() || nodes_.place(demand).verdict != cluster::PlacementVerdict::kPlaced)
         return of(i) + nodes_.why_waits(demand);
     }
-    const ActorDemand total{total_.cpu_e4, true, {}, total_.gpu_e4};
+    const ActorDemand total = demand_of(total_);
     const std::string free = NodeIndex::wanted(total) + ": " + nodes_.list_free(total);
     if (was_cut_off_ && !is_never_)
       return "no place for " + all + " was found before the search was cut off (" + strategy +
@@ -374,14 +449,17 @@ class Planner {
 
   const GroupSpec& spec_;
   const NodeIndex& nodes_;
+  std::vector<std::string> names_;                       ///< of resources that bundles ask for
+  std::vector<std::vector<cluster::Label>> label_sets_;  ///< the same of labels
+  std::vector<Need> needs_;                              ///< by bundle
   std::vector<PlacedBundle> placed_;
   std::vector<Host> hosts_;
-  std::vector<std::size_t> order_;                            ///< bundles to be placed, the largest first
-  BundleDemand total_;                                        ///< of those
-  std::vector<std::pair<BundleDemand, std::int64_t>> kinds_;  ///< and how many ask for as much or more
-  std::vector<Host*> all_;                                    ///< that the search may use
-  std::size_t looks_ = 0;                                     ///< of this search
-  std::size_t looks_before_ = 0;                              ///< of those before it
+  std::vector<std::size_t> order_;                    ///< bundles to be placed, the largest first
+  BundleDemand total_;                                ///< of those
+  std::vector<std::pair<Need, std::int64_t>> kinds_;  ///< and how many ask for as much or more
+  std::vector<Host*> all_;                            ///< that the search may use
+  std::size_t looks_ = 0;                             ///< of this search
+  std::size_t looks_before_ = 0;                      ///< of those before it
   std::size_t most_looks_ = 0;
   bool was_cut_off_ = false;
   bool is_never_ = false;
@@ -395,7 +473,7 @@ std::optional<GroupPlan> plan_without_search(const GroupSpec& spec, const std::v
                                              const NodeIndex& nodes) {
   std::int64_t all_e4 = 0;
   for (std::size_t i = 0; i < kept.size(); ++i) {
-    if (kept[i].node || spec.bundles[i].gpu_e4 > 0) return std::nullopt;
+    if (kept[i].node || spec.bundles[i].gpu_e4 > 0 || !spec.bundles[i].other.empty()) return std::nullopt;
     all_e4 += spec.bundles[i].cpu_e4;
   }
   GroupPlan plan{true, kept, {}, false, false, 1};

@@ -12,6 +12,7 @@ namespace {
 using cluster::ActorDemand;
 using cluster::count_of_gpus;
 using cluster::deal_gpus;
+using cluster::format_amount;
 using cluster::format_cpus;
 using cluster::format_gpus;
 using cluster::free_gpu;
@@ -20,6 +21,7 @@ using cluster::kMaxCpu_e4;
 using cluster::NodeView;
 using cluster::Placement;
 using cluster::PlacementVerdict;
+using cluster::ResourceAmount;
 
 /// So many nodes are named in a sentence; the others are counted.
 constexpr std::size_t kNearestNamed = 4;
@@ -51,16 +53,44 @@ std::string describe_gpus(const NodeView& node, const ActorDemand& demand) {
   return text + (node.suspect ? " and is silent" : "");
 }
 
+/// "1 of 2 tpu", "0.5 GiB of 1 GiB of memory".
+std::string free_of_all(const NodeView& node, const std::string& name) {
+  const std::int64_t all = amount_of(node.other.amounts, name);
+  const std::int64_t free = all - amount_of(node.other_used, name);
+  const std::string text = name == cluster::kMemory ? cluster::format_bytes(free) : format_cpus(free);
+  return text + " of " + format_amount({name, all});
+}
+
+std::string missing_labels(const NodeView& node, const ActorDemand& demand) {
+  cluster::OtherResources missing;
+  for (const cluster::Label& label : demand.other.labels) {
+    if (!has_labels(node.other.labels, {label})) missing.labels.push_back(label);
+  }
+  return format_other(missing);
+}
+
 std::string describe(const NodeView& node, const ActorDemand& demand) {
-  return demand.gpu_e4 > 0 ? describe_gpus(node, demand) : describe(node);
+  if (demand.other.empty()) return demand.gpu_e4 > 0 ? describe_gpus(node, demand) : describe(node);
+  std::string parts;
+  const auto add = [&](const std::string& part) { parts += (parts.empty() ? "" : ", ") + part; };
+  if (demand.gpu_e4 > 0) add(format_cpus(free_gpu(node.gpus)) + " of " + format_gpus(all_gpu(node)));
+  if (demand.cpu_e4 > 0) add(format_cpus(free_cpu(node)) + " of " + format_cpus(node.cpu_e4) + " CPU");
+  for (const ResourceAmount& one : demand.other.amounts) add(free_of_all(node, one.name));
+  if (const std::string missing = missing_labels(node, demand); !missing.empty()) add("no " + missing);
+  return node.name + " has " + (parts.empty() ? "it" : parts) + (node.suspect ? " and is silent" : "");
 }
 
 bool could_hold(const NodeView& node, const ActorDemand& demand) {
-  return node.cpu_e4 >= demand.cpu_e4 && all_gpu(node) >= demand.gpu_e4;
+  return node.cpu_e4 >= demand.cpu_e4 && all_gpu(node) >= demand.gpu_e4 &&
+         has_amounts(node.other.amounts, {}, demand.other.amounts) &&
+         has_labels(node.other.labels, demand.other.labels);
 }
 
 bool has_room(const NodeView& node, const ActorDemand& demand) {
   if (node.suspect || free_cpu(node) < demand.cpu_e4) return false;
+  if (!has_amounts(node.other.amounts, node.other_used, demand.other.amounts) ||
+      !has_labels(node.other.labels, demand.other.labels))
+    return false;
   return demand.gpu_e4 == 0 || deal_gpus(node.gpus, demand.gpu_e4).has_value();
 }
 
@@ -68,8 +98,10 @@ bool has_room(const NodeView& node, const ActorDemand& demand) {
 
 std::string NodeIndex::wanted(const ActorDemand& demand) {
   const std::string cpus = format_cpus(demand.cpu_e4) + " CPU";
-  if (demand.gpu_e4 == 0) return cpus;
-  return format_gpus(demand.gpu_e4) + (demand.cpu_e4 == 0 ? "" : " and " + cpus);
+  const std::string other = format_other(demand.other);
+  std::string text = demand.gpu_e4 > 0 ? format_gpus(demand.gpu_e4) : "";
+  if (demand.cpu_e4 > 0 || (text.empty() && other.empty())) text += (text.empty() ? "" : " and ") + cpus;
+  return text + (text.empty() || other.empty() ? "" : ", ") + other;
 }
 
 bool NodeIndex::Use::operator<(const Use& other) const {
@@ -147,17 +179,20 @@ std::vector<const NodeView*> NodeIndex::emptiest(std::size_t count) const {
   return found;
 }
 
-bool NodeIndex::has_room_for(std::int64_t cpu_e4, std::int64_t gpus) const {
-  if (gpus == 0) return largest() >= cpu_e4;
-  return std::any_of(with_gpus_.begin(), with_gpus_.end(), [&](NodeId id) {
-    return could_hold(nodes_.at(id), {cpu_e4, true, {}, gpus * kGpu});
-  });
+bool NodeIndex::has_room_for(const ActorDemand& demand) const {
+  if (demand.gpu_e4 > 0)
+    return std::any_of(with_gpus_.begin(), with_gpus_.end(),
+                       [&](NodeId id) { return could_hold(nodes_.at(id), demand); });
+  if (demand.other.empty()) return largest() >= demand.cpu_e4;
+  return std::any_of(nodes_.begin(), nodes_.end(),
+                     [&](const auto& node) { return could_hold(node.second, demand); });
 }
 
 Placement NodeIndex::place(const ActorDemand& demand) const {
   TROUPE_ASSERT(demand.cpu_e4 >= 0 && demand.cpu_e4 <= kMaxCpu_e4, "a demand was checked at the door");
   if (demand.affinity) return only_there(demand);
   if (demand.gpu_e4 > 0) return place_on_gpus(demand);
+  if (!demand.other.empty()) return place_with_others(demand);
   const Use* best = demand.isolated ? by_use_.first(demand.cpu_e4) : by_use_.last(demand.cpu_e4);
   if (best == nullptr) {
     if (nodes_.empty() || largest() >= demand.cpu_e4) return {};
@@ -189,13 +224,69 @@ Placement NodeIndex::place_on_gpus(const ActorDemand& demand) const {
             "fewest free GPUs that suffice: " + describe_gpus(*best, demand),
             *deal_gpus(best->gpus, demand.gpu_e4)};
   }
-  if (nodes_.empty() || has_room_for(demand.cpu_e4, count_of_gpus(demand.gpu_e4))) return {};
+  if (nodes_.empty() || has_room_for(demand)) return {};
+  if (!demand.other.empty()) return {PlacementVerdict::kNever, {}, why_never(demand)};
   std::size_t most = 0;
   for (const NodeId id : with_gpus_) most = std::max(most, nodes_.at(id).gpus.size());
   return {PlacementVerdict::kNever,
           {},
           "no " + noun_ + " has " + wanted(demand) + " at all: " +
               (most == 0 ? "none has a GPU" : "the most GPUs of one are " + std::to_string(most))};
+}
+
+Placement NodeIndex::place_with_others(const ActorDemand& demand) const {
+  const NodeView* best = demand.isolated ? least_used_with(demand) : fullest_with(demand);
+  if (best != nullptr) {
+    const std::string what = demand.isolated ? "least used " + noun_ : "fullest " + noun_;
+    return {PlacementVerdict::kPlaced, best->id,
+            what + " that has " + wanted(demand) + ": " + describe(*best, demand)};
+  }
+  if (nodes_.empty() || has_room_for(demand)) return {};
+  return {PlacementVerdict::kNever, {}, why_never(demand)};
+}
+
+/// Most often one of the first that have the CPUs.
+const NodeView* NodeIndex::least_used_with(const ActorDemand& demand) const {
+  for (const Use* at = by_use_.first(demand.cpu_e4); at != nullptr;) {
+    const NodeView& node = nodes_.at(at->id);
+    if (has_room(node, demand)) return &node;
+    Use next = *at;
+    if (++next.id.value == 0) ++next.actors;
+    at = by_use_.first_from(next, demand.cpu_e4);
+  }
+  return nullptr;
+}
+
+const NodeView* NodeIndex::fullest_with(const ActorDemand& demand) const {
+  const NodeView* best = nullptr;
+  for (const auto& [id, node] : nodes_) {
+    if (free_cpu(node) < 0 || !has_room(node, demand)) continue;
+    if (best != nullptr) {
+      Use most = use_of(*best), other = use_of(node);
+      most.id = other.id = {};
+      if (!(most < other)) continue;
+    }
+    best = &node;
+  }
+  return best;
+}
+
+/// REQUIRES: !has_room_for(demand), and it asks for more than CPUs and GPUs.
+std::string NodeIndex::why_never(const ActorDemand& demand) const {
+  const std::string no = "no " + noun_ + " has ";
+  for (const cluster::Label& label : demand.other.labels) {
+    if (std::none_of(nodes_.begin(), nodes_.end(),
+                     [&](const auto& node) { return has_labels(node.second.other.labels, {label}); }))
+      return no + "the label " + label.key + "=" + label.value;
+  }
+  for (const ResourceAmount& one : demand.other.amounts) {
+    std::int64_t most = 0;
+    for (const auto& [id, node] : nodes_) most = std::max(most, amount_of(node.other.amounts, one.name));
+    if (most >= one.amount) continue;
+    if (most == 0) return no + (one.name == cluster::kMemory ? "memory to give" : "resource " + one.name);
+    return no + format_amount(one) + " at all: the most of one is " + format_amount({one.name, most});
+  }
+  return no + wanted(demand) + " at all" + (demand.other.labels.empty() ? "" : " together");
 }
 
 Placement NodeIndex::only_there(const ActorDemand& demand) const {
@@ -239,7 +330,8 @@ std::string NodeIndex::list_free(const ActorDemand& demand) const {
   const bool gpus = demand.gpu_e4 > 0;
   std::vector<const NodeView*> nearest;  // to having room
   for (const auto& [id, node] : nodes_) {
-    if (!gpus || !node.gpus.empty()) nearest.push_back(&node);
+    if ((!gpus || !node.gpus.empty()) && (demand.other.empty() || could_hold(node, demand)))
+      nearest.push_back(&node);
   }
   const std::size_t named = std::min(kNearestNamed, nearest.size());
   const auto free = [&](const NodeView* node) { return gpus ? free_gpu(node->gpus) : free_cpu(*node); };
@@ -251,7 +343,8 @@ std::string NodeIndex::list_free(const ActorDemand& demand) const {
   for (std::size_t i = 0; i < named; ++i) list += (i == 0 ? "" : ", ") + describe(*nearest[i], demand);
   if (nearest.size() > named)
     list += ", and " + count_of(static_cast<std::int64_t>(nearest.size() - named), noun_) + " with less";
-  return nearest.empty() ? "none has a GPU" : list;
+  if (nearest.empty()) return demand.other.empty() ? "none has a GPU" : "none has that in all";
+  return list;
 }
 
 }  // namespace troupe::scheduler

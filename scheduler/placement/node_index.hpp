@@ -8,6 +8,9 @@
 /// What asks for GPUs goes to the node that has the fewest free of those with room, so that whole nodes stay
 /// free and the trainers of a job lie side by side; ties as when spreading. Such a decision looks at every
 /// node that has GPUs.
+///
+/// Memory, custom resources and labels leave out the nodes that have them not: of the others the same is
+/// chosen. Isolated actors that ask for them look at nodes until one has them, others at every node.
 #pragma once
 
 #include <map>
@@ -32,12 +35,13 @@ class NodeIndex {
   void set(cluster::NodeView node);
   void remove(NodeId node);
 
-  /// O(log n); O(nodes with GPUs) for a demand for GPUs. REQUIRES: 0 <= demand.cpu_e4 <= kMaxCpu_e4, and
+  /// O(log n); O(nodes with GPUs) for a demand for GPUs, O(n) at most for memory, custom resources and
+  /// labels. REQUIRES: 0 <= demand.cpu_e4 <= kMaxCpu_e4, and
   /// is_count_of_gpus(demand.gpu_e4).
   cluster::Placement place(const cluster::ActorDemand& demand) const;
   /// Why `demand` is not placed now, for a person who asks. O(n).
   std::string why_waits(const cluster::ActorDemand& demand) const;
-  /// The same in short, of a demand for CPUs. O(log n). REQUIRES: no affinity, no GPUs.
+  /// The same in short, of a demand for CPUs. O(log n). REQUIRES: no affinity, nothing but CPUs.
   std::string why_waits_for_cpus(const cluster::ActorDemand& demand) const;
   /// What is free of what `demand` asks for, of those that have most of it: "a has 1 of 4, b has 0 of 4".
   std::string list_free(const cluster::ActorDemand& demand) const;
@@ -46,12 +50,12 @@ class NodeIndex {
 
   /// The CPUs that an actor could get there now; -1 if nothing is placed there.
   std::int64_t free_of(NodeId node) const;
-  /// Whether an actor could get these CPUs and GPUs there now. REQUIRES: demand.gpu_e4 > 0.
+  /// Whether an actor could get what it asks for there now.
   bool fits(NodeId node, const cluster::ActorDemand& demand) const;
   /// Whether a part of any of its GPUs is free.
   bool has_free_gpus(NodeId node) const;
-  /// Whether some node, suspect or not, has so many CPUs and GPUs at all.
-  bool has_room_for(std::int64_t cpu_e4, std::int64_t gpus) const;
+  /// Whether some node, suspect or not, has so much at all. O(1) for CPUs alone.
+  bool has_room_for(const cluster::ActorDemand& demand) const;
   /// The CPUs of the largest node, suspect or not; -1 if there is none.
   std::int64_t largest() const { return sizes_.empty() ? -1 : sizes_.rbegin()->first; }
   /// The node that has least free of those where so many CPUs are, the lowest id of several; null: none has.
@@ -76,6 +80,10 @@ class NodeIndex {
 
   cluster::Placement only_there(const cluster::ActorDemand& demand) const;
   cluster::Placement place_on_gpus(const cluster::ActorDemand& demand) const;
+  cluster::Placement place_with_others(const cluster::ActorDemand& demand) const;
+  const cluster::NodeView* least_used_with(const cluster::ActorDemand& demand) const;
+  const cluster::NodeView* fullest_with(const cluster::ActorDemand& demand) const;
+  std::string why_never(const cluster::ActorDemand& demand) const;
   void forget(const cluster::NodeView& node);
 
   std::string noun_;

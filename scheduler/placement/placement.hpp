@@ -17,8 +17,10 @@ struct NodeView {
   std::int64_t cpu_e4 = 0;       ///< all it has
   std::int64_t cpu_used_e4 = 0;  ///< what its actors hold
   int actors = 0;
-  bool suspect = false;  ///< not heard of as it should be: nothing new is placed there
-  GpuUse gpus{};         ///< one entry a GPU that it has
+  bool suspect = false;          ///< not heard of as it should be: nothing new is placed there
+  GpuUse gpus{};                 ///< one entry a GPU that it has
+  OtherResources other{};        ///< all memory and custom resources that it has, and its labels
+  ResourceAmounts other_used{};  ///< what is held of them
 };
 
 /// No node has more CPUs, and no actor asks for more: products of two such numbers fit 64 bits.

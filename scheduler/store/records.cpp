@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "runtime/wire/codec.hpp"
 
@@ -22,8 +23,17 @@ constexpr std::size_t kinds_in(int version) {
 /// The fields that a struct had in a version. A struct that holds one of these is listed, too; all others
 /// never changed.
 constexpr std::size_t kAll = SIZE_MAX;
+constexpr std::size_t fields_in(int version, const cluster::NodeInfo&) {
+  return version < 7 ? 7 : kAll;  // other
+}
+constexpr std::size_t fields_in(int, const cluster::NodeRecord&) {
+  return kAll;
+}
+constexpr std::size_t fields_in(int version, const cluster::BundleDemand&) {
+  return version < 7 ? 2 : kAll;  // other
+}
 constexpr std::size_t fields_in(int version, const cluster::ActorDemand&) {
-  return version < 5 ? 4 : kAll;  // its placement group and bundle
+  return version < 5 ? 4 : version < 7 ? 6 : kAll;  // its placement group and bundle; other
 }
 constexpr std::size_t fields_in(int version, const cluster::ActorSpec&) {
   return version < 3 ? 5 : kAll;  // max_restarts, max_task_retries
@@ -32,7 +42,10 @@ constexpr std::size_t fields_in(int version, const cluster::ActorRecord&) {
   return version < 3 ? 7 : version < 5 ? 9 : kAll;  // incarnation, restarts; bundle
 }
 constexpr std::size_t fields_in(int version, const cluster::SubmissionSpec&) {
-  return version < 4 ? 8 : version < 6 ? 11 : kAll;  // package, executable, priority; queue
+  return version < 4   ? 8
+         : version < 6 ? 11
+         : version < 7 ? 12
+                       : kAll;  // package, executable, priority; queue; other
 }
 constexpr std::size_t fields_in(int, const cluster::SubmissionRecord&) {
   return kAll;
@@ -48,6 +61,9 @@ constexpr std::size_t fields_in(int, const cluster::GroupRecord&) {
 }
 
 template <class T>
+bool read_in(int version, wire::Reader& from, std::vector<T>& values);
+
+template <class T>
 bool read_in(int version, wire::Reader& from, T& value) {
   if constexpr (requires { fields_in(version, value); }) {
     std::size_t left = fields_in(version, value);
@@ -56,6 +72,21 @@ bool read_in(int version, wire::Reader& from, T& value) {
         wire::fields(value));
   } else {
     return wire::read(from, value);
+  }
+}
+
+template <class T>
+bool read_in(int version, wire::Reader& from, std::vector<T>& values) {
+  if constexpr (requires(const T& value) { fields_in(version, value); }) {
+    std::uint32_t count = 0;
+    if (!wire::read(from, count)) return false;
+    values.clear();
+    for (; count > 0; --count) {  // ends with the bytes: each element takes some
+      if (!read_in(version, from, values.emplace_back())) return false;
+    }
+    return true;
+  } else {
+    return wire::read(from, values);
   }
 }
 

@@ -19,7 +19,8 @@ namespace troupe {
 
 /// 2: submissions. 3: actors that are started again. 4: packages and priorities of submissions.
 /// 5: placement groups. 6: queues, whose program a job is, groups that are gone when their actors start.
-inline constexpr std::uint16_t kRecordVersion = 6;
+/// 7: memory, custom resources and labels.
+inline constexpr std::uint16_t kRecordVersion = 7;
 
 wire::Bytes encode_record(const cluster::Record& record);
 /// Total. Errors: kBadInput (damaged), kRefused (of a newer troupe).

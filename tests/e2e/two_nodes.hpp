@@ -12,13 +12,16 @@ namespace troupe::e2e {
 /// A head with a node ("one"), from folder a, and a second node ("two"), from folder b, which came in with a
 /// token. They have 4 CPUs each.
 struct TwoNodes {
-  TwoNodes() : TwoNodes(0) {  // whatever fails from here on, the destructor runs
-    started(troupe("start --head --port 0 --cpus 4 --gpus 0 --name one --detach --folder " + root + "/a"));
+  /// With more options of `troupe start` for each.
+  explicit TwoNodes(const std::string& one = "", const std::string& two = "")
+      : TwoNodes(0) {  // whatever fails from here on, the destructor runs
+    started(troupe("start --head --port 0 --cpus 4 --gpus 0 --name one --detach " + one + " --folder " +
+                   root + "/a"));
     address = read_file(root + "/a/address");
     address.pop_back();
     started(troupe("token --folder " + root + "/a --output " + root + "/token"));
-    started(troupe("start --address " + address + " --cpus 4 --gpus 0 --name two --detach --token-file " +
-                   root + "/token --folder " + root + "/b"));
+    started(troupe("start --address " + address + " --cpus 4 --gpus 0 --name two --detach " + two +
+                   " --token-file " + root + "/token --folder " + root + "/b"));
   }
   ~TwoNodes() {
     troupe("stop --folder " + root + "/b");

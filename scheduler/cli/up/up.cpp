@@ -62,6 +62,7 @@ struct UpOptions {
   int min_nodes = 0;
   double cpus = -1;
   int gpus = -1;
+  ResourceWords other;
   double wait_s = 300;
   double heartbeat_timeout_s = 60;
   std::vector<std::string> program;
@@ -142,6 +143,8 @@ class Start {
     std::vector<std::string> all{fs::read_symlink("/proc/self/exe").string(), "start", "--folder", folder};
     if (options.cpus >= 0) words.insert(words.end(), {"--cpus", std::to_string(options.cpus)});
     if (options.gpus >= 0) words.insert(words.end(), {"--gpus", std::to_string(options.gpus)});
+    const auto other = options.other.words();
+    all.insert(all.end(), other.begin(), other.end());
     all.insert(all.end(), words.begin(), words.end());
     node::ProgramOptions start;
     start.program = std::move(all);
@@ -395,6 +398,7 @@ int up(int argc, char** argv) {
       ->check(CLI::Range(0.0, 100'000.0));
   app.add_option("--gpus", o.gpus, "GPUs that actors may hold here [default: all that CUDA finds]")
       ->check(CLI::Range(0, 256));
+  add_resource_options(app, o.other, kOfferedHelp);
   app.add_option("--folder", o.folder,
                  "Keys and state of this host [default: a new folder, removed at the end]");
   app.add_option("--wait", o.wait_s, "Seconds until all hosts must be there")

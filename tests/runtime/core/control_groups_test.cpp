@@ -36,3 +36,28 @@ TEST_CASE("usable memory is the least of the host's and of all groups above, of 
   write(mounts / "memory/b/memory.limit_in_bytes", "8388608\n");
   CHECK(usable_memory(mounts, self) == 8U << 20);
 }
+
+TEST_CASE(
+    "available memory is what is left of the host's and of every group's, files that are cached apart") {
+  const test::TempFolder folder;
+  const std::filesystem::path mounts(folder / "cgroup"), self(folder / "self"), host(folder / "meminfo");
+  const auto write = [](const std::filesystem::path& file, std::string_view text) {
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  };
+  write(self, "0::/a/job\n");
+  CHECK_FALSE(available_memory(mounts, self, host));
+  write(host, "MemTotal: 4096 kB\nMemAvailable: 1024 kB\n");
+  CHECK(available_memory(mounts, self, host) == 1U << 20);
+  write(mounts / "a/memory.max", "1000000\n");
+  write(mounts / "a/memory.current", "900000\n");
+  write(mounts / "a/memory.stat", "anon 600000\nfile 300000\ninactive_file 200000\n");
+  CHECK(available_memory(mounts, self, host) == 300'000);
+  write(mounts / "a/memory.current", "2000000\n");
+  CHECK(available_memory(mounts, self, host) == 0U);
+  write(self, "5:memory:/b\n");
+  write(mounts / "memory/b/memory.limit_in_bytes", "500000\n");
+  write(mounts / "memory/b/memory.usage_in_bytes", "400000\n");
+  write(mounts / "memory/b/memory.stat", "total_inactive_file 50000\n");
+  CHECK(available_memory(mounts, self, host) == 150'000);
+}

@@ -251,6 +251,59 @@ const std::string kQueueBytes =
     "ffffffffffffffff"
     "204e000000000000";
 
+/// Since version 7: memory, custom resources and labels, behind a node's GPUs, an actor's bundle, a
+/// submission's queue and each bundle's GPUs.
+const OtherResources kOther{{{"memory", 5}, {"tpu", 10000}}, {{"z", "a"}}};
+const std::string kOtherBytes =
+    "02000000"
+    "06000000"
+    "6d656d6f7279"
+    "0500000000000000"
+    "03000000"
+    "747075"
+    "1027000000000000"
+    "01000000"
+    "01000000"
+    "7a"
+    "01000000"
+    "61";
+const NodeRecord kOffering = [] {
+  NodeRecord record = kNode;
+  record.node.other = kOther;
+  return record;
+}();
+const ActorRecord kAsking = [] {
+  ActorRecord record = kGrouped;
+  record.spec.demand.other = kOther;
+  return record;
+}();
+const SubmissionRecord kWanting = [] {
+  SubmissionRecord record = kQueued;
+  record.spec.other = kOther;
+  return record;
+}();
+const GroupRecord kHolding = [] {
+  GroupRecord record = kStartGroup;
+  record.spec.bundles[0].other = kOther;
+  return record;
+}();
+const std::string kOfferingBytes = kNodeBytes.substr(0, kNodeBytes.size() - 2) + kOtherBytes + "01";
+const std::string kHoldingHead =
+    "04"
+    "2a00000000000000"
+    "0700000000000000"
+    "01000000"
+    "67"
+    "03"
+    "02000000"
+    "1027000000000000"
+    "0000000000000000" +
+    kOtherBytes +
+    "0000000000000000"
+    "8813000000000000"
+    "00000000"
+    "00000000";
+
 const std::string kActorBytes = kActorHead + kActorRest;
 const std::string kGroupedBytes = kActorHead + kGroupOfActor + kOneLife + kActorRest + kBundleOfActor;
 const std::string kProgramBytes = kJobBytes + kSubmissionOfJob;
@@ -259,6 +312,11 @@ const std::string kPackagedBytes = kSubmissionHead + kPackage + kSubmissionRest;
 const std::string kQueuedBytes = kSubmissionHead + kPackage + kQueueOfSubmission + kSubmissionRest;
 const std::string kGroupBytes = kGroupHead + kGroupRest;
 const std::string kStartGroupBytes = kGroupHead + kStartOnly + kGroupRest;
+const std::string kAskingBytes =
+    kActorHead + kGroupOfActor + kOtherBytes + kOneLife + kActorRest + kBundleOfActor;
+const std::string kWantingBytes =
+    kSubmissionHead + kPackage + kQueueOfSubmission + kOtherBytes + kSubmissionRest;
+const std::string kHoldingBytes = kHoldingHead + kStartOnly + kGroupRest;
 
 }  // namespace
 
@@ -295,23 +353,37 @@ TEST_CASE("records of version 5 are read") {
   for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0500" + hex)).value() == record);
 }
 
-TEST_CASE("records of version 6 are read, and written") {
+TEST_CASE("records of version 6 are read") {
   const std::vector<std::pair<std::string, Record>> all{
       {kNodeBytes, kNode},     {kProgramBytes, kProgram},       {kGroupedBytes, kGrouped},
       {kQueuedBytes, kQueued}, {kStartGroupBytes, kStartGroup}, {kQueueBytes, kQueue}};
+  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0600" + hex)).value() == record);
+}
+
+TEST_CASE("records of version 7 are read, and written") {
+  const std::vector<std::pair<std::string, Record>> all{
+      {kOfferingBytes, kOffering}, {kProgramBytes, kProgram}, {kAskingBytes, kAsking},
+      {kHoldingBytes, kHolding},   {kWantingBytes, kWanting}, {kQueueBytes, kQueue}};
   for (const auto& [hex, record] : all) {
-    const wire::Bytes bytes = bytes_of("fe0600" + hex);
+    const wire::Bytes bytes = bytes_of("fe0700" + hex);
     CHECK(decode_record(bytes).value() == record);
     CHECK(encode_record(record) == bytes);
   }
 }
 
+TEST_CASE("a count of bundles that the bytes do not hold is damage") {
+  const wire::Bytes bytes = bytes_of("fe0600" + kGroupHead.substr(0, 46) + "ffffffff");
+  const auto damaged = decode_record(bytes);
+  REQUIRE_FALSE(damaged);
+  CHECK(damaged.error().code == ErrorCode::kBadInput);
+}
+
 TEST_CASE("a record of a newer troupe is refused with both versions, a damaged one as that") {
-  const auto newer = decode_record(bytes_of("fe0700" + kJobBytes));
+  const auto newer = decode_record(bytes_of("fe0800" + kJobBytes));
   REQUIRE_FALSE(newer);
   CHECK(newer.error().code == ErrorCode::kRefused);
-  CHECK(newer.error().why == "it has version 7, and this troupe knows 6");
-  for (const char* hex : {"", "fe", "fe06", "fe0600", "03", "7f00"}) {
+  CHECK(newer.error().why == "it has version 8, and this troupe knows 7");
+  for (const char* hex : {"", "fe", "fe07", "fe0700", "03", "7f00"}) {
     const auto damaged = decode_record(bytes_of(hex));
     REQUIRE_FALSE(damaged);
     CHECK(damaged.error().code == ErrorCode::kBadInput);

@@ -1,0 +1,110 @@
+// Which process is ended when a node is short of memory.
+#include "runtime/node/memory_watch.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "runtime/node/process_memory.hpp"
+#include "tests/runtime/node/machine_fixture.hpp"
+
+using namespace troupe;
+using namespace troupe::node;
+
+using F = Fixture;
+
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+
+/// Of 256 MiB, on a machine that has enough.
+const NodeMemory kNode{256 * kMiB, 16'384 * kMiB, 8'192 * kMiB};
+
+}  // namespace
+
+TEST_CASE("Of those that have more than they asked for the one with most above it is ended, and says why") {
+  const std::vector<MemoryUse> uses{
+      {"modest", 100 * kMiB, 90 * kMiB}, {"over", 64 * kMiB, 100 * kMiB}, {"worse", 32 * kMiB, 80 * kMiB}};
+  const auto end = process_to_end(kNode, uses);
+  REQUIRE(end);
+  CHECK(end->which == 2);
+  CHECK(end->reason ==
+        "worse had 80 MiB of memory and had asked for 32 MiB, and its node is short of memory: its processes "
+        "have "
+        "270 MiB of the 256 MiB that it offers");
+}
+
+TEST_CASE("Nobody is ended who keeps to what it asked for, who asked for nothing, or without need") {
+  CHECK_FALSE(process_to_end(kNode, {{"modest", 200 * kMiB, 200 * kMiB}, {"asked for none", 0, 900 * kMiB}}));
+  CHECK_FALSE(process_to_end(kNode, {{"over", 64 * kMiB, 200 * kMiB}}));
+  CHECK_FALSE(process_to_end({}, {{"over", 64 * kMiB, 200 * kMiB}}));  // nothing is known of the node
+  CHECK_FALSE(any_is_over({{"modest", 1, 1}, {"asked for none", 0, 5}}));
+  CHECK(any_is_over({{"over", 1, 2}}));
+  // What was chosen before is still there: its memory comes back in a moment.
+  CHECK_FALSE(
+      process_to_end(kNode, {{"over", 64 * kMiB, 200 * kMiB}, {"ends", 32 * kMiB, 300 * kMiB, true}}));
+}
+
+TEST_CASE("A machine that has not a twentieth of its memory left is short, whatever the node offers") {
+  const NodeMemory full{0, 1'000 * kMiB, 49 * kMiB};
+  const auto end = process_to_end(full, {{"over", 64 * kMiB, 65 * kMiB}});
+  REQUIRE(end);
+  CHECK(end->reason.find("its machine has 49 MiB of 1000 MiB left") != std::string::npos);
+  CHECK_FALSE(process_to_end({0, 1'000 * kMiB, 50 * kMiB}, {{"over", 64 * kMiB, 65 * kMiB}}));
+}
+
+TEST_CASE("A node offers what it is told, or a share of what it may use") {
+  CHECK(memory_to_offer(5, 100, 1) == 5);
+  CHECK(memory_to_offer(0, 100, 1) == 0);
+  CHECK(memory_to_offer(-1, 1000 * kMiB, 1) == 700 * kMiB);
+  CHECK(memory_to_offer(-1, 1000 * kMiB, 2) == 350 * kMiB);
+  CHECK(memory_to_offer(-1, std::nullopt, 1) == 0);
+  CHECK(memory_to_offer(-1, std::uint64_t{1} << 63, 1) > 0);
+}
+
+TEST_CASE("A worker that has more than its actor asked for is killed with the reason, and once") {
+  F f;
+  auto spec = F::spec(true);
+  spec.demand.other.amounts = {{"memory", 64 * kMiB}};
+  const auto started = f.head(cluster::StartActor{F::kNode, {1}, spec, ""});
+  const ProcessId worker = F::find<StartWorker>(started)->process;
+  f.said(worker, wire::Hello{}, 1);
+  f.said(worker, wire::ActorUp{{1}});
+  auto claims = f.machine.memory_claims();
+  REQUIRE(claims.size() == 1);
+  CHECK(claims[0].process == worker);
+  CHECK(claims[0].use.asked == 64 * kMiB);
+  claims[0].use.has = 300 * kMiB;
+  const auto killed = f.on(MemoryMeasured{kNode, claims});
+  REQUIRE(F::find<KillProcess>(killed) != nullptr);
+  CHECK(f.machine.memory_claims().at(0).use.is_ending);
+  CHECK(F::find<KillProcess>(f.on(MemoryMeasured{kNode, f.machine.memory_claims()})) == nullptr);
+  const auto told = f.on(ProcessEnding{worker, "killed by signal 9 (SIGKILL)"});
+  const auto* down = F::told<cluster::ActorDown>(told);
+  REQUIRE(down != nullptr);
+  CHECK(down->reason.find("had 300 MiB of memory and had asked for 64 MiB") != std::string::npos);
+  CHECK_FALSE(down->on_purpose);
+}
+
+TEST_CASE("A process's anonymous memory is read, without what it shares, and so is its group's") {
+  const std::int64_t before = anonymous_bytes(::getpid());
+  REQUIRE(before > 0);
+  constexpr std::size_t kBytes = 64 << 20;
+  const auto map = [&](int kind) {
+    void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    std::memset(memory, 1, kBytes);
+    return memory;
+  };
+  void* shared = map(MAP_SHARED);
+  CHECK(anonymous_bytes(::getpid()) - before < 32 * kMiB);
+  void* own = map(MAP_PRIVATE);
+  CHECK(anonymous_bytes(::getpid()) - before > 48 * kMiB);
+  const pid_t group = ::getpgrp();
+  CHECK(anonymous_bytes_of_groups({group}).at(group) >= anonymous_bytes(::getpid()) - 16 * kMiB);
+  ::munmap(shared, kBytes);
+  ::munmap(own, kBytes);
+  CHECK(anonymous_bytes(-1) == 0);
+}

@@ -1,0 +1,197 @@
+// Memory, custom resources and labels: what is refused, and where actors and groups go.
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "runtime/core/random.hpp"
+#include "scheduler/placement/group_plan.hpp"
+
+using namespace troupe;
+using namespace troupe::cluster;
+using scheduler::NodeIndex;
+using scheduler::plan_group;
+
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+
+NodeView node_with(std::uint64_t id, int cpus, OtherResources other) {
+  NodeView view{NodeId{id}, "n" + std::to_string(id), cpus * kCpu};
+  view.other = std::move(other);
+  return view;
+}
+ActorDemand demand_for(int cpus, OtherResources other, bool isolated = true) {
+  return {cpus * kCpu, isolated, {}, 0, {}, -1, std::move(other)};
+}
+OtherResources tpus(double count) {
+  return other_resources(0, {{"tpu", count}}, {});
+}
+
+/// Whether there is a placement: every node is tried for every bundle.
+bool can_be_placed(const GroupSpec& spec, std::size_t at, std::vector<NodeView>& nodes,
+                   std::vector<int>& bundles) {
+  if (at == spec.bundles.size()) return true;
+  const BundleDemand& bundle = spec.bundles[at];
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const bool others = std::any_of(bundles.begin(), bundles.end(), [](int count) { return count > 0; });
+    if (spec.strategy == PlacementStrategy::kStrictSpread && bundles[i] > 0) continue;
+    if (spec.strategy == PlacementStrategy::kStrictPack && others && bundles[i] == 0) continue;
+    NodeView& node = nodes[i];
+    if (node.cpu_e4 - node.cpu_used_e4 < bundle.cpu_e4 ||
+        !has_amounts(node.other.amounts, node.other_used, bundle.other.amounts) ||
+        !has_labels(node.other.labels, bundle.other.labels))
+      continue;
+    const NodeView before = node;
+    node.cpu_used_e4 += bundle.cpu_e4;
+    add_amounts(node.other_used, bundle.other.amounts, 1);
+    ++bundles[i];
+    const bool found = can_be_placed(spec, at + 1, nodes, bundles);
+    node = before;
+    --bundles[i];
+    if (found) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("amounts and labels that make no sense are refused with what is wrong") {
+  const auto wrong = [](std::int64_t memory, std::map<std::string, double> resources,
+                        std::map<std::string, std::string> labels = {}) {
+    return wrong_about(other_resources(memory, resources, labels));
+  };
+  CHECK(wrong(512 * kMiB, {{"tpu", 1.5}, {"a.b/c", 0}}, {{"zone", "eu-1"}}).empty());
+  CHECK(wrong(-1, {}) == "memory is not 1 byte to 256 TiB");
+  CHECK(wrong(0, {{"tpu", -1}}) == "of tpu it is not 0.0001 to 1,000,000,000");
+  CHECK(wrong(0, {{"tpu", std::numeric_limits<double>::quiet_NaN()}}) ==
+        "of tpu it is not 0.0001 to 1,000,000,000");
+  CHECK(wrong(0, {{"tpu", 0.00001}}) == "of tpu it is not 0.0001 to 1,000,000,000");
+  CHECK(wrong(0, {{"tpu", 1e10}}) == "of tpu it is not 0.0001 to 1,000,000,000");
+  CHECK(wrong(0, {{"GPU", 1}}) == "GPU is no custom resource: it has an option of its own");
+  CHECK(wrong(0, {{"memory", 1}}) == "memory is no custom resource: it has an option of its own");
+  CHECK(wrong(kMiB, {{"memory", 1}}) == "memory is no custom resource: it has an option of its own");
+  CHECK_FALSE(wrong(0, {{"a b", 1}}).empty());
+  CHECK_FALSE(wrong(0, {{"", 1}}).empty());
+  CHECK_FALSE(wrong(0, {}, {{"zone", ""}}).empty());
+  CHECK_FALSE(wrong(0, {}, {{"zone", std::string(65, 'a')}}).empty());
+  CHECK_FALSE(wrong_about({{{"b", 1}, {"a", 1}}, {}}).empty());  // of a peer: not in order
+  std::map<std::string, double> many;
+  for (int i = 0; i < 65; ++i) many["r" + std::to_string(i)] = 1;
+  CHECK(wrong(0, many) == "65 resources are more than 64");
+}
+
+TEST_CASE("an actor goes where its memory, resources and labels are, and hears why it does not") {
+  NodeIndex index;
+  index.set(node_with(1, 4, other_resources(256 * kMiB, {{"tpu", 2}}, {{"zone", "a"}})));
+  index.set(node_with(2, 8, other_resources(1024 * kMiB, {}, {{"zone", "b"}})));
+  const auto tpu = index.place(demand_for(1, tpus(2)));
+  CHECK(tpu.node == NodeId{1});
+  CHECK(tpu.reason == "least used node that has 1 CPU, 2 tpu: n1 has 4 of 4 CPU, 2 of 2 tpu");
+  CHECK(index.place(demand_for(0, other_resources(512 * kMiB, {}, {}))).node == NodeId{2});
+  for (const bool isolated : {true, false}) {
+    CHECK(index.place(demand_for(0, other_resources(0, {}, {{"zone", "b"}}), isolated)).node == NodeId{2});
+    CHECK(index.place(demand_for(1, tpus(1), isolated)).node == NodeId{1});
+  }
+  const auto never = [&](const OtherResources& other, int cpus = 0) {
+    const auto placement = index.place(demand_for(cpus, other));
+    CHECK(placement.verdict == PlacementVerdict::kNever);
+    return placement.reason;
+  };
+  CHECK(never(other_resources(0, {{"fpga", 1}}, {})) == "no node has resource fpga");
+  CHECK(never(tpus(3)) == "no node has 3 tpu at all: the most of one is 2 tpu");
+  CHECK(never(other_resources(2048 * kMiB, {}, {})) ==
+        "no node has 2 GiB of memory at all: the most of one is 1 GiB of memory");
+  CHECK(never(other_resources(0, {}, {{"zone", "c"}})) == "no node has the label zone=c");
+  CHECK(never(other_resources(0, {{"tpu", 1}}, {{"zone", "b"}})) ==
+        "no node has 1 tpu, label zone=b at all together");
+  CHECK(never(tpus(1), 8) == "no node has 8 CPU, 1 tpu at all");
+
+  NodeView busy = index.nodes().at(NodeId{1});
+  busy.other_used = tpus(1.5).amounts;
+  index.set(busy);
+  CHECK(index.place(demand_for(1, tpus(1))).verdict == PlacementVerdict::kWait);
+  CHECK(index.why_waits(demand_for(1, tpus(1))) ==
+        "no node has 1 CPU, 1 tpu free: n1 has 4 of 4 CPU, 0.5 of 2 tpu");
+  CHECK(index.place(demand_for(1, tpus(0.5))).node == NodeId{1});
+  ActorDemand bound = demand_for(0, tpus(1));
+  bound.affinity = NodeId{2};
+  CHECK(index.place(bound).verdict == PlacementVerdict::kNever);
+}
+
+TEST_CASE("isolated actors that ask for a resource are spread, others are packed, as all are") {
+  NodeIndex index;
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    NodeView view = node_with(id, 4, tpus(4));
+    view.cpu_used_e4 = static_cast<std::int64_t>(id) * kCpu;
+    index.set(view);
+  }
+  CHECK(index.place(demand_for(1, tpus(1))).node == NodeId{1});
+  CHECK(index.place(demand_for(1, tpus(1), false)).node == NodeId{3});
+  CHECK(index.place(demand_for(2, tpus(1), false)).node == NodeId{2});
+}
+
+TEST_CASE("a group is placed whenever it can be: against a search that tries all") {
+  SeededRandom random(7);
+  const auto below = [&](std::uint64_t n) { return random.next() % n; };
+  int placed = 0, not_placed = 0;
+  for (int round = 0; round < 4000; ++round) {
+    std::vector<NodeView> nodes;
+    for (std::uint64_t id = 1; id <= 1 + below(4); ++id) {
+      const char* zones[] = {"a", "b"};
+      nodes.push_back(
+          node_with(id, static_cast<int>(below(4)),
+                    other_resources(static_cast<std::int64_t>(below(3)) * kMiB,
+                                    {{"tpu", static_cast<double>(below(3))}}, {{"zone", zones[below(2)]}})));
+    }
+    GroupSpec spec;
+    spec.strategy = static_cast<PlacementStrategy>(below(4));
+    for (std::uint64_t i = 0; i < 1 + below(4); ++i) {
+      std::map<std::string, std::string> labels;
+      if (below(3) == 0) labels["zone"] = below(2) == 0 ? "a" : "b";
+      spec.bundles.push_back({static_cast<std::int64_t>(below(3)) * kCpu, 0,
+                              other_resources(static_cast<std::int64_t>(below(2)) * kMiB,
+                                              {{"tpu", static_cast<double>(below(3)) / 2}}, labels)});
+    }
+    NodeIndex index;
+    for (const NodeView& node : nodes) index.set(node);
+    const std::vector<PlacedBundle> none(spec.bundles.size());
+    const auto plan = plan_group(spec, none, index);
+    std::vector<int> bundles(nodes.size());
+    INFO("round " << round << ": " << plan.reason);
+    REQUIRE(plan.is_placed == can_be_placed(spec, 0, nodes, bundles));
+    ++(plan.is_placed ? placed : not_placed);
+    std::set<NodeId> on;
+    for (std::size_t i = 0; i < plan.placed.size(); ++i) {
+      NodeView& node = nodes[plan.placed[i].node.value - 1];
+      on.insert(node.id);
+      REQUIRE(has_labels(node.other.labels, spec.bundles[i].other.labels));
+      node.cpu_used_e4 += spec.bundles[i].cpu_e4;
+      add_amounts(node.other_used, spec.bundles[i].other.amounts, 1);
+      REQUIRE((node.cpu_used_e4 <= node.cpu_e4 && has_amounts(node.other.amounts, node.other_used, {})));
+      for (const ResourceAmount& used : node.other_used)
+        REQUIRE(used.amount <= amount_of(node.other.amounts, used.name));
+    }
+    if (plan.is_placed && spec.strategy == PlacementStrategy::kStrictPack) REQUIRE(on.size() == 1);
+    if (plan.is_placed && spec.strategy == PlacementStrategy::kStrictSpread)
+      REQUIRE(on.size() == plan.placed.size());
+  }
+  CHECK(placed > 500);
+  CHECK(not_placed > 500);
+}
+
+TEST_CASE("a group whose bundles no node has says which resource, and waits") {
+  NodeIndex index;
+  index.set(node_with(1, 4, tpus(2)));
+  GroupSpec spec;
+  spec.bundles = {{kCpu, 0, tpus(1)}, {kCpu, 0, other_resources(0, {{"fpga", 1}}, {})}};
+  const auto never = plan_group(spec, std::vector<PlacedBundle>(2), index);
+  CHECK(never.is_never);
+  CHECK(never.reason == "bundle 1: no node has resource fpga");
+  spec.bundles = {{kCpu, 0, tpus(2)}, {kCpu, 0, tpus(1)}};
+  spec.strategy = PlacementStrategy::kStrictPack;
+  const auto packed = plan_group(spec, std::vector<PlacedBundle>(2), index);
+  CHECK(packed.is_never);
+  CHECK(packed.reason ==
+        "STRICT_PACK wants all 2 bundles on one node, and none has 2 CPU, 3 tpu: none has that in all; it "
+        "waits "
+        "for a node that has it");
+}
