@@ -40,7 +40,7 @@ std::shared_ptr<CallState> all_of_members(States states, MemberNames names, bool
       error.what = names->at(static_cast<std::size_t>(failed - states.begin())) + ": " + error.what;
       outcome = std::move(error);
     }
-    named->resolve(std::move(outcome));
+    named->resolve(std::move(outcome), all->refers_to());
   });
   return named;
 }

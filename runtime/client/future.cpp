@@ -78,11 +78,13 @@ std::shared_ptr<CallState> all_of(std::vector<std::shared_ptr<CallState>> states
     // A vector is a count and its elements' encodings, which the answers are.
     wire::Writer to;
     to.append_count(gathering->states.size());
+    wire::Kept refers_to;
     for (const auto& state : gathering->states) {
       if (!state->outcome().ok()) return;  // has failed `all`
       to.append(*state->outcome());
+      for (auto& one : state->refers_to()) refers_to.push_back(std::move(one));
     }
-    all->resolve(to.take("vector of answers"));
+    all->resolve(to.take("vector of answers"), std::move(refers_to));
   };
   for (const auto& state : gathering->states) {
     // The state holds its callbacks, so these may not hold it: by address.

@@ -37,6 +37,15 @@ std::shared_ptr<CallState> first_of(std::vector<std::shared_ptr<CallState>> stat
 std::shared_ptr<CallState> some_of(std::vector<std::shared_ptr<CallState>> states, std::size_t count,
                                    Duration timeout);
 
+/// The answer is this value.
+template <class T>
+void resolve_with(CallState& state, const T& value) {
+  wire::Writer to;
+  wire::write(to, value);
+  wire::Kept refers_to = to.kept();
+  state.resolve(to.take(type_name<T>()), std::move(refers_to));
+}
+
 /// Handles in the answer become handles of `gate`'s process; null: of the current one.
 template <class T>
 Result<T> decode_outcome(const Outcome& outcome, ProcessGate* gate) {
@@ -129,9 +138,9 @@ class Promise {
   template <class Value>
   requires(!std::is_void_v<T> && std::is_convertible_v<Value, T>) void set(const Value& value) {
     if constexpr (std::is_same_v<Value, T>) {
-      state()->resolve(wire::encode<T>(value));
+      detail::resolve_with<T>(*state(), value);
     } else {
-      state()->resolve(wire::encode<T>(T(value)));
+      detail::resolve_with<T>(*state(), T(value));
     }
   }
   void set() requires std::is_void_v<T> { state()->resolve(wire::Bytes{}); }

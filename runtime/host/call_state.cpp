@@ -44,7 +44,7 @@ void run_in_turn(std::vector<std::function<void()>> callbacks) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
-bool CallState::resolve(Outcome outcome) {
+bool CallState::resolve(Outcome outcome, wire::Kept refers_to) {
   std::vector<std::function<void()>> callbacks;
   decltype(kept_) kept;  // goes at the end, without the lock
   {
@@ -52,6 +52,7 @@ bool CallState::resolve(Outcome outcome) {
     if (ready()) return false;
     kept = std::move(kept_);
     outcome_ = std::move(outcome);
+    if (!refers_to.empty()) refers_to_ = std::make_unique<wire::Kept>(std::move(refers_to));
     ready_.store(1, std::memory_order_seq_cst);
     callbacks.swap(callbacks_);
     if (watchers_ != nullptr) {
@@ -68,6 +69,11 @@ bool CallState::resolve(Outcome outcome) {
 const Outcome& CallState::outcome() const {
   TROUPE_ASSERT(ready(), "the outcome is read once it is there");
   return outcome_;
+}
+
+wire::Kept CallState::refers_to() const {
+  TROUPE_ASSERT(ready(), "the outcome is read once it is there");
+  return refers_to_ == nullptr ? wire::Kept() : *refers_to_;
 }
 
 bool CallState::wait(Duration timeout) {
@@ -130,10 +136,10 @@ void CallState::unwatch(const void* owner) {
   }
 }
 
-void CallState::keep(std::vector<std::shared_ptr<const void>> kept) {
+void CallState::keep(wire::Kept kept) {
   if (kept.empty()) return;
   const std::lock_guard lock(mutex_);
-  if (!ready()) kept_ = std::make_unique<std::vector<std::shared_ptr<const void>>>(std::move(kept));
+  if (!ready()) kept_ = std::make_unique<wire::Kept>(std::move(kept));
 }
 
 std::string CallState::waits_for() const {

@@ -35,11 +35,13 @@ class CallState {
   explicit CallState(Waiter* waiter) : waiter_(waiter) {}
 
   /// Fills the slot; only the first time counts, and returns true. Runs the callbacks in this thread: before
-  /// it returns, or if this is a callback's doing, after that one.
-  bool resolve(Outcome outcome);
+  /// it returns, or if this is a callback's doing, after that one. `refers_to`: objects of this process's
+  /// whose names are in the answer; they are held as long as it is.
+  bool resolve(Outcome outcome, wire::Kept refers_to = {});
   bool ready() const { return ready_.load(std::memory_order_acquire) != 0; }
   /// REQUIRES: ready().
   const Outcome& outcome() const;
+  wire::Kept refers_to() const;
   /// Waits until ready. False when `timeout` is over first.
   bool wait(Duration timeout);
   /// Calls `callback` once ready, in the resolving thread (in this one if ready already).
@@ -49,7 +51,7 @@ class CallState {
   void unwatch(const void* owner);
 
   /// Keeps these alive until it is ready: what the message refers to that it waits for an answer of.
-  void keep(std::vector<std::shared_ptr<const void>> kept);
+  void keep(wire::Kept kept);
 
   /// Why the request behind this call waits, as far as it was told; empty: nothing was.
   std::string waits_for() const;
@@ -69,10 +71,11 @@ class CallState {
   Outcome outcome_{wire::Bytes{}};
   std::vector<std::function<void()>> callbacks_;  // under mutex_
   std::unique_ptr<std::unordered_map<const void*, std::function<void()>>>
-      watchers_;                                                    // the same; few have any
-  std::unique_ptr<std::function<void(Duration)>> on_cancel_;        // few calls have one
-  std::unique_ptr<std::string> waits_for_;                          // the same; under mutex_
-  std::unique_ptr<std::vector<std::shared_ptr<const void>>> kept_;  // the same
+      watchers_;                                              // the same; few have any
+  std::unique_ptr<std::function<void(Duration)>> on_cancel_;  // few calls have one
+  std::unique_ptr<std::string> waits_for_;                    // the same; under mutex_
+  std::unique_ptr<wire::Kept> kept_;                          // the same
+  std::unique_ptr<wire::Kept> refers_to_;                     // written before ready_
 };
 
 }  // namespace troupe

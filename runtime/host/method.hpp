@@ -135,12 +135,22 @@ CallBody encode_constructor(const wire::Bound& bound, std::string_view of, const
 }
 
 /// What a method or task returned; an error where it cannot be encoded.
+struct EncodedAnswer {
+  Outcome outcome;
+  wire::Kept refers_to;               ///< objects, whose names are in it
+  std::vector<std::size_t> names_at;  ///< where they are
+
+  void give(Responder responder) && { responder.outcome(std::move(outcome), std::move(refers_to)); }
+};
 template <class T>
-Outcome encode_answer(const T& answer) {
+EncodedAnswer encode_answer(const T& answer) {
+  wire::Writer to;
   try {
-    return wire::encode(answer);
+    wire::write(to, answer);
+    wire::Kept refers_to = to.kept();
+    return {to.take(type_name<T>()), std::move(refers_to), to.kept_at()};
   } catch (const LimitExceeded& error) {
-    return error.info();
+    return {error.info(), {}, {}};
   }
 }
 
@@ -184,7 +194,7 @@ struct MethodEntry {
         const auto later = run();  // before the responder moves: it may throw
         answer_later(later.state(), std::move(responder), kName);
       } else {
-        responder.outcome(encode_answer<Answer>(run()));
+        encode_answer<Answer>(run()).give(std::move(responder));
       }
     } catch (...) {
       responder.fail(describe_exception(kName));
@@ -201,7 +211,7 @@ struct MethodEntry {
         responder.answer({});
       } else {
         const Answer answer = co_await std::move(task);
-        responder.outcome(encode_answer<Answer>(answer));
+        encode_answer<Answer>(answer).give(std::move(responder));
       }
     } catch (...) {
       responder.fail(describe_exception(kName));

@@ -266,7 +266,7 @@ void Process::on_message(Message message, caf::execution_unit* unit) {
   if (unit == nullptr && header.from.process) routes_->took_up(header.from, bytes);
   if (header.kind == wire::FrameKind::kReply) return on_reply(std::move(message));
   if (header.job != config_.job) {
-    if (wire::wants_reply(header)) reply(header.from, header.id, other_job());
+    if (wire::wants_reply(header)) send_reply(header.from, header.id, other_job());
     return;
   }
   switch (header.kind) {
@@ -313,6 +313,8 @@ void Process::on_call(Message message, caf::execution_unit* unit, std::size_t by
 void Process::on_reply(Message message) {
   auto call = calls_.take(message.header.id, message.header.from);
   const bool in_object = (message.header.flags & objects::kFlagAnswerInObject) != 0;
+  Result<std::vector<objects::ObjectName>> names = std::vector<objects::ObjectName>();
+  if ((message.header.flags & wire::kFlagReferences) != 0) names = objects::cut_names(message.body);
   if (!call) {  // an answer nobody waits for any more
     if (in_object) decline_answer(message);
     return;
@@ -321,9 +323,14 @@ void Process::on_reply(Message message) {
   const bool error = (message.header.flags & wire::kFlagError) != 0;
   if ((message.header.flags & wire::kFlagRefused) != 0)
     routes_->not_carried(message.header.from, call->bytes);
-  if (in_object) return answer_in_object(*std::move(call), message);
+  wire::Kept refers_to;
+  if (names && !names->empty() && !call->state->ready())
+    refers_to = objects_->received(*names, message.header.from, message.header.id);
+  if (in_object) return answer_in_object(*std::move(call), message, std::move(refers_to));
   Outcome outcome = wire::Bytes{};
-  if (error) {
+  if (!names) {
+    outcome = names.error();
+  } else if (error) {
     auto info = wire::decode<std::tuple<ErrorInfo>>(message.body);
     outcome = info ? std::get<0>(*std::move(info)) : info.error();
   } else if (call->kind == wire::FrameKind::kSpawn) {
@@ -335,7 +342,7 @@ void Process::on_reply(Message message) {
     const bool never_sent = (message.header.flags & wire::kFlagRefused) != 0;
     return directory_->answered(call->moving, call->to.home(), outcome.error(), never_sent);
   }
-  const bool wanted = call->state->resolve(std::move(outcome));
+  const bool wanted = call->state->resolve(std::move(outcome), std::move(refers_to));
   if (!wanted && !error && call->kind == wire::FrameKind::kSpawn)
     kill(call->to, "nobody waits for it any more");
 }

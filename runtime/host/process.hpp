@@ -67,7 +67,7 @@ class Process final : public ProcessGate, public ActorHome {
   const ProcessConfig& config() const override { return config_; }
   std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, CallBody args,
                                   bool one_way) override;
-  void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome) override;
+  void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome, wire::Kept refers_to) override;
   std::shared_ptr<CallState> spawn(ActorSpawn spawn) override;
   void kill(const ActorAddress& actor, std::string reason) override;
   void monitor(const ActorAddress& actor, OnDeath callback) override;
@@ -103,7 +103,9 @@ class Process final : public ProcessGate, public ActorHome {
   void on_message(Message message, caf::execution_unit* unit);
   void on_call(Message message, caf::execution_unit* unit, std::size_t bytes);
   void on_reply(Message message);
-  void answer_in_object(PendingCall call, const Message& message);
+  void give_answer(ProcessAddress to, std::uint64_t call, const Outcome& outcome,
+                   const wire::Kept& refers_to);
+  void answer_in_object(PendingCall call, const Message& message, wire::Kept refers_to);
   void decline_answer(const Message& message);
   /// Of a question to this process itself.
   Responder answer_as_it_is(const wire::FrameHeader& header);

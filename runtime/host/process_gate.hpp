@@ -38,7 +38,7 @@ struct CallBody {
   wire::Bytes bytes;
   /// Objects that they refer to, which live until the call is answered. If there are any, the bytes end with
   /// the names of those to be fetched (runtime/objects/references.hpp).
-  std::vector<std::shared_ptr<const void>> kept;
+  wire::Kept kept;
   /// Of arguments that became objects since no message should carry them.
   std::uint64_t object_bytes = 0;
 };
@@ -126,8 +126,9 @@ class ProcessGate {
   /// REQUIRES: args.bytes.size() <= wire::kMaxBodyBytes; a one-way call refers to no object.
   virtual std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, CallBody args,
                                           bool one_way) = 0;
-  /// Answers a call that came from another process. A large answer goes as an object.
-  virtual void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome) = 0;
+  /// Answers a call that came from another process. A large answer goes as an object. What the answer refers
+  /// to is held until that process does, or is gone.
+  virtual void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome, wire::Kept refers_to) = 0;
 
   /// Starts an actor. The state is resolved with its encoded ActorAddress (wire::SpawnAnswer). If nobody
   /// waits any more, CallState::cancel runs the hook that the gate has set: the actor is not wanted, started

@@ -4,11 +4,11 @@
 
 namespace troupe {
 
-void Responder::outcome(Outcome outcome) {
+void Responder::outcome(Outcome outcome, wire::Kept refers_to) {
   if (local_ != nullptr)
-    std::exchange(local_, nullptr)->resolve(std::move(outcome));
+    std::exchange(local_, nullptr)->resolve(std::move(outcome), std::move(refers_to));
   else if (gate_ != nullptr)
-    std::exchange(gate_, nullptr)->reply(to_, call_, outcome);
+    std::exchange(gate_, nullptr)->reply(to_, call_, outcome, std::move(refers_to));
 }
 
 Responder::~Responder() {
@@ -34,7 +34,7 @@ void answer_later(const std::shared_ptr<CallState>& state, Responder responder, 
       error.origin = name;
       outcome = std::move(error);
     }
-    later->outcome(std::move(outcome));
+    later->outcome(std::move(outcome), state->refers_to());
   });
 }
 

@@ -32,7 +32,8 @@ class Responder {
 
   void answer(wire::Bytes bytes) { outcome(Outcome(std::move(bytes))); }
   void fail(ErrorInfo error) { outcome(Outcome(std::move(error))); }
-  void outcome(Outcome outcome);
+  /// `refers_to`: objects whose names are in the answer; the caller holds them once it has that.
+  void outcome(Outcome outcome, wire::Kept refers_to = {});
 
  private:
   std::shared_ptr<CallState> local_;

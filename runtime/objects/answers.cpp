@@ -1,4 +1,5 @@
-// Large answers: the process that made one owns it as an object, until whoever called has copied it.
+// Large answers: the process that made one owns it as an object, until whoever called has copied it. And
+// references in answers: who answered holds what they name until whoever called does.
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
@@ -8,6 +9,8 @@ namespace {
 
 /// A larger answer is not copied in a thread that receives.
 constexpr std::size_t kQuickBytes = std::size_t{16} << 20;
+/// What broke with its link is asked again after this long.
+constexpr Duration kAsksAgain = std::chrono::milliseconds(200);
 
 Outcome copy_of(const Fetch& fetch, const ObjectName& name) {
   if (!fetch.done.outcome().ok()) return answer_lost(name, fetch.done.outcome().error());
@@ -77,6 +80,51 @@ void Objects::withdraw(const OwnerTable::IsDown& is_down) {
     dropped.push_back(std::move(at->second.object));
     at = offers_.erase(at);
   }
+}
+
+/// The answer may have been lost with its link: who called says then that it holds nothing.
+void Objects::hand_over(wire::Kept references, ProcessAddress to, std::uint64_t call) {
+  if (is_closed()) return;
+  const auto said = ask(to, kAnswerHeld, wire::encode(NumberTell{call}));
+  said->on_ready([weak = weak_from_this(), said, references = std::move(references), to, call] {
+    const auto self = weak.lock();
+    if (self == nullptr || said->outcome().ok()) return;  // and lets go of them
+    const bool broke = link_broke(said->outcome());       // else it died, maybe before the owners knew of it
+    self->gate_.later(broke ? kAsksAgain : kDeadBorrowerGrace, [weak, references, to, call, broke] {
+      const auto here = weak.lock();
+      if (here != nullptr && broke) here->hand_over(references, to, call);
+    });
+  });
+}
+
+wire::Kept Objects::received(const std::vector<ObjectName>& names, ProcessAddress from, std::uint64_t call) {
+  const auto known = std::make_shared<CallState>(nullptr);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!closed_) received_[{from, call}] = known;
+  }
+  BorrowScope borrows;
+  wire::Kept held;
+  for (const ObjectName& name : names) held.push_back(hold(name));
+  borrows.when_known([weak = weak_from_this(), known, from, call] {
+    if (const auto self = weak.lock()) {
+      const std::lock_guard lock(self->mutex_);
+      self->received_.erase({from, call});
+    }
+    known->resolve(wire::Bytes{});
+  });
+  return held;
+}
+
+/// It comes on the link on which the answer came before.
+void Objects::when_held(ProcessAddress from, std::uint64_t call, Responder responder) {
+  std::shared_ptr<CallState> known;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = received_.find({from, call}); at != received_.end()) known = at->second;
+  }
+  if (known == nullptr) return responder.answer({});
+  known->on_ready([later = std::make_shared<Responder>(std::move(responder))] { later->answer({}); });
 }
 
 void Objects::node_lost(NodeId node) {

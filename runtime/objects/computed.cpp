@@ -248,6 +248,7 @@ void Objects::keep_copy(const ObjectName& of, OnPlace then) {
     const auto self = weak.lock();
     if (self == nullptr) return;
     if (!there->done.outcome().ok()) return then(there->done.outcome().error());
+    if (there->bytes->view().size() <= kInlineBytes) return then(self->copy_small(*there));
     const std::uint64_t number = self->next_number();
     const std::uint64_t bytes = there->bytes->view().size() + kTagBytes;
     const auto ask = self->ask_for(own_region(self->gate_.address(), number), bytes);
@@ -261,6 +262,15 @@ void Objects::keep_copy(const ObjectName& of, OnPlace then) {
       });
     });
   });
+}
+
+Result<HandlePtr> Objects::copy_small(const Fetch& from) {
+  const wire::ByteView bytes = from.bytes->view();
+  try {
+    return put(wire::Bytes(bytes.begin(), bytes.end()));
+  } catch (const LimitExceeded& error) {
+    return error.info();
+  }
 }
 
 Result<HandlePtr> Objects::write_copy(std::uint64_t number, const Fetch& from, Result<Lent> lent) {

@@ -19,6 +19,8 @@ inline constexpr std::uint64_t kFreed = 6;
 inline constexpr std::uint64_t kMakeRoom = 7;
 inline constexpr std::uint64_t kKeep = 8;
 inline constexpr std::uint64_t kDirectAddress = 9;  ///< the answer is a DirectAddress
+/// To a caller: answered once it holds what that call's answer refers to, or does not want that.
+inline constexpr std::uint64_t kAnswerHeld = 16;
 
 struct LocateAsk {
   std::uint64_t number = 0;
@@ -58,6 +60,9 @@ struct RoomAnswer {
 
 /// Of a kReply: its body is not the answer, but the name of the object that holds it.
 inline constexpr std::uint8_t kFlagAnswerInObject = 32;
+
+/// What a dead process borrowed counts for this long: references that it passed on may still be on their way.
+inline constexpr Duration kDeadBorrowerGrace = std::chrono::seconds(5);
 
 inline constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20;
 

@@ -9,8 +9,6 @@ namespace {
 
 /// What broke with its link is said again after this long.
 constexpr Duration kAgain = std::chrono::milliseconds(200);
-/// What a dead process borrowed counts for this long: references that it passed on may still be on their way.
-constexpr Duration kDeadBorrowerGrace = std::chrono::seconds(5);
 constexpr std::string_view kOwnerGone = "the process that made it is gone: ";
 constexpr std::string_view kNotYet = "it is being computed";
 
@@ -63,6 +61,7 @@ void Objects::close() {
   std::unordered_map<ObjectName, FetchPtr> here;
   std::unordered_map<std::uint64_t, Offer> offers;
   std::unordered_map<std::uint64_t, Computed> unknown;
+  decltype(received_) received;
   SegmentPool pool;
   {
     const std::lock_guard lock(mutex_);
@@ -70,6 +69,7 @@ void Objects::close() {
     std::swap(pool, pool_);
     offers.swap(offers_);
     unknown.swap(computed_);
+    received.swap(received_);
     questions.swap(questions_);  // their responders fail them
     here.swap(here_);
   }
@@ -302,6 +302,7 @@ void Objects::asked(ProcessAddress from, std::uint64_t operation, const wire::By
   } else {
     const auto told = wire::decode<NumberTell>(body);
     if (!told) return responder.fail(refused_question());
+    if (operation == kAnswerHeld) return when_held(from, told->number, std::move(responder));
     if (operation == kFreed) {
       forget({from, told->number});
     } else if (operation == kAddBorrower) {

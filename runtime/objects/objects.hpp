@@ -136,6 +136,13 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// Until those that were called from here have all answers, or `most` is over. In a thread that may wait.
   void wait_until_taken(Duration most);
 
+  // References in answers.
+  /// Holds these, whose names are in the answer of that call, until its caller does or is gone. REQUIRES: the
+  /// answer was sent.
+  void hand_over(wire::Kept references, ProcessAddress to, std::uint64_t call);
+  /// References to what an answer of `from` names: held from now on, and said to be once their owners know.
+  wire::Kept received(const std::vector<ObjectName>& names, ProcessAddress from, std::uint64_t call);
+
   /// A question of another process.
   void asked(ProcessAddress from, std::uint64_t operation, const wire::Bytes& body, Responder responder);
   void process_down(ProcessAddress process, const std::string& reason);
@@ -278,9 +285,11 @@ class Objects : public std::enable_shared_from_this<Objects> {
   bool locates_again(const ObjectName& name, const FetchPtr& fetch, int broken, const Outcome& outcome);
   void keep_copy(const ObjectName& of, OnPlace then);
   HandlePtr offered_copy(const ObjectName& of, ProcessAddress to) const;
+  Result<HandlePtr> copy_small(const Fetch& from);
   Result<HandlePtr> write_copy(std::uint64_t number, const Fetch& from, Result<Lent> lent);
   void keep_for(const ObjectName& of, ProcessAddress from, Responder responder);
   void withdraw(const OwnerTable::IsDown& is_down);
+  void when_held(ProcessAddress from, std::uint64_t call, Responder responder);
   void owners_down(const OwnerTable::IsDown& is_down, const std::string& reason);
 
   std::shared_ptr<CallState> ask(ProcessAddress to, std::uint64_t operation, wire::Bytes body);
@@ -324,6 +333,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   std::unordered_map<ObjectName, ObjectName> places_;  ///< of others' computed ones, as they were said last
   BorrowTable borrowed_;
   std::unordered_map<ObjectName, std::vector<std::shared_ptr<CallState>>> unsettled_;
+  /// Resolved once the owners know of what an answer referred to. By who answered, and which call.
+  std::map<std::pair<ProcessAddress, std::uint64_t>, std::shared_ptr<CallState>> received_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them
   struct Copy {
     ObjectName name;

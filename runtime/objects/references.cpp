@@ -3,6 +3,8 @@
 #include <atomic>
 #include <bit>
 
+#include "runtime/objects/objects.hpp"
+
 namespace troupe::objects {
 namespace {
 
@@ -52,6 +54,30 @@ Result<Given> Given::cut(wire::Bytes& body) {
   return given;
 }
 
+void append_names(wire::Bytes& to, const wire::Kept& handles) {
+  const auto append = [&to](const auto& value) {
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    to.insert(to.end(), bytes.begin(), bytes.end());
+  };
+  for (const auto& handle : handles) append(static_cast<const Handle*>(handle.get())->name());
+  append(static_cast<std::uint32_t>(handles.size()));
+}
+
+Result<std::vector<ObjectName>> cut_names(wire::Bytes& answer) {
+  std::uint32_t count = 0;
+  const ErrorInfo wrong{ErrorCode::kBadInput, "refused an answer",
+                        "it should end with the names of objects, and does not",
+                        "both must run the same executable"};
+  if (answer.size() < sizeof count) return wrong;
+  answer.resize(answer.size() - sizeof count);
+  std::memcpy(&count, answer.data() + answer.size(), sizeof count);
+  if (count > answer.size() / kNameBytes) return wrong;
+  std::vector<ObjectName> names(count);
+  answer.resize(answer.size() - count * kNameBytes);
+  if (count != 0) std::memcpy(names.data(), answer.data() + answer.size(), count * kNameBytes);
+  return names;
+}
+
 bool References::ready() const {
   for (const auto& fetch : fetches_) {
     if (!fetch->done.ready()) return false;
@@ -80,7 +106,7 @@ void References::invoke(Responder responder, const std::function<void(Responder)
   invoke(Responder(answer));
   this_thread.given = before;
   borrows.when_known([answer, later = std::make_shared<Responder>(std::move(responder))] {
-    answer->on_ready([answer, later] { later->outcome(answer->outcome()); });
+    answer->on_ready([answer, later] { later->outcome(answer->outcome(), answer->refers_to()); });
   });
 }
 

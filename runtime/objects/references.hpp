@@ -39,6 +39,11 @@ struct Given {
   static Result<Given> cut(wire::Bytes& body);
 };
 
+/// Behind an answer that refers to objects: their names, and as a u32 how many.
+void append_names(wire::Bytes& to, const wire::Kept& handles);
+/// Takes them off it. Errors: kBadInput.
+Result<std::vector<ObjectName>> cut_names(wire::Bytes& answer);
+
 /// Of one call, where it arrives.
 class References {
  public:

@@ -13,17 +13,8 @@ namespace {
 using objects::HandlePtr;
 using objects::ObjectName;
 
-/// What broke with its link is asked again after this long, so often.
-constexpr Duration kAgain = std::chrono::milliseconds(250);
-constexpr int kMostTries = 240;
 /// A task that waits looks so often whether it can go on, while one of its own comes.
 constexpr Duration kLook = std::chrono::milliseconds(50);
-
-/// What a task that computes an object answers: a small value, or the object that its worker put.
-struct Computed {
-  ObjectName name;
-  wire::Bytes value;
-};
 
 bool is_argument_lost(const Outcome& outcome) {
   return !outcome.ok() && outcome.error().code == ErrorCode::kObjectLost && outcome.error().origin.empty();
@@ -40,84 +31,21 @@ std::vector<ObjectName> reads(const TaskSpec& spec) {
 
 }  // namespace
 
-// Where it ran.
-
-Outcome Tasks::computed_here(wire::ByteView bytes, bool is_pushed) {
-  if (bytes.size() <= objects::kInlineBytes) return wire::encode(Computed{{}, {bytes.begin(), bytes.end()}});
-  try {
-    const auto objects = gate_.objects();
-    const auto object = objects->put(bytes);
-    ProcessAddress to = gate_.address();
-    if (is_pushed) {
-      const std::lock_guard lock(mutex_);
-      to = owner_;
-    }
-    objects->offer(object, to);
-    return wire::encode(Computed{object->name(), {}});
-  } catch (const Error& error) {
-    return error.info();
-  }
-}
-
-/// The worker ends before long: what it put is kept by a process of its node that does not.
-void Tasks::keep_result(TaskNumber task, std::uint32_t attempt, const Outcome& outcome) {
-  const auto computed = outcome.ok() ? wire::decode<Computed>(*outcome) : Result<Computed>(ErrorInfo{});
-  if (!computed || !computed->name) {
-    task_answered(task, attempt, outcome);
-    return;
-  }
-  keep(computed->name, 0, [weak = weak_from_this(), task, attempt](Result<HandlePtr> at) {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    if (!at) {  // it died with its worker or with the keeper, and can be computed anew
-      ErrorInfo why = at.error();
-      if (why.code != ErrorCode::kLimit) why.code = ErrorCode::kActorDied;
-      self->task_answered(task, attempt, why);
-      return;
-    }
-    const ObjectName name = (*at)->name();
-    {
-      const std::lock_guard lock(self->lineage_mutex_);
-      self->arrived_[name] = *at;
-    }
-    if (!self->task_answered(task, attempt, wire::encode(Computed{name, {}}))) self->arrived(name);
-  });
-}
-
-void Tasks::keep(const ObjectName& name, int tries, objects::Objects::OnPlace then) {
-  if (name.owner.node == gate_.address().node)
-    return gate_.objects()->keep_at(gate_.address(), name, std::move(then));
-  find_keeper_(name.owner.node, [weak = weak_from_this(), name, tries,
-                                 then = std::move(then)](Result<ProcessAddress> keeper) {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    if (!keeper) return then(keeper.error());
-    self->gate_.objects()->keep_at(*keeper, name, [weak, name, tries, then](Result<HandlePtr> kept) {
-      const auto here = weak.lock();
-      const bool broke = !kept && kept.error().code == ErrorCode::kUnavailable;
-      if (here == nullptr || !broke || tries >= kMostTries) return then(std::move(kept));
-      here->gate_.later(kAgain, [weak, name, tries, then] {
-        if (const auto again = weak.lock()) again->keep(name, tries + 1, then);
-      });
-    });
-  });
-}
-
-/// Takes the reference to a result that was kept.
-HandlePtr Tasks::arrived(const ObjectName& name) {
-  const std::lock_guard lock(lineage_mutex_);
-  auto found = arrived_.extract(name);
-  return found.empty() ? nullptr : std::move(found.mapped());
-}
-
 // Lineage.
 
-HandlePtr Tasks::compute(TaskSpec spec) {
+std::vector<HandlePtr> Tasks::compute(TaskSpec spec) {
   wait_for_room(spec.name);
-  auto handle = gate_.objects()->reserve();
-  spec.as_object = true;
-  start(handle->name().number, std::move(spec), nullptr);
-  return handle;
+  const auto objects = gate_.objects();
+  const auto own = objects->reserve();
+  if (spec.results == 1) {
+    start(own->name().number, std::move(spec), nullptr);
+    return {own};
+  }
+  // Nobody refers to the task's own object any more: it stands for all its results, which are parts of it.
+  std::vector<HandlePtr> parts;
+  for (std::size_t i = 0; i < spec.results; ++i) parts.push_back(objects->reserve());
+  start(own->name().number, std::move(spec), nullptr, parts);
+  return parts;
 }
 
 /// Null: it reads no object that a task computes.
@@ -149,7 +77,8 @@ void Tasks::wait_for_room(std::string_view name) {
   }
 }
 
-void Tasks::start(Lineage::Number number, TaskSpec spec, std::shared_ptr<CallState> answer) {
+void Tasks::start(Lineage::Number number, TaskSpec spec, std::shared_ptr<CallState> answer,
+                  const std::vector<HandlePtr>& parts) {
   Recipe recipe;
   Lineage::Task task{std::string(spec.name),
                      {},
@@ -179,10 +108,18 @@ void Tasks::start(Lineage::Number number, TaskSpec spec, std::shared_ptr<CallSta
         arguments.push_back(name.number);
     }
     recipe.reads = task.arguments;
+    Lineage::Task part{task.name, {number}, 0, spec.retries, true, true};
     recipe.spec = std::move(spec);
     if (recipe.frame != 0) coming_[recipe.frame].insert(number);
     recipes_.emplace(number, std::move(recipe));
     lineage_.add(number, std::move(task), decided.actions);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      Recipe its;
+      its.part_of = number;
+      its.part = i;
+      recipes_.emplace(parts[i]->name().number, std::move(its));
+      lineage_.add(parts[i]->name().number, part, decided.actions);
+    }
     decide(std::move(decided));
   }
   carry_out_decided();
@@ -265,9 +202,11 @@ void Tasks::act(const Lineage::Hold& hold) {
 }
 
 void Tasks::act(const Lineage::Release& release) {
-  HandlePtr gone;  // goes without the lock
+  HandlePtr gone;  // goes without the lock, as these do
+  std::vector<HandlePtr> parts;
   const std::lock_guard lock(lineage_mutex_);
   if (auto found = held_.extract(release.number)) gone = std::move(found.mapped());
+  if (auto found = parts_.extract(release.number)) parts = std::move(found.mapped());
 }
 
 void Tasks::act(const Lineage::Forget& forget) {
@@ -306,12 +245,17 @@ void Tasks::run_entry(Lineage::Number number, std::size_t next) {
   std::uint64_t frame = 0;
   std::shared_ptr<CallState> answer;
   std::optional<ObjectName> waits_for;
+  Lineage::Number part_of = 0;
+  std::size_t part = 0;
   {
     const std::lock_guard lock(lineage_mutex_);
     const auto at = recipes_.find(number);
     if (at == recipes_.end()) return;  // it was cancelled
     const Recipe& recipe = at->second;
-    if (next < recipe.others.size()) {
+    if (recipe.part_of != 0) {
+      part_of = recipe.part_of;
+      part = recipe.part;
+    } else if (next < recipe.others.size()) {
       waits_for = recipe.others[next];
     } else {
       spec = recipe.spec;
@@ -324,6 +268,7 @@ void Tasks::run_entry(Lineage::Number number, std::size_t next) {
     frame = recipe.frame;
     answer = recipe.answer;
   }
+  if (part_of != 0) return take_part(number, part_of, part);
   if (waits_for) {
     return gate_.objects()->when_computed(
         *waits_for, [weak = weak_from_this(), number, next](Result<void> there) {
@@ -333,7 +278,7 @@ void Tasks::run_entry(Lineage::Number number, std::size_t next) {
           self->change([&](Lineage& l, auto& out) { l.argument_lost(number, there.error(), false, out); });
         });
   }
-  const bool as_object = spec.as_object;
+  const std::size_t results = spec.results;
   const auto run = submit_ready(std::move(spec), frame);
   {
     const std::lock_guard lock(lineage_mutex_);
@@ -343,8 +288,27 @@ void Tasks::run_entry(Lineage::Number number, std::size_t next) {
     }
   }
   if (answer != nullptr && answer->ready()) run->cancel(cancelled(), Duration::zero());
-  run->on_ready([weak = weak_from_this(), run, number, answer, as_object] {
-    if (const auto self = weak.lock()) self->ended(number, answer, as_object, run->outcome());
+  run->on_ready([weak = weak_from_this(), run, number, answer, results] {
+    if (const auto self = weak.lock()) self->ended(number, answer, results, *run);
+  });
+}
+
+/// One of the results of task `of` has its value.
+void Tasks::take_part(Lineage::Number number, Lineage::Number of, std::size_t part) {
+  HandlePtr value;
+  {
+    const std::lock_guard lock(lineage_mutex_);
+    const auto at = parts_.find(of);
+    if (at != parts_.end()) value = at->second[part];
+  }
+  if (value != nullptr) {
+    gate_.objects()->computed(number, std::move(value));
+    return change([&](Lineage& l, auto& out) { l.made(number, out); });
+  }
+  // They were let go just before somebody wanted one again.
+  change([&](Lineage& l, auto& out) {
+    l.lost(of, "its results were let go", out);
+    l.argument_lost(number, {}, true, out);
   });
 }
 
@@ -364,33 +328,37 @@ bool Tasks::wait_for_own(std::uint64_t frame, Instant deadline) {
   return true;
 }
 
-void Tasks::ended(Lineage::Number number, const std::shared_ptr<CallState>& answer, bool as_object,
-                  const Outcome& outcome) {
+void Tasks::ended(Lineage::Number number, const std::shared_ptr<CallState>& answer, std::size_t results,
+                  const CallState& run) {
+  const Outcome& outcome = run.outcome();
   if (is_argument_lost(outcome)) {
     const bool again = objects::is_not_computed_yet(outcome.error());
     return change([&](Lineage& l, auto& out) { l.argument_lost(number, outcome.error(), again, out); });
   }
   if (!outcome.ok()) return change([&](Lineage& l, auto& out) { l.failed(number, outcome.error(), out); });
-  if (as_object) {
+  if (results > 0) {
     try {
-      const auto computed = wire::decode<Computed>(*outcome).value();
-      const auto objects = gate_.objects();
-      const auto kept = arrived(computed.name);
-      objects->computed(
-          number, computed.name ? objects->accept(computed.name) : objects->put(wire::Bytes(computed.value)));
+      auto values = take_results(outcome, results);
+      if (results == 1) {
+        gate_.objects()->computed(number, std::move(values[0]));
+      } else {
+        const std::lock_guard lock(lineage_mutex_);
+        parts_[number].swap(values);  // what was there goes without the lock
+      }
     } catch (const Error& error) {
       return change([&](Lineage& l, auto& out) { l.failed(number, error.info(), out); });
     }
   }
   change([&](Lineage& l, auto& out) { l.made(number, out); });
-  if (answer != nullptr) answer->resolve(outcome);
+  if (answer != nullptr) answer->resolve(outcome, run.refers_to());
 }
 
 std::string Tasks::why_no_value(Lineage::Number number) const {
   std::shared_ptr<CallState> run;
   {
     const std::lock_guard lock(lineage_mutex_);
-    const auto entry = recipes_.find(number);
+    auto entry = recipes_.find(number);
+    if (entry != recipes_.end() && entry->second.part_of != 0) entry = recipes_.find(entry->second.part_of);
     if (entry == recipes_.end()) return "";
     run = entry->second.run;
     if (run == nullptr) return "for arguments that other tasks compute";

@@ -35,8 +35,9 @@ void Lineage::add(Number number, Task task, Actions& out) {
 }
 
 void Lineage::set_state(Entry& entry, State state) {
-  if (entry.state == State::kWaiting) --waiting_, waiting_bytes_ -= entry.task.bytes;
-  if (state == State::kWaiting) ++waiting_, waiting_bytes_ += entry.task.bytes;
+  const std::size_t tasks = entry.task.is_part ? 0 : 1;
+  if (entry.state == State::kWaiting) waiting_ -= tasks, waiting_bytes_ -= entry.task.bytes;
+  if (state == State::kWaiting) waiting_ += tasks, waiting_bytes_ += entry.task.bytes;
   entry.state = state;
 }
 
@@ -73,7 +74,10 @@ void Lineage::go_on(Number number, Actions& out) {
   bool all = true;
   for (const Number argument : entry.task.arguments) {
     Entry& its = entries_.at(argument);
-    if (its.state == State::kLost) want(argument, its, out);
+    if (its.state == State::kLost) {
+      if (entry.task.is_part && !entry.why_lost.empty()) its.why_lost = entry.why_lost;
+      want(argument, its, out);
+    }
     if (its.state == State::kFailed) return fail(number, entry, ErrorInfo(its.error), out);
     all = all && its.state == State::kMade;
   }
@@ -86,6 +90,10 @@ void Lineage::made(Number number, Actions& out) {
   const auto at = entries_.find(number);
   if (at == entries_.end() || at->second.state != State::kRunning) return;
   Entry& entry = at->second;
+  for (const Number user : entry.users) {
+    Entry& part = entries_.at(user);
+    if (part.task.is_part && part.state == State::kLost && part.is_referred_to) begin(user, part, out);
+  }
   const bool is_kept = entry.is_referred_to || entry.needed > 0;
   const bool is_lost = std::exchange(entry.is_lost_early, false);
   set_state(entry, is_kept && !is_lost ? State::kMade : State::kLost);

@@ -37,6 +37,9 @@ Recompute recompute(const LostValue& lost);
 ///       '-----------------------------want, while it has retries-----------------------------'
 ///
 /// What throws, or is wanted and not computed again, is failed; so is then what waits for it.
+///
+/// Of a task with several results each is an entry, too, a part. When the task runs again for the sake of
+/// one, the others that are lost have their values again, too.
 class Lineage {
  public:
   using Number = std::uint64_t;
@@ -73,6 +76,8 @@ class Lineage {
     std::uint64_t bytes = 0;        ///< of its recipe
     int max_retries = 0;            ///< how often it is computed again
     bool has_result = true;         ///< false: nobody can want it again
+    /// One of several results of a task, which is its only argument: it is taken of the task's own result.
+    bool is_part = false;
   };
   /// A new task. REQUIRES: the number is new; its arguments are entries, each named once.
   void add(Number number, Task task, Actions& out);

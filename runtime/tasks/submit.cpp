@@ -88,13 +88,19 @@ std::shared_ptr<CallState> submit(ProcessGate& gate, std::uint64_t function, std
   return tasks_of(gate, name)->submit(spec_of(function, name, std::move(args), options));
 }
 
-objects::HandlePtr compute(ProcessGate& gate, std::uint64_t function, std::string_view name, CallBody args,
-                           const TaskOptions& options) {
-  return tasks_of(gate, name)->compute(spec_of(function, name, std::move(args), options));
+std::vector<objects::HandlePtr> compute(ProcessGate& gate, std::uint64_t function, std::string_view name,
+                                        CallBody args, const TaskOptions& options, std::size_t results) {
+  TaskSpec spec = spec_of(function, name, std::move(args), options);
+  spec.results = results;
+  return tasks_of(gate, name)->compute(std::move(spec));
 }
 
-Outcome computed_here(wire::ByteView object, bool is_pushed) {
-  return ProcessGate::current()->tasks()->computed_here(object, is_pushed);
+Outcome computed_here(std::span<const wire::ByteView> objects, bool is_pushed) {
+  return ProcessGate::current()->tasks()->computed_here(objects, is_pushed);
+}
+
+void leave_objects(detail::EncodedAnswer& answer) {
+  ProcessGate::current()->tasks()->leave_objects(answer);
 }
 
 }  // namespace tasks

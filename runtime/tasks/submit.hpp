@@ -4,13 +4,16 @@
 ///   troupe::Future<double> result = session.submit<&area>(3, 4);
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "runtime/client/encode_call.hpp"
 #include "runtime/client/future.hpp"
@@ -56,10 +59,13 @@ class PushedTask {
 ErrorInfo task_cancelled(std::string_view name);
 std::shared_ptr<CallState> submit(ProcessGate& gate, std::uint64_t function, std::string_view name,
                                   CallBody args, const TaskOptions& options);
-objects::HandlePtr compute(ProcessGate& gate, std::uint64_t function, std::string_view name, CallBody args,
-                           const TaskOptions& options);
-/// The answer of a task that computes an object. `is_pushed`: for another process.
-Outcome computed_here(wire::ByteView object, bool is_pushed);
+/// Of a task with so many results.
+std::vector<objects::HandlePtr> compute(ProcessGate& gate, std::uint64_t function, std::string_view name,
+                                        CallBody args, const TaskOptions& options, std::size_t results);
+/// The answer of a task that computes objects. `is_pushed`: for another process.
+Outcome computed_here(std::span<const wire::ByteView> objects, bool is_pushed);
+/// Objects that this worker owns, and a task's answer refers to, get an owner that does not end with it.
+void leave_objects(detail::EncodedAnswer& answer);
 
 }  // namespace tasks
 
@@ -69,6 +75,54 @@ template <class R, class... A>
 struct MethodTraits<R (*)(A...)> : MethodTraits<R (tasks::Runner::*)(A...)> {};
 template <class R, class... A>
 struct MethodTraits<R (*)(A...) noexcept> : MethodTraits<R (*)(A...)> {};
+
+template <class T>
+inline constexpr bool kIsReference = false;
+template <class T>
+inline constexpr bool kIsReference<ObjectRef<T>> = true;
+
+/// The objects that what a task returns becomes: one, or of a std::tuple or std::pair one for each value.
+template <class A>
+struct Results {
+  using References = ObjectRef<A>;
+  static constexpr std::size_t kCount = 1;
+  static constexpr bool kAreValues = !kIsReference<A>;
+  static References of(const std::vector<objects::HandlePtr>& handles) { return References(handles[0]); }
+  template <class Answer, class Use>
+  static Outcome use(const Answer& answer, Use use) {
+    return use(answer);
+  }
+};
+template <class First, class... More>
+struct Results<std::tuple<First, More...>> {
+  using References = std::tuple<ObjectRef<First>, ObjectRef<More>...>;
+  static constexpr std::size_t kCount = 1 + sizeof...(More);
+  static constexpr bool kAreValues = !kIsReference<First> && (!kIsReference<More> && ...);
+  static References of(const std::vector<objects::HandlePtr>& handles) {
+    return of(handles, std::index_sequence_for<First, More...>());
+  }
+  template <std::size_t... I>
+  static References of(const std::vector<objects::HandlePtr>& handles, std::index_sequence<I...>) {
+    return References(std::tuple_element_t<I, References>(handles[I])...);
+  }
+  template <class Answer, class Use>
+  static Outcome use(const Answer& answer, Use use) {
+    return std::apply(use, answer);
+  }
+};
+template <class First, class Second>
+struct Results<std::pair<First, Second>> : Results<std::tuple<First, Second>> {};
+
+/// A value as its object holds it; `encoded` has the bytes if the value does not.
+template <class A>
+wire::ByteView object_bytes(const A& value, wire::Bytes& encoded) {
+  if constexpr (kIsNumbers<A>) {
+    return std::as_bytes(std::span(value));
+  } else {
+    encoded = wire::encode(value);
+    return encoded;
+  }
+}
 
 /// A function in the registry, as a method of what runs tasks.
 template <auto F>
@@ -82,16 +136,18 @@ struct TaskEntry {
   static constexpr std::uint64_t kId =
       signature_hash(method_signature<F>()) ^ signature_hash(type_signature<decltype(F)>());
 
-  /// Of the same function where its answer becomes an object.
+  /// Of the same function where its answer becomes an object, or several.
   static constexpr std::uint64_t kObjectId = kId ^ signature_hash("as an object");
 
   template <class A>
-  static Outcome as_object(const A& answer, bool is_pushed) {
-    if constexpr (kIsNumbers<A>) {
-      return tasks::computed_here(std::as_bytes(std::span(answer)), is_pushed);
-    } else {
-      return tasks::computed_here(wire::encode(answer), is_pushed);
-    }
+  static Outcome as_objects(const A& answer, bool is_pushed) {
+    return Results<A>::use(answer, [is_pushed](const auto&... value) {
+      std::array<wire::Bytes, sizeof...(value)> encoded;
+      std::array<wire::ByteView, sizeof...(value)> objects;
+      std::size_t i = 0;
+      ((objects[i] = object_bytes(value, encoded[i]), ++i), ...);
+      return tasks::computed_here(objects, is_pushed);
+    });
   }
   static void invoke(void* runner, wire::ByteView bytes, Responder responder) {
     run<false>(runner, bytes, std::move(responder));
@@ -118,9 +174,11 @@ struct TaskEntry {
           call();
           responder.answer({});
         } else if constexpr (kAsObject) {
-          responder.outcome(as_object(call(), runner != nullptr));
+          responder.outcome(as_objects(call(), runner != nullptr));
         } else {
-          responder.outcome(encode_answer<Answer>(call()));
+          EncodedAnswer answer = encode_answer<Answer>(call());
+          if (runner != nullptr && !answer.refers_to.empty()) tasks::leave_objects(answer);
+          std::move(answer).give(std::move(responder));
         }
       });
     } catch (...) {
@@ -166,7 +224,8 @@ class Submits {
   /// was computed. Give it to other tasks and calls, or get() it, which throws what the function threw. A
   /// task that reads it begins once it is there. When it is lost with its node or process it is computed
   /// again, max_retries times, from arguments that are computed again, too, if they are lost; else ObjectLost
-  /// says why not.
+  /// says why not. Of a function that returns a std::tuple or std::pair, a std::tuple of references: values
+  /// that live, travel and are lost each by itself, and are computed again together.
   // clang-format off
   template <auto F> requires detail::Takes<F, 0> auto compute() const { return begin<F>(); }
   template <auto F> requires detail::Takes<F, 1> auto compute(At<F, 0> a) const { return begin<F>(a); }
@@ -189,13 +248,16 @@ class Submits {
     using Entry = detail::TaskEntry<F>;
     static_assert(!std::is_void_v<typename Entry::Answer>,
                   "compute<&function>: it returns nothing: submit it");
+    static_assert(detail::Results<typename Entry::Answer>::kAreValues,
+                  "compute<&function>: it returns a reference already: submit it");
     (void)&Entry::object_registered;
     const auto& self = static_cast<const Derived&>(*this);
     ProcessGate& gate = self.process();
-    return ObjectRef<typename Entry::Answer>(
+    using Results = detail::Results<typename Entry::Answer>;
+    return Results::of(
         tasks::compute(gate, Entry::kObjectId, Entry::kName,
                        detail::encode_call(&gate, wire::kTaskArgumentBound, Entry::kName, argument...),
-                       self.task_options()));
+                       self.task_options(), Results::kCount));
   }
   template <auto F, class... P>
   auto start(const Argument<P>&... argument) const {

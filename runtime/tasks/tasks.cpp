@@ -311,7 +311,7 @@ void Tasks::act(const LeasePool::ReturnLease& back) {
 void Tasks::act(const LeasePool::Push& push) {
   ActorAddress to;
   std::uint64_t function = 0;
-  bool as_object = false;
+  bool has_results = false;
   CallBody args;
   {
     const std::lock_guard lock(mutex_);
@@ -320,7 +320,7 @@ void Tasks::act(const LeasePool::Push& push) {
     if (worker == workers_.end() || task == pending_.end()) return;  // the session ends
     to = worker->second.actor;
     function = task->second.spec.function;
-    as_object = task->second.spec.as_object;
+    has_results = task->second.spec.results > 0;
     // Its number goes before its arguments.
     const CallBody& given = task->second.spec.args;
     const auto number = std::as_bytes(std::span(&push.task, 1));
@@ -330,15 +330,16 @@ void Tasks::act(const LeasePool::Push& push) {
     args.bytes.insert(args.bytes.end(), given.bytes.begin(), given.bytes.end());
   }
   const auto called = gate_.call(to, function, std::move(args), false);
-  called->on_ready([weak = weak_from_this(), called, task = push.task, attempt = push.attempt, as_object] {
+  called->on_ready([weak = weak_from_this(), called, task = push.task, attempt = push.attempt, has_results] {
     const auto self = weak.lock();
     if (self == nullptr) return;
-    if (as_object) return self->keep_result(task, attempt, called->outcome());
-    self->task_answered(task, attempt, called->outcome());
+    if (has_results) return self->keep_results(task, attempt, called->outcome());
+    self->task_answered(task, attempt, called->outcome(), called->refers_to());
   });
 }
 
-bool Tasks::task_answered(TaskNumber number, std::uint32_t attempt, const Outcome& outcome) {
+bool Tasks::task_answered(TaskNumber number, std::uint32_t attempt, const Outcome& outcome,
+                          wire::Kept refers_to) {
   LeasePool::Actions actions;
   std::optional<Pending> task;
   {
@@ -350,7 +351,7 @@ bool Tasks::task_answered(TaskNumber number, std::uint32_t attempt, const Outcom
     }
   }
   carry_out(std::move(actions));
-  if (task) task->answer->resolve(outcome);
+  if (task) task->answer->resolve(outcome, std::move(refers_to));
   return task.has_value();
 }
 

@@ -10,8 +10,10 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "runtime/core/condition.hpp"
 #include "runtime/host/process_gate.hpp"
@@ -20,6 +22,10 @@
 #include "runtime/objects/object_ref.hpp"
 #include "runtime/tasks/lease_pool.hpp"
 #include "runtime/tasks/lineage.hpp"
+
+namespace troupe::detail {
+struct EncodedAnswer;
+}
 
 namespace troupe::tasks {
 
@@ -30,7 +36,7 @@ struct TaskSpec {
   CallBody args;
   Demand demand;
   int retries = 0;
-  bool as_object = false;  ///< it answers as Tasks::computed_here does
+  std::size_t results = 0;  ///< so many become objects (Tasks::computed_here); 0: it answers its value
 };
 
 /// The operation of a process by which it is asked to cancel a task that was pushed to it.
@@ -54,13 +60,16 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   /// Resolved with the task's encoded answer. Waits while too many tasks wait. In a task that waits it runs
   /// this one instead. Throws LimitExceeded where the thread must not wait.
   std::shared_ptr<CallState> submit(TaskSpec spec);
-  /// The same, with the answer as an object of this process; it stays on the node where it was computed. Lost
-  /// with that, it is computed again when it is wanted.
-  objects::HandlePtr compute(TaskSpec spec);
+  /// The same, with its results as objects of this process; they stay on the node where they were computed.
+  /// What is lost with that is computed again when it is wanted.
+  std::vector<objects::HandlePtr> compute(TaskSpec spec);
   /// Once, before the first task: what of these objects is wanted, lost and freed.
   void watch_objects();
-  /// The answer of a task that computes an object.
-  Outcome computed_here(wire::ByteView bytes, bool is_pushed);
+  /// The answer of a task that computes objects: these.
+  Outcome computed_here(std::span<const wire::ByteView> values, bool is_pushed);
+  /// Of what an answer refers to, this process, which is a worker, hands on what it owns: a process of its
+  /// node that lives as long as the job gets copies. Waits for those that are being computed.
+  void leave_objects(detail::EncodedAnswer& answer);
   /// Runs a task, in the worker that it came to or here: what waits in it runs those of its own tasks that
   /// have no worker yet (a tree of tasks needs no more CPUs than one).
   void run(const std::function<void()>& function);
@@ -110,7 +119,8 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void act(const LeasePool::WakeAt& wake);
   void lease_answered(LeaseNumber lease, const Outcome& outcome);
   /// True: that was its end.
-  bool task_answered(TaskNumber task, std::uint32_t attempt, const Outcome& outcome);
+  bool task_answered(TaskNumber task, std::uint32_t attempt, const Outcome& outcome,
+                     wire::Kept refers_to = {});
   void cancel(TaskNumber task, Duration grace);
   void lose(const std::function<bool(ProcessAddress)>& is_down, const std::string& reason);
   /// Takes it out of pending_ and wakes who waits for room.
@@ -128,18 +138,32 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
     std::uint64_t frame = 0;                  ///< of the task that submitted it
     std::shared_ptr<CallState> answer;        ///< null: it computes an object
     std::shared_ptr<CallState> run;           ///< of the last time
+    // One of several results of a task:
+    Lineage::Number part_of = 0;  ///< the task's own number
+    std::size_t part = 0;
   };
   struct Decided {
     Lineage::Actions actions;
     std::vector<std::shared_ptr<const void>> kept;  ///< until they are carried out
   };
   void wait_for_room(std::string_view name);
-  void start(Lineage::Number number, TaskSpec spec, std::shared_ptr<CallState> answer);
+  void start(Lineage::Number number, TaskSpec spec, std::shared_ptr<CallState> answer,
+             const std::vector<objects::HandlePtr>& parts = {});
   std::shared_ptr<CallState> submit_when_computed(TaskSpec& spec);
   std::shared_ptr<CallState> submit_ready(TaskSpec spec, std::uint64_t frame);
-  void keep_result(TaskNumber task, std::uint32_t attempt, const Outcome& outcome);
+  // Results that outlive their worker (results.cpp).
+  /// What a task that computes objects answers, of each: a small value, or the object that its worker put.
+  struct Computed {
+    objects::ObjectName name;
+    wire::Bytes value;
+  };
+  void keep_results(TaskNumber task, std::uint32_t attempt, const Outcome& outcome);
+  void keep_results(TaskNumber task, std::uint32_t attempt, std::vector<Computed> results, std::size_t next);
   void keep(const objects::ObjectName& name, int tries, std::function<void(Result<objects::HandlePtr>)> then);
+  Result<objects::HandlePtr> keep_own(const objects::ObjectName& name);
   objects::HandlePtr arrived(const objects::ObjectName& name);
+  std::vector<objects::HandlePtr> take_results(const Outcome& outcome, std::size_t count);
+  void take_part(Lineage::Number number, Lineage::Number of, std::size_t part);
   template <class Change>
   void change(Change change);
   void decide(Decided decided);  ///< REQUIRES: lineage_mutex_ is held
@@ -150,8 +174,8 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void act(const Lineage::Fail& fail);
   void act(const Lineage::Forget& forget);
   void run_entry(Lineage::Number number, std::size_t next);
-  void ended(Lineage::Number number, const std::shared_ptr<CallState>& answer, bool as_object,
-             const Outcome& outcome);
+  void ended(Lineage::Number number, const std::shared_ptr<CallState>& answer, std::size_t results,
+             const CallState& run);
   void has_come(const Recipe& recipe, Lineage::Number number);  ///< REQUIRES: lineage_mutex_ is held
   /// Waits a while for a task of that frame whose arguments are not there. False: there is none, or it is
   /// too late.
@@ -188,9 +212,10 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   bool acts_ = false;                                                    ///< some thread does that
   std::unordered_map<objects::ObjectName, objects::HandlePtr> arrived_;  ///< results that ended() takes
   std::unordered_map<Lineage::Number, objects::HandlePtr> held_;         ///< values that tasks read
-  std::map<std::uint64_t, std::set<Lineage::Number>> coming_;            ///< by frame: not submitted yet
-  Condition has_come_;                                                   ///< one of these
-  std::atomic<bool> lineage_has_room_{true};                             ///< written under lineage_mutex_
+  std::unordered_map<Lineage::Number, std::vector<objects::HandlePtr>> parts_;  ///< of several, until taken
+  std::map<std::uint64_t, std::set<Lineage::Number>> coming_;  ///< by frame: not submitted yet
+  Condition has_come_;                                         ///< one of these
+  std::atomic<bool> lineage_has_room_{true};                   ///< written under lineage_mutex_
 };
 
 }  // namespace troupe::tasks

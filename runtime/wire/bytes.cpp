@@ -43,9 +43,9 @@ Bytes Writer::take(std::string_view type) {
   }
   if (!kept_.empty()) {
     throw BadConfig("cannot send a " + std::string(type) + " that holds an ObjectRef",
-                    "an ObjectRef travels in the arguments of calls, tasks and constructors, not in answers "
-                    "or in objects",
-                    "return the value, or have the caller put it");
+                    "an ObjectRef travels in the arguments of calls, tasks and constructors and in their "
+                    "answers, not in objects",
+                    "put or compute the value itself, or submit the task, whose answer may hold it");
   }
   check_bound(0);
   if (bytes_.empty()) return Bytes(stage_.data(), stage_.data() + staged_);

@@ -24,6 +24,8 @@ static_assert(std::endian::native == std::endian::little,
 
 using Bytes = std::vector<std::byte>;
 using ByteView = std::span<const std::byte>;
+/// What a message refers to, and what lives because of that.
+using Kept = std::vector<std::shared_ptr<const void>>;
 
 /// Values in values: what a recursive type may reach, so that no message exhausts a stack.
 inline constexpr int kMaxDepth = 32;
@@ -62,10 +64,15 @@ class Writer {
   void refuse(const char* why) {
     if (refused_ == nullptr) refused_ = why;
   }
-  /// What was appended refers to `what`, which has to live until the message is answered: whoever sends it
-  /// takes kept().
-  void keep(std::shared_ptr<const void> what) { kept_.push_back(std::move(what)); }
-  std::vector<std::shared_ptr<const void>> kept() { return std::exchange(kept_, {}); }
+  /// `what` has to live until the message has arrived, whose sender takes kept(). If its name is a part of
+  /// the value, that is appended next.
+  void keep(std::shared_ptr<const void> what) {
+    kept_at_.push_back(bytes_.size() + staged_);
+    kept_.push_back(std::move(what));
+  }
+  Kept kept() { return std::exchange(kept_, {}); }
+  /// Where in the bytes the names are of what is kept.
+  const std::vector<std::size_t>& kept_at() const { return kept_at_; }
   /// What was appended; the writer is used up. Throws LimitExceeded if the value cannot be sent; `type` names
   /// it in the error; BadConfig if it refers to something and nobody took kept().
   Bytes take(std::string_view type);
@@ -96,7 +103,8 @@ class Writer {
   std::array<std::byte, 256> stage_;
   std::size_t staged_ = 0;
   Bytes bytes_;
-  std::vector<std::shared_ptr<const void>> kept_;
+  Kept kept_;
+  std::vector<std::size_t> kept_at_;
   const char* refused_ = nullptr;
   int depth_ = 0;
 };

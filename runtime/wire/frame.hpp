@@ -36,7 +36,8 @@ inline constexpr std::uint8_t kFlagOneWay = 4;  ///< a call that wants no reply
 inline constexpr std::uint8_t kFlagRefused =
     8;  ///< an error reply of a hop: the frame never reached its receiver
 
-/// A call whose arguments refer to objects: its body ends with their names (runtime/objects/references.hpp).
+/// A call whose arguments refer to objects, or a reply whose answer does: its body ends with their names
+/// (runtime/objects/references.hpp).
 inline constexpr std::uint8_t kFlagReferences = 16;
 
 struct FrameHeader {

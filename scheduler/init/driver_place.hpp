@@ -49,8 +49,8 @@ class DriverPlace final : public ProcessGate {
                                   bool one_way) override {
     return now().call(to, method, std::move(args), one_way);
   }
-  void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome) override {
-    now().reply(to, call, outcome);
+  void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome, wire::Kept refers_to) override {
+    now().reply(to, call, outcome, std::move(refers_to));
   }
   std::shared_ptr<CallState> spawn(ActorSpawn spawn) override;
   void kill(const ActorAddress& actor, std::string reason) override { now().kill(actor, std::move(reason)); }

@@ -42,6 +42,24 @@ double sum(const Numbers& numbers) {
 std::string small(const std::string& text) {
   return text + text;
 }
+/// A large result and two small ones.
+std::tuple<Numbers, double, std::string> make_three(const std::string& file, double value) {
+  count_run(file);
+  return {Numbers(kCount, value), value, "three"};
+}
+std::pair<Numbers, Numbers> make_two(const std::string& file) {
+  count_run(file);
+  return {Numbers(kCount, 1.0), Numbers(kCount, 2.0)};
+}
+std::tuple<Numbers, double> throw_two(double value) {
+  throw std::out_of_range("there is no " + std::to_string(int(value)));
+}
+/// The same in a task.
+double three_inside(const std::string& file) {
+  const auto session = this_actor().session();
+  const auto [numbers, value, text] = session.compute<&make_three>(file, 2.0);
+  return sum(numbers.get(60s)) + value.get(60s) + double(text.get(60s).size());
+}
 Numbers thrower(double value) {
   throw std::out_of_range("there is no " + std::to_string(int(value)));
 }
@@ -179,6 +197,44 @@ TEST_CASE("What is lost with its process is computed again, and what it was comp
   CHECK(eventually([&] { return light.call<&Light::owned>().get(60s) == 0; }, 30s));
 }
 
+TEST_CASE("Each of several results of a task is an object of its own") {
+  auto session = two_nodes();
+  TempFolder folder;
+  const std::string file = folder.path() + "/runs", pairs = folder.path() + "/pairs";
+  const auto on = session.with({.node = other_node(session)});
+  {
+    auto [numbers, value, text] = on.compute<&make_three>(file, 2.0);
+    CHECK(session.submit<&sum>(numbers).get(60s) == 2.0 * kCount);
+    CHECK(value.get(60s) == 2.0);
+    CHECK(session.compute<&small>(text).get(60s) == "threethree");
+    CHECK(runs(file) == 1);
+    kill_keeper(session.spawn<Light>({.node = other_node(session)}));
+    CHECK(value.get(60s) == 2.0);  // a small one is with its owner
+    CHECK(runs(file) == 1);
+    CHECK(sum(numbers.get(60s)) == 2.0 * kCount);
+    CHECK(runs(file) == 2);
+    numbers = {};
+    CHECK(text.get(60s) == "three");
+
+    const auto [first, second] = on.compute<&make_two>(pairs);
+    CHECK(sum(second.get(60s)) == 2.0 * kCount);
+    const auto light = session.spawn<Light>({.node = other_node(session)});
+    CHECK(light.call<&Light::total>(first).get(60s) == 1.0 * kCount);
+    CHECK(light.call<&Light::owned>().get(60s) == 2);  // the numbers went with their reference
+    kill_keeper(light);
+    CHECK(sum(first.get(60s)) == 1.0 * kCount);
+    CHECK(runs(pairs) == 2);
+    CHECK(sum(second.get(60s)) == 2.0 * kCount);
+    CHECK(runs(pairs) == 2);  // both were lost, and came again together
+
+    const auto [none, neither] = session.compute<&throw_two>(7.0);
+    CHECK(message_of<TaskFailed>([&] { none.get(60s); }).find("there is no 7") != std::string::npos);
+    CHECK(message_of<TaskFailed>([&] { neither.get(60s); }).find("there is no 7") != std::string::npos);
+    CHECK(std::get<1>(session.submit<&make_three>(file, 3.0).get(60s)) == 3.0);
+  }
+  CHECK(nothing_left(session));
+}
+
 TEST_CASE("What is not computed again is lost, with the reason") {
   auto session = two_nodes();
   TempFolder folder;
@@ -222,6 +278,7 @@ TEST_CASE("A task computes what it waits for, on the one CPU that there is") {
   const std::string file = folder.path() + "/runs";
   CHECK(session.submit<&chain>(file).get(90s) == 6.0 * kCount);
   CHECK(runs(file) == 2);
+  CHECK(session.submit<&three_inside>(file).get(90s) == 2.0 * kCount + 7);
   // What it is given belongs to another process, which is asked whether it is there.
   const auto given = session.compute<&make>(file, 1.0);
   CHECK(given.view(60s).size() == kCount);

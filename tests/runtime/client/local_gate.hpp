@@ -34,7 +34,9 @@ class LocalGate : public ProcessGate {
     Registry::instance().invoke(method, *at->second->object, args.bytes, std::move(responder));
     return state;
   }
-  void reply(ProcessAddress, std::uint64_t, const Outcome& outcome) override { last_reply = outcome; }
+  void reply(ProcessAddress, std::uint64_t, const Outcome& outcome, wire::Kept) override {
+    last_reply = outcome;
+  }
 
   std::shared_ptr<CallState> spawn(ActorSpawn spawn) override {
     last_spawn = spawn;

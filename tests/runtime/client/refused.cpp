@@ -57,6 +57,10 @@ struct Awaiting {
 };
 #endif
 
+ObjectRef<int> refer() {
+  return {};
+}
+
 void use(const Session& session, const ActorHandle<Counter>& counter, const ActorHandle<Postman>& postman) {
   [[maybe_unused]] int n = 1;
   [[maybe_unused]] double real = 1;
@@ -68,6 +72,7 @@ void use(const Session& session, const ActorHandle<Counter>& counter, const Acto
   counter.call<&Counter::resize>(5);
   counter.call<&Counter::rate>(0.1);
   session.spawn<Postman>({}, 1);
+  session.submit<&refer>();
 #elif CASE == 1  // expect: too few arguments: pass one for every parameter of the method
   counter.call<&Counter::both>(1);
 #elif CASE == 2  // expect: too many arguments: pass one for every parameter of the method
@@ -112,6 +117,8 @@ void use(const Session& session, const ActorHandle<Counter>& counter, const Acto
   Awaiting().wait();
 #elif CASE == 23  // expect: an aggregate that crosses processes has no base class: make it a field
   postman.call<&Postman::bring>(Parcel());
+#elif CASE == 24  // expect: compute<&function>: it returns a reference already: submit it
+  session.compute<&refer>();
 #elif CASE == 19  // expect: too many arguments: pass one for every parameter of the method
   counter.call<&Counter::add>(1, 2, 3, 4, 5, 6, 7, 8, 9, 10);
 #endif

@@ -68,6 +68,27 @@ struct World {
     carry_out();
     return number;
   }
+  /// A task with so many results: its own number, and theirs.
+  std::pair<Number, std::vector<Number>> add_several(std::size_t results, std::vector<Number> reads = {},
+                                                     int max_retries = 1) {
+    const Number number = ++last;
+    const std::string name = "f" + std::to_string(number);
+    arguments[number] = reads;
+    referred.insert(number);
+    ++recipes;
+    lineage.add(number, {name, std::move(reads), 1, max_retries}, out);
+    std::vector<Number> parts;
+    for (std::size_t i = 0; i < results; ++i) {
+      parts.push_back(++last);
+      arguments[last] = {number};
+      referred.insert(last);
+      ++recipes;
+      lineage.add(last, {name, {number}, 0, max_retries, true, true}, out);
+    }
+    carry_out();
+    drop(number);  // nobody but its results refers to it
+    return {number, parts};
+  }
   /// It runs: with all its arguments there it has a value, else it says that one is lost.
   void run(Number number) {
     REQUIRE(running.erase(number) == 1);
@@ -171,6 +192,72 @@ TEST_CASE("What cannot be computed again fails whatever is computed from it") {
   CHECK(w.failed.at(c).why.find("max_retries = 0") != std::string::npos);
   const Number d = w.add({b});  // fails at once
   CHECK(w.failed.contains(d));
+}
+
+TEST_CASE("Several results of a task live, are lost and go each by itself, and come of one run") {
+  World w;
+  const Number a = w.add({});
+  const auto [task, parts] = w.add_several(3, {a});
+  const Number b = w.add({parts[0], parts[2]});
+  CHECK(w.lineage.waiting() == 2);  // parts are no tasks
+  w.run(a);
+  CHECK(w.running == std::set<Number>{task});
+  w.run_all();
+  CHECK(w.runs[task] == 1);
+  CHECK_FALSE(w.values.contains(task));  // their values are all that is kept
+  for (const Number part : parts) CHECK(w.values.contains(part));
+  w.drop(parts[1]);
+  CHECK_FALSE(w.values.contains(parts[1]));
+  SECTION("one that is lost is computed again, and those that were lost with it") {
+    w.lose(parts[0]);
+    w.lose(parts[2]);
+    CHECK(w.running.empty());
+    w.want(parts[0]);
+    w.run_all();
+    CHECK(w.runs[task] == 2);
+    CHECK(w.values.contains(parts[0]));
+    CHECK(w.values.contains(parts[2]));  // though nobody wanted it yet
+    CHECK_FALSE(w.values.contains(parts[1]));
+    w.lose(parts[2]);
+    w.want(parts[2]);
+    REQUIRE(w.failed.contains(parts[2]));
+    CHECK(w.failed.at(parts[2]).why ==
+          "node 7 died; it is not computed again: it was computed again 1 times, as max_retries allows");
+    CHECK(w.values.contains(parts[0]));
+    CHECK_FALSE(w.failed.contains(parts[0]));
+  }
+  SECTION("one alone") {
+    w.lose(parts[2]);
+    w.want(parts[2]);
+    w.run_all();
+    CHECK(w.values.contains(parts[2]));
+    CHECK(w.runs[parts[0]] == 1);
+  }
+  w.drop(b);
+  w.drop(parts[0]);
+  w.drop(parts[2]);
+  CHECK(w.held.empty());
+  w.drop(a);
+  CHECK(w.lineage.size() == 0);
+  CHECK(w.recipes == 0);
+}
+
+TEST_CASE("What a task with several results throws is the failure of each") {
+  World w;
+  const auto [task, parts] = w.add_several(2);
+  const Number b = w.add({parts[1]});
+  w.running.clear();
+  w.lineage.failed(task, {ErrorCode::kTaskFailed, "it threw", "", ""}, w.out);
+  w.carry_out();
+  for (const Number one : {parts[0], parts[1], b}) CHECK(w.failed.at(one).what == "it threw");
+  for (const Number one : {parts[0], parts[1], b}) w.drop(one);
+  CHECK(w.lineage.size() == 0);
+  const Number lost = w.add({}, 0);
+  w.run(lost);
+  w.lose(lost);
+  const auto [late, both] = w.add_several(2, {lost});  // fails at once
+  for (const Number one : both) CHECK(w.failed.contains(one));
+  CHECK_FALSE(w.running.contains(late));
 }
 
 TEST_CASE("A put argument that is lost is no cause to run its task again and again") {
@@ -292,7 +379,11 @@ TEST_CASE("Random programs whose values die at random: each want ends, and nothi
             const Number one = any(w.referred);
             if (w.lineage.contains(one)) reads.insert(one);
           }
-          w.add({reads.begin(), reads.end()}, int(next(4)), 1 + next(3), next(5) != 0);
+          if (next(4) == 0) {
+            w.add_several(1 + next(3), {reads.begin(), reads.end()}, int(next(4)));
+          } else {
+            w.add({reads.begin(), reads.end()}, int(next(4)), 1 + next(3), next(5) != 0);
+          }
           break;
         }
         case 1:
