@@ -26,7 +26,7 @@ constexpr std::size_t kMostBatchBytes = std::size_t{24} << 20;
 void check(const std::string& name, Replicas replicas) {
   if (replicas.min >= 0 && replicas.max >= std::max(1, replicas.min) && replicas.max <= 1000) return;
   refuse(name, "replicas = {" + std::to_string(replicas.min) + ", " + std::to_string(replicas.max) + "}",
-         "use {least, most}: at least 0 or more, at most 1 to 1,000");
+         "use {least, most}: from 0, and most from 1 to 1,000");
 }
 
 /// Returns the most rows of a request.
