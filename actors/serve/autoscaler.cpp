@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <string>
 
 namespace troupe::serve {
 namespace {
@@ -55,7 +56,8 @@ double Autoscaler::rate(int seconds, Instant now) const {
   return static_cast<double>(rows) / seconds;
 }
 
-Autoscaler::Wanted Autoscaler::wanted(int now_wanted, std::int64_t queued_rows, Instant now) {
+Autoscaler::Wanted Autoscaler::wanted(int now_wanted, std::int64_t queued_rows, std::int64_t requests,
+                                      Instant now) {
   const double rows_a_second = std::max(rate(2, now), rate(kWindow, now));
   const double row_seconds =
       to_seconds(batch_time(config_.max_batch)) / static_cast<double>(config_.max_batch);
@@ -64,6 +66,7 @@ Autoscaler::Wanted Autoscaler::wanted(int now_wanted, std::int64_t queued_rows, 
   saturated_for_ = queued_rows >= config_.max_batch ? saturated_for_ + 1 : 0;
   if (saturated_for_ >= 2)
     needed = std::max(needed, now_wanted + 1);  // whatever was measured: it is not enough
+  if (rows_a_second > 0 || requests > 0) needed = std::max(needed, 1);  // measured or not
   needed = std::clamp(needed, config_.replicas.min, config_.replicas.max);
 
   while (!enough_.empty() && enough_.back().second <= needed) enough_.pop_back();
@@ -75,6 +78,12 @@ Autoscaler::Wanted Autoscaler::wanted(int now_wanted, std::int64_t queued_rows, 
   if (needed > now_wanted) result.replicas = needed;
   if (least < now_wanted) result.replicas = least;
   if (result.replicas == now_wanted) return result;
+  if (now_wanted == 0) {
+    result.reason = std::to_string(result.replicas) + (result.replicas == 1 ? " replica" : " replicas") +
+                    " instead of none: " + std::to_string(requests) +
+                    (requests == 1 ? " request waits" : " requests wait");
+    return result;
+  }
   char text[160];
   std::snprintf(text, sizeof text, "%d replicas instead of %d: %.0f rows a second at %.3f ms, %lld rows wait",
                 result.replicas, now_wanted, rows_a_second, row_seconds * 1e3,

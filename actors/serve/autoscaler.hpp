@@ -3,7 +3,8 @@
 /// A batch of b rows takes a*b + c seconds: a and c are fitted to the batches that were computed. Rows that
 /// arrive at a rate of r then need r * (a + c/B) replicas, where B is a full batch; replicas are to be busy
 /// for 70 % of their time. So no target is set by hand. More replicas start at once; fewer must have been
-/// enough for the whole downscale_delay. (Ray Serve asks for a number of requests a replica; Knative's panic
+/// enough for the whole downscale_delay. None is enough while no request arrives and none is without an
+/// answer. (Ray Serve asks for a number of requests a replica; Knative's panic
 /// window, pkg/autoscaler/scaling, is where the two windows of the rate come from.)
 #pragma once
 
@@ -30,8 +31,9 @@ class Autoscaler {
     int replicas = 1;
     std::string reason;
   };
-  /// REQUIRES: called about once a second. `now_wanted`: as it is.
-  Wanted wanted(int now_wanted, std::int64_t queued_rows, Instant now);
+  /// REQUIRES: called about once a second. `now_wanted`: as it is. `requests`: without an answer, those that
+  /// wait and those that are computed.
+  Wanted wanted(int now_wanted, std::int64_t queued_rows, std::int64_t requests, Instant now);
 
   /// Other least and most from here on. `now_wanted` counts as needed now: fewer start to be enough.
   void set_range(Replicas replicas, int now_wanted, Instant now) {

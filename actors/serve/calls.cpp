@@ -169,6 +169,13 @@ Future<CallAnswer> Calls::ask(CallRequest request) {
     if (!to) return fail(Failure::kUnavailable, "it does not run any more");
     asked = {*id, to->next_request()};
   }
+  const auto rows = request.shape.empty() ? 0 : request.shape[0];
+  if (rows > static_cast<std::int64_t>(to->max_request_rows()))
+    return fail(Failure::kModel,
+                "it takes at most " + std::to_string(to->max_request_rows()) +
+                    " samples in one call, and was asked for " + std::to_string(rows) +
+                    ": lower max_batch of the deployment that asks, or raise max_queue of '" + to->name() +
+                    "'");
   if (const auto why = refusal(*to, request.dtype, request.shape)) return fail(Failure::kModel, *why);
   const auto values = std::make_shared<const wire::Bytes>(std::move(request.values));
   if (values->size() != data::checked_bytes({"input", request.dtype, request.shape}))

@@ -39,10 +39,11 @@ Json as_json(const DeploymentStatus& status) {
   return {{"name", status.name},
           {"url", status.url},
           {"port", status.port},
-          {"state", view.drains           ? "stopping"
-                    : view.rolls_out != 0 ? "updating"
-                    : ready               ? "ready"
-                                          : "starting"},
+          {"state", view.drains                                 ? "stopping"
+                    : view.rolls_out != 0                       ? "updating"
+                    : ready                                     ? "ready"
+                    : view.starts_on_demand && view.wanted == 0 ? "idle"
+                                                                : "starting"},
           {"weights", view.version},
           {"rolls_out", view.rolls_out == 0 ? Json() : Json(view.rolls_out)},
           {"replicas",
@@ -54,7 +55,10 @@ Json as_json(const DeploymentStatus& status) {
             {"ending", view.draining},
             {"pids", status.pids}}},
           {"queued_rows", view.queued_rows},
-          {"ongoing_requests", view.requests}};
+          {"ongoing_requests", view.requests},
+          {"last_failure", status.last_failure.empty() ? Json() : Json(status.last_failure)},
+          {"cold_starts", view.cold_starts},
+          {"last_cold_start_s", view.cold_starts == 0 ? Json() : Json(to_seconds(view.cold_start))}};
 }
 
 std::string text_in(const Json& question, const char* key) {

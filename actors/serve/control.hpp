@@ -35,7 +35,8 @@ struct DeploymentStatus {
   int port = 0;
   bool stopped = false;  ///< it serves nothing any more, and is told of no more
   DeploymentMachine::View view{};
-  std::vector<int> pids;  ///< of the replicas that are ready
+  std::vector<int> pids;       ///< of the replicas that are ready
+  std::string last_failure{};  ///< of a replica, and why; empty: none
 };
 
 /// A deployment that can be asked. Its methods are called in threads of the Control's, several at a time, and

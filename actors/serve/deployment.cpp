@@ -11,10 +11,18 @@
 
 namespace troupe::serve {
 
+namespace {
+
+constexpr double kStartBounds[] = {0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120};
+
+}  // namespace
+
 struct Deployment::Metrics {
   Metrics(http::Registry& all, const std::string& name)
       : started(
             all.counter("troupe_serve_replica_starts_total", "Replicas started.", {{"deployment", name}})),
+        failures(all.counter("troupe_serve_replica_failures_total", "Replicas that died, or did not come up.",
+                             {{"deployment", name}})),
         updated(updates(all, name, "done")),
         not_updated(updates(all, name, "failed")),
         version(
@@ -26,7 +34,13 @@ struct Deployment::Metrics {
         ongoing(all.gauge("troupe_serve_ongoing_requests", "Requests without an answer.",
                           {{"deployment", name}})),
         wanted(all.gauge("troupe_serve_desired_replicas", "Replicas that the load asks for.",
-                         {{"deployment", name}})) {
+                         {{"deployment", name}})),
+        cold_starts(all.counter("troupe_serve_cold_starts_total",
+                                "Times that requests found no replica, and waited until one came up.",
+                                {{"deployment", name}})),
+        start_time(all.histogram("troupe_serve_replica_start_seconds",
+                                 "From the order to start a replica until it was ready.",
+                                 {{"deployment", name}}, kStartBounds)) {
     for (const char* state : {"starting", "warming", "ready", "draining"})
       replicas.push_back(
           all.gauge("troupe_serve_replicas", "Replicas by state.", {{"deployment", name}, {"state", state}}));
@@ -38,6 +52,7 @@ struct Deployment::Metrics {
   }
 
   std::shared_ptr<http::Counter> started;
+  std::shared_ptr<http::Counter> failures;
   std::shared_ptr<http::Counter> updated;
   std::shared_ptr<http::Counter> not_updated;
   std::shared_ptr<http::Gauge> version;
@@ -45,6 +60,8 @@ struct Deployment::Metrics {
   std::shared_ptr<http::Gauge> queued;
   std::shared_ptr<http::Gauge> ongoing;
   std::shared_ptr<http::Gauge> wanted;
+  std::shared_ptr<http::Counter> cold_starts;
+  std::shared_ptr<http::Histogram> start_time;
   std::vector<std::shared_ptr<http::Gauge>> replicas;
 };
 
@@ -163,12 +180,17 @@ bool Deployment::wait_stopped(Duration timeout) {
 
 bool Deployment::is_ready() const {
   const std::lock_guard lock(mutex_);
-  return view_.ready > 0 && !view_.drains;
+  return (view_.ready > 0 || view_.starts_on_demand) && !view_.drains;
 }
 
 std::vector<int> Deployment::pids() const {
   const std::lock_guard lock(mutex_);
   return pids_;
+}
+
+std::string Deployment::last_failure() const {
+  const std::lock_guard lock(mutex_);
+  return last_failure_;
 }
 
 DeploymentMachine::View Deployment::view() const {
@@ -193,6 +215,7 @@ void Deployment::measure() {
   metrics_->queued->set(static_cast<double>(view_.queued_rows));
   metrics_->ongoing->set(static_cast<double>(view_.requests));
   metrics_->wanted->set(view_.wanted);
+  metrics_->cold_starts->raise_to(view_.cold_starts);
   const std::array<int, 4> counts{view_.starting, view_.warming, view_.ready, view_.draining};
   for (std::size_t i = 0; i < counts.size(); ++i) metrics_->replicas[i]->set(counts[i]);
 }
@@ -265,7 +288,8 @@ void Deployment::obey(const StartReplica& action) {
   log(LogLevel::kInfo, parts_.name + ": replica " + std::to_string(action.replica) + " starts with weights " +
                            std::to_string(action.version) + ": " + action.reason);
   metrics_->started->add();
-  starts_[action.replica] = {.version = action.version, .weights = weights_.at(action.version)};
+  starts_[action.replica] = {
+      .version = action.version, .weights = weights_.at(action.version), .since = clock_.now()};
   const auto started_or_not = [me = shared_from_this(),
                                id = action.replica](Result<ActorHandle<Replica>> replica) {
     me->post([me, id, replica] { me->started(id, replica); });
@@ -324,6 +348,7 @@ void Deployment::failed(ReplicaId id, const ErrorInfo& why) {
   if (starts_.contains(id))
     log(LogLevel::kWarning,
         parts_.name + ": replica " + std::to_string(id) + " does not come up: " + why.message());
+  note_failure(id, why.message());
   step(ReplicaFailed{id, why});
 }
 
@@ -331,7 +356,19 @@ void Deployment::failed(ReplicaId id, const ErrorInfo& why) {
 void Deployment::died(ReplicaId id, const std::string& why) {
   if (starts_.contains(id))
     log(LogLevel::kWarning, parts_.name + ": replica " + std::to_string(id) + " died: " + why);
+  note_failure(id, why);
   step(ReplicaDied{id, why});
+}
+
+/// What we end ourselves is no failure: it is not among starts_ any more.
+void Deployment::note_failure(ReplicaId id, const std::string& why) {
+  if (!starts_.contains(id)) return;
+  std::string text = "replica " + std::to_string(id) + ": " + why;
+  if (why.find("killed by signal 9") != std::string::npos && why.find("(its process: ") == std::string::npos)
+    text += "; troupe did not send that: the kernel does where memory runs out (its log says so: dmesg)";
+  const std::lock_guard lock(mutex_);
+  last_failure_ = std::move(text);
+  metrics_->failures->add();
 }
 
 /// One piece after the other.
@@ -370,13 +407,16 @@ void Deployment::warm_up(ReplicaId id, const ActorHandle<Replica>& replica) {
 }
 
 void Deployment::ready(ReplicaId id, int pid) {
-  starts_.at(id).pid = pid;
+  Start& start = starts_.at(id);
+  start.pid = pid;
+  const double seconds = to_seconds(clock_.now() - start.since);
+  metrics_->start_time->observe(seconds);
   {
     const std::lock_guard lock(mutex_);
     pids_.push_back(pid);
   }
-  log(LogLevel::kInfo,
-      parts_.name + ": replica " + std::to_string(id) + " (pid " + std::to_string(pid) + ") is ready");
+  log(LogLevel::kInfo, parts_.name + ": replica " + std::to_string(id) + " (pid " + std::to_string(pid) +
+                           ") is ready after " + std::to_string(seconds).substr(0, 5) + " s");
   step(ReplicaReady{id});
 }
 

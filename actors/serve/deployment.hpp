@@ -87,6 +87,8 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   std::size_t max_request_rows() const override { return parts_.max_request_rows; }
   bool is_ready() const override;
   std::vector<int> pids() const;
+  /// What the last replica that died or did not come up died of; empty: none did.
+  std::string last_failure() const;
   DeploymentMachine::View view() const;
   VersionId version() const override;
   std::optional<ReplicaInfo> output() const override;
@@ -98,6 +100,7 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
     VersionId version = 0;
     std::shared_ptr<const wire::Bytes> weights;  ///< until they are loaded
     int pid = 0;
+    Instant since{};
   };
   struct Metrics;
 
@@ -128,6 +131,7 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   void ready(ReplicaId id, int pid);
   void failed(ReplicaId id, const ErrorInfo& why);
   void died(ReplicaId id, const std::string& why);
+  void note_failure(ReplicaId id, const std::string& why);
 
   const Parts parts_;
   std::uint64_t call_id_ = 0;  ///< in parts_.calls; 0: none
@@ -153,6 +157,7 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   Condition changed_;
   DeploymentMachine::View view_;
   std::vector<int> pids_;
+  std::string last_failure_;
   std::optional<ReplicaInfo> output_;
   bool up_ = false;
   bool stopped_ = false;

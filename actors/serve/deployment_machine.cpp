@@ -15,9 +15,10 @@ constexpr Duration kOwnPause = std::chrono::seconds(1);
 
 DeploymentMachine::DeploymentMachine(const DeploymentConfig& config)
     : config_(config), scaler_(config), router_(config, scaler_, out_) {
-  TROUPE_ASSERT(config.replicas.min >= 1 && config.replicas.min <= config.replicas.max, "replicas");
+  TROUPE_ASSERT(config.replicas.max >= 1, "replicas");
+  TROUPE_ASSERT(config.replicas.min >= 0 && config.replicas.min <= config.replicas.max, "replicas");
   TROUPE_ASSERT(config.max_batch >= 1 && config.max_queue >= 1, "max_batch and max_queue are 1 or more");
-  wanted_ = config.replicas.min;
+  wanted_ = std::max(1, config.replicas.min);
   current_ = {.id = 1, .start_reason = "the deployment begins"};
 }
 
@@ -66,6 +67,7 @@ void DeploymentMachine::on_event(const Arrived& event) {
                         std::max<Duration>(current_.not_before - now_, std::chrono::seconds(1)),
                         current_.last_why);
   router_.arrive(event);
+  scale_from_zero();
 }
 
 void DeploymentMachine::on_event(const Left& event) {
@@ -97,6 +99,7 @@ void DeploymentMachine::on_event(const Tick&) {
   look_after_proxies();
   give_up_stuck_update();
   scale();
+  scale_from_zero();
   reconcile();
   dispatch();
   check_drained();
@@ -168,6 +171,9 @@ DeploymentMachine::View DeploymentMachine::view() const {
   view.requests = router_.requests();
   for (const auto& [id, proxy] : proxies_) view.requests += proxy.last.requests;
   view.drains = draining_;
+  view.starts_on_demand = starts_on_demand();
+  view.cold_starts = cold_starts_;
+  view.cold_start = cold_start_;
   view.callers = callers_;
   view.version = current_.id;
   view.rolls_out = next_ ? next_->id : 0;

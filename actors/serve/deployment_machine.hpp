@@ -18,6 +18,10 @@
 /// last of them has ended.
 ///
 /// A replica whose node drains goes on until another is ready in its place, and ends when it has answered.
+///
+/// With a least number of none it begins with one replica, which shows that its weights answer. When nobody
+/// has asked for downscale_delay the last one ends. A request that then arrives starts one at once, and waits
+/// in its router until that is ready, or its deadline comes.
 #pragma once
 
 #include <map>
@@ -37,7 +41,7 @@ class DeploymentMachine {
  public:
   using Actions = std::vector<Action>;
 
-  /// REQUIRES: 1 <= min <= max replicas; max_batch, max_queue >= 1.
+  /// REQUIRES: 0 <= min <= max replicas, max >= 1; max_batch, max_queue >= 1.
   explicit DeploymentMachine(const DeploymentConfig& config);
 
   /// The first replicas. Call once.
@@ -54,12 +58,15 @@ class DeploymentMachine {
     std::int64_t queued_rows = 0;
     std::int64_t requests = 0;  ///< accepted, without an answer
     bool drains = false;
-    int callers = 0;          ///< other deployments that ask it
-    VersionId version = 0;    ///< that answers; in a roll-out, the one from before it
-    VersionId rolls_out = 0;  ///< 0: no roll-out is under way
+    bool starts_on_demand = false;  ///< a request that finds no replica waits: one starts for it
+    std::uint64_t cold_starts = 0;  ///< requests found no replica, and one came up
+    Duration cold_start{};          ///< the last of them: from the first such request to a replica
+    int callers = 0;                ///< other deployments that ask it
+    VersionId version = 0;          ///< that answers; in a roll-out, the one from before it
+    VersionId rolls_out = 0;        ///< 0: no roll-out is under way
   };
   View view() const;
-  /// At least the least number of replicas is ready.
+  /// At least the least number of replicas is ready, and one.
   bool is_up() const;
   DeploymentMachine(const DeploymentMachine&) = delete;
   DeploymentMachine& operator=(const DeploymentMachine&) = delete;
@@ -121,6 +128,9 @@ class DeploymentMachine {
   void excuse_own_pause();
   void look_after_replicas();
   void scale();
+  void scale_from_zero();
+  void want(const Autoscaler::Wanted& wanted);
+  bool starts_on_demand() const;
   void reconcile();
   void bring(Version& version, int wanted, bool may_start);
   void stop_surplus(const Version& version, int surplus);
@@ -172,6 +182,9 @@ class DeploymentMachine {
   Version current_;
   std::optional<Version> next_;  ///< that rolls out
   bool was_up_ = false;
+  std::optional<Instant> cold_since_;  ///< requests found no replica, and none is ready yet
+  std::uint64_t cold_starts_ = 0;
+  Duration cold_start_{};
   bool given_up_ = false;
   Instant next_scaling_{};
   bool begun_ = false;

@@ -41,6 +41,7 @@ void DeploymentMachine::on_event(const ProxyAnswered& event) {
     replica->second.heard = now_;
     count_answer(replica->second);
   }
+  scale_from_zero();
   router_.set_max_queue(max_queue_beside(0));
   reconcile();
   dispatch();
@@ -90,6 +91,7 @@ Routes DeploymentMachine::routes_now() const {
   routes.rolls_out = next_ ? next_->id : 0;
   routes.drains = draining_;
   routes.is_out_of_order = is_out_of_order();
+  routes.starts_on_demand = starts_on_demand();
   return routes;
 }
 

@@ -31,7 +31,7 @@ bool DeploymentMachine::is_out_of_order() const {
 }
 
 bool DeploymentMachine::is_up() const {
-  return count(ReplicaState::kReady) >= static_cast<std::size_t>(config_.replicas.min);
+  return count(ReplicaState::kReady) >= static_cast<std::size_t>(std::max(1, config_.replicas.min));
 }
 
 void DeploymentMachine::on_event(const ReplicaUp& event) {
@@ -45,7 +45,14 @@ void DeploymentMachine::on_event(const ReplicaReady& event) {
   if (at == replicas_.end() || at->second.state != ReplicaState::kWarming) return;
   make_ready(event.replica, at->second);
   at->second.heard = now_;
-  was_up_ = was_up_ || is_up();
+  if (cold_since_) {
+    ++cold_starts_;
+    cold_start_ = now_ - *std::exchange(cold_since_, {});
+  }
+  if (!was_up_ && is_up()) {
+    was_up_ = true;
+    scaler_.set_range(config_.replicas, wanted_, now_);  // nobody could ask before
+  }
   if (Version* version = version_of(at->second)) version->was_ready = true;
   if (next_ && at->second.version == next_->id) next_->failing_since = now_;
   reconcile();
@@ -228,6 +235,7 @@ void DeploymentMachine::end_drained_replicas() {
     const bool replaced = next_ || replica.version != current_.id;
     out_.push_back(StopReplica{at->first, replica.leaves ? "its node drains"
                                           : replaced     ? "other weights took its place"
+                                          : wanted_ == 0 ? "nobody asks"
                                                          : "fewer replicas are enough"});
     router_.forget(at->first);
     at = replicas_.erase(at);
@@ -238,16 +246,36 @@ void DeploymentMachine::scale() {
   if (now_ < next_scaling_) return;
   next_scaling_ = now_ + kScaleEvery;
   if (draining_ || config_.replicas.min == config_.replicas.max) return;
-  const auto wanted = scaler_.wanted(wanted_, router_.queued_rows() + rows_queued_beside(0), now_);
+  const View now = view();
+  const auto wanted = scaler_.wanted(wanted_, now.queued_rows, now.requests, now_);
+  if (was_up_ || wanted.replicas > wanted_) want(wanted);
+}
+
+/// A request that finds no replica does not wait for the next look at the load.
+void DeploymentMachine::scale_from_zero() {
+  if (wanted_ > 0 || stopped_) return;
+  const View now = view();
+  if (now.requests > 0) want(scaler_.wanted(0, now.queued_rows, now.requests, now_));
+}
+
+void DeploymentMachine::want(const Autoscaler::Wanted& wanted) {
   if (wanted.replicas == wanted_) return;
+  if (wanted_ == 0 && count(ReplicaState::kReady) == 0) cold_since_ = now_;
+  if (wanted.replicas == 0) cold_since_.reset();
   current_.start_reason = wanted.reason;
   wanted_ = wanted.replicas;
+  if (wanted_ == 0) current_.failures = current_.deaths = 0;  // who asks next finds nothing out of order
   reconcile();
   dispatch();
 }
 
+bool DeploymentMachine::starts_on_demand() const {
+  return config_.replicas.min == 0 && was_up_ && !draining_ && !is_out_of_order();
+}
+
 void DeploymentMachine::on_event(const ScaleAsked& event) {
-  TROUPE_ASSERT(event.replicas.min >= 1 && event.replicas.min <= event.replicas.max, "replicas");
+  TROUPE_ASSERT(event.replicas.max >= 1, "replicas");
+  TROUPE_ASSERT(event.replicas.min >= 0 && event.replicas.min <= event.replicas.max, "replicas");
   config_.replicas = event.replicas;
   wanted_ = std::clamp(wanted_, event.replicas.min, event.replicas.max);
   scaler_.set_range(event.replicas, wanted_, now_);
@@ -310,9 +338,9 @@ void DeploymentMachine::on_event(const UpdateCancelled&) {
 }
 
 /// One until that is ready: weights that no replica comes up with cost nobody a replica. Then a quarter of
-/// the replicas at a time, and so many that none is missing.
+/// the replicas at a time, and so many that none is missing. At zero one: it shows that they answer.
 int DeploymentMachine::wanted_of_update() const {
-  if (!next_->was_ready) return 1;
+  if (!next_->was_ready || wanted_ <= 1) return 1;
   const int more = (wanted_ + 3) / 4;
   return std::min(wanted_, std::max(ready(*next_) + more, wanted_ - live(current_)));
 }

@@ -21,7 +21,8 @@ using VersionId = std::uint64_t;
 /// A proxy on another node than the program's, in one life of it.
 using ProxyId = std::uint64_t;
 
-/// How many replicas a deployment may have: {1, 4}, or one number.
+/// How many replicas a deployment may have: {1, 4}, or one number. {0, 4}: none while nobody asks; it begins
+/// with one.
 struct Replicas {
   int min = 1;
   int max = 1;
@@ -40,7 +41,7 @@ struct DeploymentConfig {
   Duration health_period = std::chrono::seconds(10);   ///< an idle replica is asked whether it lives
   Duration health_timeout = std::chrono::seconds(30);  ///< a batch or a check without an answer: it hangs
   Duration drain_timeout = std::chrono::seconds(20);   ///< for what was accepted before stop()
-  Duration downscale_delay = std::chrono::seconds(300);  ///< fewer replicas must be enough for so long
+  Duration downscale_delay = std::chrono::seconds(300);  ///< fewer replicas, or none, must be enough so long
   train::RestartPolicy restart{};
 };
 
@@ -69,9 +70,10 @@ struct Routes {
   VersionId version = 0;    ///< of the weights that answer
   VersionId rolls_out = 0;  ///< 0: none do
   std::int64_t max_queue = 0;
-  bool drains = false;           ///< no new requests
-  bool ended = false;            ///< and those without an answer fail
-  bool is_out_of_order = false;  ///< no replica comes up
+  bool drains = false;            ///< no new requests
+  bool ended = false;             ///< and those without an answer fail
+  bool is_out_of_order = false;   ///< no replica comes up
+  bool starts_on_demand = false;  ///< a request that finds no replica waits: one starts for it
   bool operator==(const Routes&) const = default;
 };
 
@@ -152,7 +154,7 @@ struct DrainAsked {
 /// Another deployment asks this one from here on. It ends before this one does.
 struct CallerJoined {};
 struct CallerLeft {};
-/// Other numbers of replicas from here on. REQUIRES: 1 <= min <= max.
+/// Other numbers of replicas from here on. REQUIRES: 0 <= min <= max, 1 <= max.
 struct ScaleAsked {
   Replicas replicas{};
 };

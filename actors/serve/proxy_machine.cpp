@@ -107,7 +107,8 @@ ProxyReport ProxyMachine::report() {
 }
 
 bool ProxyMachine::is_ready() const {
-  return !routes_.drains &&
+  if (routes_.drains) return false;
+  return routes_.starts_on_demand ||
          std::any_of(routes_.replicas.begin(), routes_.replicas.end(),
                      [&](const auto& one) { return one.open && !dead_.contains(one.replica); });
 }

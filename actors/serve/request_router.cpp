@@ -1,6 +1,7 @@
 #include "actors/serve/request_router.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "runtime/core/assert.hpp"
@@ -11,6 +12,18 @@ namespace {
 /// Of the requests that arrive, this share may be tried again.
 constexpr double kRetryShare = 0.1;
 constexpr Duration kMargin = std::chrono::milliseconds(1);
+/// What a replica's next batch weighs in its pace, and when half of a pace is forgotten.
+constexpr double kNewest = 0.2;
+constexpr Duration kForgetsHalf = std::chrono::seconds(10);
+constexpr double kFastest = 0.1, kSlowest = 10;
+/// Idle replicas whose batches take so much more than the fastest's are as good.
+constexpr double kAbout = 1.25;
+/// A batch waits for a busy replica where an idle one would take so much longer.
+constexpr double kMuchLonger = 1.5;
+
+Duration times(double factor, Duration of) {
+  return Duration(static_cast<std::int64_t>(factor * static_cast<double>(of.count())));
+}
 
 }  // namespace
 
@@ -80,6 +93,7 @@ std::vector<ReplicaId> RequestRouter::known() const {
 
 void RequestRouter::excuse_pause(Duration pause) {
   for (auto& [id, replica] : replicas_) {
+    replica.began += pause;
     for (Batch& batch : replica.batches) batch.sent += pause;
   }
 }
@@ -156,48 +170,96 @@ bool RequestRouter::answers_with_old() const {
                      [&](const auto& one) { return one.second.open && one.second.version != newest_; });
 }
 
-RequestRouter::Replica* RequestRouter::replica_for_batch(ReplicaId& id) {
-  Replica* idle = nullptr;
-  Replica* behind = nullptr;
-  ReplicaId idle_id = 0;
+double RequestRouter::pace_of(const Replica& replica) const {
+  if (replica.pace == 1) return 1;
+  return 1 + (replica.pace - 1) * std::exp2(-to_seconds(now_ - replica.paced) / to_seconds(kForgetsHalf));
+}
+
+void RequestRouter::measure(Replica& replica, std::int64_t rows, Duration computed) {
+  const Duration usual = times_.batch_time(rows);
+  if (computed <= Duration{0} || usual <= Duration{0}) return;
+  const double seen = std::clamp(to_seconds(computed) / to_seconds(usual), kFastest, kSlowest);
+  replica.pace = pace_of(replica) + kNewest * (seen - pace_of(replica));
+  replica.paced = now_;
+}
+
+Duration RequestRouter::time_of(const Replica& replica, std::int64_t rows) const {
+  return times(pace_of(replica), times_.batch_time(rows));
+}
+
+/// Until it has computed the batches that it has. A batch that takes longer than expected is expected to take
+/// as much longer again.
+Duration RequestRouter::time_until_free(const Replica& replica) const {
+  Duration time{0};
+  for (const Batch& batch : replica.batches) time += time_of(replica, batch.rows);
+  if (replica.batches.empty()) return time;
+  const Duration first = time_of(replica, replica.batches.front().rows);
+  const Duration left = first - (now_ - replica.began);
+  return time - first + (left < Duration{0} ? -left : left);
+}
+
+/// New weights show early whether they bear requests: while most replicas have the old ones. Else the fastest
+/// in turn: several proxies that began with the same one would meet there.
+RequestRouter::Choice RequestRouter::choose_idle(bool spare_new) {
+  const auto is_new = [&](const Replica& one) { return newest_ != 0 && one.version == newest_; };
+  const auto may_have_it = [&](const Replica& one) {
+    return one.open && one.batches.empty() && !(spare_new && is_new(one));
+  };
+  bool any_new = false;
+  for (const auto& [id, one] : replicas_) any_new = any_new || (may_have_it(one) && is_new(one));
+  double fastest = kSlowest;
+  for (const auto& [id, one] : replicas_) {
+    if (may_have_it(one) && is_new(one) == any_new) fastest = std::min(fastest, pace_of(one));
+  }
+  Choice best;
+  for (auto& [id, one] : replicas_) {
+    if (!may_have_it(one) || is_new(one) != any_new || pace_of(one) > fastest * kAbout) continue;
+    if (best.replica == nullptr || one.last < best.replica->last) best = {id, &one};
+  }
+  return best;
+}
+
+RequestRouter::Choice RequestRouter::choose() {
   // What a replica died of it may have died of for its new weights' sake.
   const bool spare_new = newest_ != 0 && requests_.at(queue_.front()).suspect && answers_with_old();
-  // New weights show early whether they bear requests: while most replicas have the old ones. Else in turn:
-  // several proxies that began with the same one would meet there.
-  const auto is_better = [&](const Replica& one, const Replica& than) {
-    const bool one_new = newest_ != 0 && one.version == newest_;
-    const bool than_new = newest_ != 0 && than.version == newest_;
-    return one_new != than_new ? one_new : one.last < than.last;
-  };
-  for (auto& [one, replica] : replicas_) {
-    if (!replica.open) continue;
-    if (spare_new && replica.version == newest_) continue;
-    if (replica.batches.empty()) {
-      if (idle == nullptr || is_better(replica, *idle)) {
-        idle = &replica;
-        idle_id = one;
-      }
-      continue;
+  const std::int64_t rows = std::min(queued_rows_, max_batch_);
+  Choice behind;
+  Duration behind_takes = Duration::max();
+  const Replica* first = nullptr;  // of the busy ones, to finish this batch
+  Duration first_takes = Duration::max();
+  for (auto& [id, replica] : replicas_) {
+    if (!replica.open || replica.batches.empty() || (spare_new && replica.version == newest_)) continue;
+    const Duration takes = time_until_free(replica) + time_of(replica, rows);
+    if (takes < first_takes) {
+      first = &replica;
+      first_takes = takes;
     }
     const bool has_room = replica.batches.size() < replica.credits && replica.batches[0].rows <= max_batch_;
-    if (has_room && (behind == nullptr || replica.batches[0].sent < behind->batches[0].sent)) {
-      id = one;
-      behind = &replica;
+    if (has_room && takes < behind_takes) {
+      behind = {id, &replica};
+      behind_takes = takes;
     }
   }
-  if (idle != nullptr) {
-    id = idle_id;
-    return idle;
-  }
-  return queued_rows_ >= max_batch_ ? behind : nullptr;
+  const bool is_full = queued_rows_ >= max_batch_;
+  const Choice idle = choose_idle(spare_new);
+  if (idle.replica == nullptr) return is_full ? behind : Choice{};
+  const Duration least = times(1 / kMuchLonger, time_of(*idle.replica, rows));
+  if (first == nullptr || newest_ != 0 || least <= first_takes) return idle;
+  if (is_full && behind_takes < least) return behind;
+  // If it is late by then, by as much that the idle one is no worse.
+  const Duration own = time_of(*first, first->batches.front().rows);
+  Duration after = time_of(*first, rows) - own;
+  for (const Batch& batch : first->batches) after += time_of(*first, batch.rows);
+  return {.look_again = first->began + own + least - after};
 }
 
 void RequestRouter::dispatch() {
+  look_again_ = Instant::max();
   while (!queue_.empty()) {
-    ReplicaId id = 0;
-    Replica* replica = replica_for_batch(id);
-    if (replica == nullptr || now_ < hold_until()) return;
-    send(id, *replica);
+    const Choice choice = choose();
+    look_again_ = choice.look_again;
+    if (choice.replica == nullptr || now_ < hold_until()) return;
+    send(choice.id, *choice.replica);
   }
 }
 
@@ -223,6 +285,7 @@ void RequestRouter::send(ReplicaId id, Replica& replica) {
   while (!queue_.empty() && !requests_.contains(queue_.front())) queue_.pop_front();
   out_.push_back(SendBatch{id, batch.id, batch.requests});
   replica.last = batch.id;
+  if (replica.batches.empty()) replica.began = now_;
   replica.batches.push_back(std::move(batch));
 }
 
@@ -235,7 +298,9 @@ std::int64_t RequestRouter::done(const BatchDone& event) {
   const bool whole = event.verdicts.size() == batch->requests.size();
   const std::int64_t rows = batch->rows;
   const std::vector<RequestId> asked = std::move(batch->requests);
+  if (batch == replica.batches.begin()) replica.began = now_;  // with the next one
   replica.batches.erase(batch);
+  if (whole) measure(replica, rows, event.computed);
   for (std::size_t place = 0; place < asked.size(); ++place) {
     const auto request = requests_.find(asked[place]);
     if (request == requests_.end()) continue;  // it left, or its deadline came
@@ -299,6 +364,7 @@ Instant RequestRouter::next_wake() const {
     const Instant held = hold_until();
     if (held > now_) wake = std::min(wake, held);
   }
+  if (!queue_.empty()) wake = std::min(wake, look_again_);
   return wake;
 }
 

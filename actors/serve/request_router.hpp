@@ -6,6 +6,12 @@
 /// two where it hears of one proxy alone (one that it computes, one behind it), one where it hears of
 /// several, since the batches of the others keep it busy. An idle replica, one with no batch of this proxy,
 /// gets what waits at once; a busy one gets a second batch when that is full. So batches grow by load.
+///
+/// Of several replicas the one that is expected to finish first gets the batch. What a batch takes is the
+/// time that the deployment's batches of as many rows take, times the replica's own pace: the average of how
+/// its batches compare to that, the newest counting most. Idle ones of about the same pace take turns. A
+/// batch waits for a replica that computes, rather than go to an idle one that would take much longer. A pace
+/// is forgotten in time, so that a replica that was slow is tried again.
 #pragma once
 
 #include <deque>
@@ -95,10 +101,23 @@ class RequestRouter {
     std::size_t credits = 2;
     std::deque<Batch> batches;
     BatchId last = 0;  ///< that it was sent
+    Instant began{};   ///< with the first of batches
+    double pace = 1;   ///< what its batches take, relative to the deployment's
+    Instant paced{};   ///< when that was measured
+  };
+  struct Choice {
+    ReplicaId id = 0;
+    Replica* replica = nullptr;           ///< null: none may have it now
+    Instant look_again = Instant::max();  ///< an idle one may have it then
   };
 
   Instant hold_until() const;
-  Replica* replica_for_batch(ReplicaId& id);
+  Choice choose();
+  Choice choose_idle(bool spare_new);
+  double pace_of(const Replica& replica) const;
+  Duration time_of(const Replica& replica, std::int64_t rows) const;
+  Duration time_until_free(const Replica& replica) const;
+  void measure(Replica& replica, std::int64_t rows, Duration computed);
   void send(ReplicaId id, Replica& replica);
   void take_back(const Batch& batch, bool begun, const std::string& why);
   void end(std::unordered_map<RequestId, Request>::iterator at);
@@ -121,6 +140,7 @@ class RequestRouter {
   VersionId newest_ = 0;
   BatchId last_batch_ = 0;
   double retries_ = 0;  ///< requests that may be tried again
+  Instant look_again_ = Instant::max();
 };
 
 }  // namespace troupe::serve

@@ -24,9 +24,9 @@ constexpr std::size_t kMostBatchBytes = std::size_t{24} << 20;
 }
 
 void check(const std::string& name, Replicas replicas) {
-  if (replicas.min >= 1 && replicas.max >= replicas.min && replicas.max <= 1000) return;
+  if (replicas.min >= 0 && replicas.max >= std::max(1, replicas.min) && replicas.max <= 1000) return;
   refuse(name, "replicas = {" + std::to_string(replicas.min) + ", " + std::to_string(replicas.max) + "}",
-         "use {least, most}, from 1 to 1,000");
+         "use {least, most}: from 0, and most from 1 to 1,000");
 }
 
 /// Returns the most rows of a request.
@@ -120,7 +120,8 @@ struct Served::State final : Controlled {
             .port = port,
             .stopped = stopped,
             .view = deployment->view(),
-            .pids = deployment->pids()};
+            .pids = deployment->pids(),
+            .last_failure = deployment->last_failure()};
   }
   void scale(Replicas replicas) override {
     check(deployment->name(), replicas);

@@ -27,7 +27,8 @@
 namespace troupe::serve {
 
 struct ServeOptions {
-  Replicas replicas{};             ///< {least, most}, or one number; each is a process
+  /// {least, most}, or one number; each is a process. {0, most}: none while nobody asks for downscale_delay.
+  Replicas replicas{};
   std::string host = "127.0.0.1";  ///< where HTTP listens; deployments of one program may share it
   int port = 8000;                 ///< 0: any free one, of this deployment alone
   /// HTTP listens on each other node of the cluster, too, on the same host and port (0: any free one there)
@@ -43,7 +44,7 @@ struct ServeOptions {
   Duration start_timeout = std::chrono::seconds(120);    ///< until a replica is ready
   Duration health_timeout = std::chrono::seconds(30);    ///< no answer for so long: it hangs, and is killed
   Duration drain_timeout = std::chrono::seconds(20);     ///< for what was accepted before stop() or Ctrl-C
-  Duration downscale_delay = std::chrono::seconds(300);  ///< fewer replicas must be enough for so long
+  Duration downscale_delay = std::chrono::seconds(300);  ///< fewer replicas, or none, must be enough so long
   /// SIGINT and SIGTERM end wait(), which drains; a second one ends the program.
   bool handle_signals = true;
 };

@@ -97,6 +97,12 @@ void Histogram::observe(double value) {
   sum_.fetch_add(value, std::memory_order_relaxed);
 }
 
+void Histogram::add(std::span<const std::uint64_t> counts, double sum) {
+  TROUPE_ASSERT(counts.size() == bounds_.size() + 1, "a count for each bucket");
+  for (std::size_t i = 0; i < counts.size(); ++i) counts_[i].fetch_add(counts[i], std::memory_order_relaxed);
+  sum_.fetch_add(sum, std::memory_order_relaxed);
+}
+
 template <class Kind, class... Arguments>
 std::shared_ptr<Kind> Registry::get(std::string_view name, std::string_view help, const Labels& labels,
                                     Arguments... arguments) {

@@ -52,6 +52,8 @@ class Histogram {
   /// `bounds`: the upper ones, ascending; +Inf comes by itself.
   explicit Histogram(std::span<const double> bounds);
   void observe(double value);
+  /// Adds what was counted elsewhere: `counts` as in_bucket() says. REQUIRES: one more than the bounds.
+  void add(std::span<const std::uint64_t> counts, double sum);
 
   const std::vector<double>& bounds() const { return bounds_; }
   /// One more than the bounds: the last is above all of them.

@@ -332,6 +332,18 @@ struct ActorStatus {
   cluster::ActorRecord record;  ///< without its payload
   std::string reason;           ///< why it is where it is
 };
+/// Upper bounds of the times that HeadFigures::write_times counts, in seconds; one more is above all of them.
+inline constexpr double kWriteBounds[] = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01,
+                                          0.025,  0.05,    0.1,    0.25,  0.5,    1,     2.5};
+/// What the head has done since it started.
+struct HeadFigures {
+  std::uint64_t messages = 0, message_bytes = 0;  ///< that it received
+  std::uint64_t changes = 0;                      ///< durable in its store
+  /// Writes to the store, each with its sync, by how long they took.
+  std::vector<std::uint64_t> write_times{};
+  std::int64_t write_ns = 0;  ///< all of them together
+  std::uint64_t held = 0;     ///< messages that wait for the store now
+};
 struct StatusAnswer {
   std::string address;  ///< where the head is reached
   std::vector<NodeStatus> nodes;
@@ -339,6 +351,7 @@ struct StatusAnswer {
   std::vector<ActorStatus> actors;
   std::vector<std::string> waiting;  ///< spawns that no node can hold now, and why
   std::vector<cluster::GroupStatus> groups{};
+  HeadFigures head{};
 };
 
 // Packages.

@@ -51,20 +51,20 @@ std::optional<Range> parse_range(std::string_view text) {
   const auto read = [](std::string_view digits, int& number) {
     const char* end = digits.data() + digits.size();
     const auto result = std::from_chars(digits.data(), end, number);
-    return result.ec == std::errc() && result.ptr == end && number >= 1 && number <= kMostReplicas;
+    return result.ec == std::errc() && result.ptr == end && number >= 0 && number <= kMostReplicas;
   };
   Range range;
   const std::size_t colon = text.find(':');
   if (!read(text.substr(0, colon), range.min)) return std::nullopt;
   range.max = range.min;
   if (colon != std::string_view::npos && !read(text.substr(colon + 1), range.max)) return std::nullopt;
-  return range.min <= range.max ? std::optional(range) : std::nullopt;
+  return range.min <= range.max && range.max >= 1 ? std::optional(range) : std::nullopt;
 }
 
 const CLI::Validator kRange(
     [](std::string& text) {
       return parse_range(text) ? std::string()
-                               : "'" + text + "' is no MIN:MAX, or one number, of 1 to 1000 replicas";
+                               : "'" + text + "' is no MIN:MAX, or one number, of at most 1 to 1000 replicas";
     },
     "MIN:MAX");
 
@@ -107,6 +107,7 @@ void print_one(const Json& deployment, int pid) {
   line("pids", text_in(replicas, "pids"));
   line("queue", text_in(deployment, "queued_rows") + " rows");
   line("requests", text_in(deployment, "ongoing_requests") + " without an answer");
+  if (const std::string why = text_in(deployment, "last_failure"); why != "-") line("last death", why);
 }
 
 void print_json(const Json& json) {

@@ -125,8 +125,11 @@ std::string mean_text(const SweepRecords& sweep, const RepeatsRecord& config) {
 
 Json as_json(const SweepRecords& sweep) {
   const TrialRecord* best = sweep.best();
+  std::map<std::string, int> states;
+  for (const TrialRecord& trial : sweep.trials) ++states[trial.state];
   Json json{{"name", sweep.name},
             {"state", sweep.state()},
+            {"states", states},
             {"pid", sweep.pid == 0 ? Json() : Json(sweep.pid)},
             {"metric", sweep.metric},
             {"mode", sweep.more_is_better ? "max" : "min"},

@@ -1,5 +1,8 @@
 #include "scheduler/head/head.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 #include "runtime/core/log.hpp"
 #include "scheduler/head/addressing.hpp"
 #include "scheduler/store/records.hpp"
@@ -88,8 +91,11 @@ Result<void> Head::restore() {
     }
     records.push_back(*std::move(record));
   }
-  store_ = std::make_unique<StoreThread>(*options_.storage, [this](Result<void> how) {
-    loop_.post([this, how = std::move(how)] { carry_out(machine_.written(how, clock_.now())); });
+  store_ = std::make_unique<StoreThread>(*options_.storage, [this](Result<void> how, Duration took) {
+    loop_.post([this, how = std::move(how), took] {
+      count_write(took);
+      carry_out(machine_.written(how, clock_.now()));
+    });
   });
   machine_.set_wall_clock(wall_clock_ms());
   auto restored = machine_.restore(std::move(records), clock_.now());
@@ -110,6 +116,15 @@ Result<void> Head::restore() {
   return {};
 }
 
+void Head::count_write(Duration took) {
+  figures_.write_times.resize(std::size(wire::kWriteBounds) + 1);
+  const auto at = std::lower_bound(std::begin(wire::kWriteBounds), std::end(wire::kWriteBounds),
+                                   to_seconds(took)) -
+                  std::begin(wire::kWriteBounds);
+  ++figures_.write_times[static_cast<std::size_t>(at)];
+  figures_.write_ns += took.count();
+}
+
 void Head::refused_frame(const PeerName& from, const std::string& why) {
   refusals_("refused a frame of " + from + ": " + why, clock_.now());
 }
@@ -119,6 +134,8 @@ void Head::on_message(const PeerName& from, wire::Bytes frame) {
   const std::size_t bytes = frame.size();
   if (!inbox_.take(from, bytes)) return;
   loop_.post([this, from, bytes, frame = std::move(frame)] {
+    ++figures_.messages;
+    figures_.message_bytes += bytes;
     on_frame(from, frame);
     if (!inbox_.done(from, bytes)) return;
     const NodeId node{std::strtoull(from.c_str(), nullptr, 16)};

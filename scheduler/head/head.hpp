@@ -64,6 +64,7 @@ class Head {
   void on_event(const PeerName& from, const cluster::ClusterEvent& event);
   void carry_out(HeadMachine::Output output);
   void send(const cluster::ClusterAction& action);
+  void count_write(Duration took);
   void refused_frame(const PeerName& from, const std::string& why);
 
   // head_requests.cpp: those who are no nodes
@@ -137,6 +138,7 @@ class Head {
   Inbox inbox_;
   LimitedLog refusals_{LogLevel::kWarning};
   std::string address_;
+  wire::HeadFigures figures_;
   std::unique_ptr<LinkServer> server_;
   std::unique_ptr<StoreThread> store_;
 };

@@ -188,6 +188,9 @@ Result<wire::Bytes> Head::status(const PeerName& from) const {
     }
   }
   if (left_out > 0) all.waiting.push_back(std::to_string(left_out) + " more placement groups are not shown");
+  all.head = figures_;
+  all.head.changes = machine_.queue().changes();
+  all.head.held = machine_.queue().held();
   return wire::encode(all);
 }
 

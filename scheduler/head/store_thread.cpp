@@ -37,7 +37,10 @@ void StoreThread::run() {
       if (batch_ == nullptr) return;
       batch = std::exchange(batch_, nullptr);
     }
-    done_(storage_.apply(*batch));
+    const MonotonicClock clock;
+    const Instant begun = clock.now();
+    auto how = storage_.apply(*batch);
+    done_(std::move(how), clock.now() - begun);
   }
 }
 

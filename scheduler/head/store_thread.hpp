@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/core/clock.hpp"
 #include "runtime/core/storage.hpp"
 
 namespace troupe {
@@ -14,7 +15,7 @@ namespace troupe {
 /// From its first write on, `storage` is its alone.
 class StoreThread {
  public:
-  using Done = std::function<void(Result<void>)>;
+  using Done = std::function<void(Result<void>, Duration took)>;
 
   /// `done` is called in the thread, once for each write. Both must outlive it.
   StoreThread(Storage& storage, Done done);

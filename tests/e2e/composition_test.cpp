@@ -121,6 +121,18 @@ TEST_CASE("a deployment asks others, of which one asks another: values, batches,
   CHECK(ask(ten, "[1, 2]").status == 200);
 }
 
+// It said what the child takes, and no option's name.
+TEST_CASE("a parent whose batches its child does not take is told which options do not fit", "[serving]") {
+  auto session = init(0, nullptr);
+  auto leaf = serve::run(session, "leaf", Add{1}, {.port = 0, .max_batch = 4, .max_queue = 8});
+  CHECK_THROWS_WITH(
+      serve::run(session, "top", Twice{leaf.handle()}, {.port = leaf.port()}),
+      Contains("at most 8 samples") && Contains("asked for 64") &&
+          Contains("lower max_batch of the deployment that asks, or raise max_queue of 'leaf'"));
+  auto fits = serve::run(session, "top", Twice{leaf.handle()}, {.port = leaf.port(), .max_batch = 8});
+  CHECK(ask(fits, "[1, 2]").status == 200);
+}
+
 TEST_CASE("a child's replicas are killed under load, and no request of its parent is lost", "[serving]") {
   auto session = init(0, nullptr);
   auto child = serve::run(session, "child", Add{1}, {.replicas = 2, .port = 0});

@@ -280,6 +280,37 @@ TEST_CASE("requests wait while the program's node is replaced", "[serving]") {
   CHECK(e2e::children(session.embedded()->node_pids().front()).size() <= 2);  // nobody lives on beside it
 }
 
+TEST_CASE("to zero replicas while nobody asks, and back for a request, which waits for one", "[serving]") {
+  auto session = init(0, nullptr);
+  const auto served = serve::run(session, "rare", Plain{}, weights_of(Net()),
+                                 {.replicas = {0, 2}, .port = 0, .downscale_delay = 1s});
+  http::RawClient client(served.port());
+  const auto has = [&](const std::string& line) {
+    return client.ask(http::get("/metrics")).body.find(line + "\n") != std::string::npos;
+  };
+  const auto is_at_zero = [&] { return has("troupe_serve_desired_replicas{deployment=\"rare\"} 0"); };
+  CHECK(e2e::eventually([&] { return served.pids().empty() && is_at_zero(); }));
+  CHECK(client.ask(http::get("/healthz")).status == 200);  // who asks is answered
+  CHECK(client.ask(http::get("/v2/models/rare/ready")).status == 200);
+  CHECK(ask(served.url(), kTwo, "-H X-Request-Timeout-Ms:1").status == 504);
+  CHECK(ask(served.url(), kTwo).status == 200);
+  CHECK(has("troupe_serve_cold_starts_total{deployment=\"rare\"} 1"));
+  const std::string page = client.ask(http::get("/metrics")).body;
+  CHECK(http::problems_of_exposition(page) == "");
+  CHECK(http::promtool_on(page) == "");
+
+  // What the last replica died of is told; one that was not needed any more died of nothing.
+  const auto status = [&] {
+    return e2e::shell(TROUPE_CLI " serve status rare -o json --pid " + std::to_string(::getpid())).output;
+  };
+  CHECK_THAT(status(), Contains("\"last_failure\": null") && Contains("\"cold_starts\": 1"));
+  const auto pids = served.pids();
+  REQUIRE(pids.size() == 1);
+  ::kill(pids[0], SIGKILL);
+  CHECK(e2e::eventually([&] { return status().find("where memory runs out") != std::string::npos; }));
+  CHECK(ask(served.url(), kTwo).status == 200);
+}
+
 namespace {
 
 /// Those that answer v * (sum of the sample) + 100 * v, exactly, three times.

@@ -73,6 +73,7 @@ class Dashboard {
       return answer(std::move(page));
     }
     if (path == "/healthz") return answer(Response{.body = "{\"status\": \"ok\"}"});
+    if (path == "/metrics") return watcher_.metrics(std::move(answer));
     if (path == "/api/snapshot")
       return watcher_.snapshot(parameter_of(request.query, "since").value_or(""), std::move(answer));
     if (path == "/api/actors") return watcher_.actors(request.query, std::move(answer));

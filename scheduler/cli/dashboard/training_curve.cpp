@@ -35,6 +35,7 @@ void TrainingCurve::take(const json& event) {
     const std::int64_t step =
         (integer_in(event, "epoch") - 1) * integer_in(event, "steps_per_epoch") + integer_in(event, "step");
     steps_ = step;
+    last_ = event;
     const auto loss = event.find("loss");
     if (loss == event.end() || !loss->is_number() || step % every_ != 0) return;
     losses_.emplace_back(step, loss->get<double>());
@@ -44,6 +45,7 @@ void TrainingCurve::take(const json& event) {
   } else if (*kind == "epoch") {
     if (epochs_.size() < kMostEpochs) epochs_.push_back(event);
   } else {
+    deaths_ += *kind == "fault";
     if (*kind == "job_started" && event.contains("what") && event["what"].is_string()) what_ = event["what"];
     events_.push_back(event);
     if (events_.size() > kMostEvents) events_.pop_front();
@@ -51,8 +53,20 @@ void TrainingCurve::take(const json& event) {
 }
 
 json TrainingCurve::as_json() const {
-  return {{"name", name_},     {"what", what_},     {"steps", steps_},
-          {"losses", losses_}, {"epochs", epochs_}, {"events", events_}};
+  const auto last = [this](const char* key) {
+    const auto at = last_.find(key);
+    return at != last_.end() && at->is_number() ? *at : json();
+  };
+  return {{"name", name_},
+          {"what", what_},
+          {"steps", steps_},
+          {"losses", losses_},
+          {"epochs", epochs_},
+          {"events", events_},
+          {"loss", last("loss")},
+          {"samples_per_s", last("samples_per_s")},
+          {"trainers", last("trainers_alive")},
+          {"deaths", deaths_}};
 }
 
 }  // namespace troupe::cli

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "runtime/core/random.hpp"
+#include "runtime/http/metrics.hpp"
+#include "scheduler/cli/dashboard/metrics.hpp"
 #include "scheduler/cli/job.hpp"
 #include "scheduler/cli/serving_programs.hpp"
 #include "scheduler/cli/status.hpp"
@@ -117,10 +119,29 @@ void Watcher::actors(std::string_view query, Answer answer) {
                                            number("offset", 0, 1'000'000'000), number("limit", 50, 500)))));
 }
 
+/// A scrape asks the head once, and not on and on as for a page that is open.
+void Watcher::metrics(Answer answer) {
+  auto shared = std::make_shared<Answer>(std::move(answer));
+  later(
+      [this, shared] {
+        if (clock_.now() >= next_look_) look();
+        std::shared_ptr<const ClusterView> view;
+        {
+          const std::lock_guard lock(mutex_);
+          view = view_;
+        }
+        Response response;
+        response.content_type = std::string(http::kMetricsContentType);
+        response.body = metrics_of(*view);
+        (*shared)(std::move(response));
+      },
+      *shared, false);
+}
+
 /// Runs it in the thread that may wait for the head. What it throws is the answer.
-void Watcher::later(std::function<void()> work, Answer& answer) {
+void Watcher::later(std::function<void()> work, Answer& answer, bool is_look) {
   const std::lock_guard lock(mutex_);
-  looked_at_ = clock_.now();
+  if (is_look) looked_at_ = clock_.now();
   if (work_.size() >= kMostWork) return answer(error_response(503, "too many questions wait: try again"));
   work_.push_back(std::move(work));
   changed_.notify_all();
@@ -185,7 +206,6 @@ JobClient& Watcher::jobs() {
 }
 
 void Watcher::run() {
-  Instant next{};
   std::unique_lock lock(mutex_);
   while (!ends_) {
     const Instant now = clock_.now();
@@ -198,16 +218,15 @@ void Watcher::run() {
       continue;
     }
     const bool is_watched = looked_at_ != Instant{} && now < looked_at_ + kStillWatched;
-    if (is_watched && now >= next) {
+    if (is_watched && now >= next_look_) {
       lock.unlock();
       look();
-      next = clock_.now() + kBetweenLooks;
       lock.lock();
     }
     answer_waiters();
     if (!work_.empty() || ends_) continue;
     if (is_watched || !waiters_.empty()) {
-      changed_.wait_for(lock, std::max(Duration(std::chrono::milliseconds(10)), next - clock_.now()));
+      changed_.wait_for(lock, std::max(Duration(std::chrono::milliseconds(10)), next_look_ - clock_.now()));
     } else {
       changed_.wait(lock);
     }
@@ -227,6 +246,7 @@ void Watcher::look() {
   read_sweeps(*view);
   read_reports(*view);
   publish(std::move(view));
+  next_look_ = clock_.now() + kBetweenLooks;
 }
 
 /// A head that does not answer leaves what it said last.

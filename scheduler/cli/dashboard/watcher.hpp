@@ -37,6 +37,8 @@ class Watcher {
 
   /// Answers with the snapshot once it is another one than `version`; with 204 after twenty seconds.
   void snapshot(const std::string& version, http::Answer answer);
+  /// What Prometheus reads: of a look that is no older than a second.
+  void metrics(http::Answer answer);
   void actors(std::string_view query, http::Answer answer);
   /// The last lines of a job's output, or why it waits.
   void logs(std::string id, std::size_t lines, http::Answer answer);
@@ -67,7 +69,7 @@ class Watcher {
   void read_reports(ClusterView& view);
   void publish(std::shared_ptr<const ClusterView> view);
   void answer_waiters();
-  void later(std::function<void()> work, http::Answer& answer);
+  void later(std::function<void()> work, http::Answer& answer, bool is_look = true);
   JobClient& jobs();
 
   const DashboardOptions options_;
@@ -77,6 +79,7 @@ class Watcher {
   std::unique_ptr<JobClient> jobs_;      ///< the thread's
   std::map<std::string, Sweep> sweeps_;  ///< the thread's
   std::vector<Report> reports_;          ///< the thread's
+  Instant next_look_{};                  ///< the thread's
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -227,6 +227,103 @@ TEST_CASE("replicas follow the load: up at once, down when fewer were enough for
   CHECK(calm.most_replicas == 1);
 }
 
+TEST_CASE(
+    "to zero when nobody has asked for the delay, and back for a request, which waits for its replica") {
+  auto options = still({0, 4});
+  options.config.downscale_delay = 60s;
+  ServeWorld world(options);
+  CHECK(world.machine.view().ready == 1);  // its weights answer
+  world.run_for(50s);
+  CHECK(world.machine.view().ready == 1);
+  world.run_for(15s);
+  CHECK(world.machine.view().ready == 0);
+  CHECK(world.machine.view().wanted == 0);
+  CHECK(world.machine.view().starts_on_demand);
+  world.run_for(600s);
+  CHECK(world.starts[1] == 1);
+  for (int i = 0; i < 3; ++i) world.submit(1, false, 60s);
+  CHECK(world.machine.view().starting == 1);  // at once
+  CHECK(world.machine.view().cold_starts == 0);
+  world.submit(1, false, 1ms);
+  world.run_for(10s);
+  CHECK(world.answered == 3);
+  CHECK(world.failed == std::map<Failure, int>{{Failure::kDeadline, 1}});
+  CHECK(world.machine.view().cold_starts == 1);
+  CHECK(world.machine.view().cold_start > 0s);
+  CHECK(world.machine.view().cold_start <= 400ms);
+  world.run_for(45s);
+  CHECK(world.machine.view().ready == 1);  // the delay runs from the last request
+  world.run_for(20s);
+  CHECK(world.machine.view().ready == 0);
+  world.submit(1, false, 60s);
+  world.drain();  // what was accepted is answered
+  world.run_for(10s);
+  CHECK(world.answered == 4);
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE(
+    "at zero, an update is tried on one replica, which then ends; one that fails leaves the old weights") {
+  auto options = still({0, 4});
+  options.config.downscale_delay = 10s;
+  ServeWorld world(options);
+  world.run_for(30s);
+  REQUIRE(world.machine.view().ready == 0);
+  world.update(ServeWorld::Weights::kGood);
+  world.run_for(10s);
+  CHECK(world.updated == 1);
+  CHECK(world.machine.view().version == 2);
+  CHECK(world.machine.view().ready == 0);
+  world.update(ServeWorld::Weights::kDoNotFit);
+  world.run_for(10s);
+  CHECK(world.not_updated == 1);
+  world.submit(1, false, 60s);
+  world.run_for(5s);
+  CHECK(world.answers[2] == 1);
+  world.scale({2, 3});
+  world.run_for(5s);
+  CHECK(world.machine.view().ready == 2);
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE("with bursts far apart a deployment goes to zero and back, and loses nothing", "[simulation]") {
+  std::uint64_t cold_starts = 0;
+  int deaths = 0, starts = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SeededRandom random(seed);
+    auto options = still({0, 1 + static_cast<int>(seed % 4)});
+    options.seed = seed;
+    options.config.downscale_delay = 1s + static_cast<int>(random.below(3)) * 1s;
+    options.config.max_queue = 100'000;
+    options.config.batch_wait = seed % 2 == 0 ? 0ms : 5ms;
+    options.load = 120s;
+    options.start_fails = 0.1;
+    options.deaths = seed % 3 == 0 ? 0.05 : 0;
+    options.updates = seed % 5 == 0 ? 0.02 : 0;
+    options.deadly_weights = false;
+    ServeWorld world(options);
+    Duration when{0};
+    while (when < 110s) {
+      when += Duration(static_cast<std::int64_t>(20'000'000'000. * random.uniform()));
+      const auto burst = 1 + random.below(100);
+      world.at(when, [&world, burst] {
+        for (std::uint64_t i = 0; i < burst; ++i) world.submit(1 + i % 3, false, 60s);
+      });
+    }
+    world.run();
+    INFO("seed " << seed << "\n" << all(world.broken));
+    REQUIRE(world.broken.empty());
+    CHECK(world.failed.empty());
+    CHECK(world.answered == world.submitted);
+    cold_starts += world.machine.view().cold_starts;
+    deaths += world.deaths;
+    for (const auto& [version, count] : world.starts) starts += count;
+  }
+  CHECK(cold_starts > 1000);
+  CHECK(deaths > 100);
+  CHECK(starts > static_cast<int>(cold_starts));
+}
+
 TEST_CASE("an update: as many are ready as before, and what comes after it the new weights answer") {
   auto options = still(8);
   options.requests_a_second = 300;
@@ -453,7 +550,7 @@ TEST_CASE("every request ends once, whatever happens to replicas, clients, weigh
     const auto pick = [&](double most) { return random.below(3) == 0 ? 0.0 : most * random.uniform(); };
     WorldOptions options;
     options.seed = seed;
-    options.config.replicas = {1 + static_cast<int>(random.below(2)), 2 + static_cast<int>(random.below(4))};
+    options.config.replicas = {static_cast<int>(random.below(3)), 2 + static_cast<int>(random.below(4))};
     options.config.max_batch = 1 + static_cast<std::int64_t>(random.below(32));
     options.config.max_queue = 8 + static_cast<std::int64_t>(random.below(500));
     options.config.batch_wait = random.below(2) == 0 ? 0ms : 5ms;

@@ -112,6 +112,7 @@ class ProxyWorld {
     for (const auto& [id, proxy] : proxies_) ids.push_back(id);
     return ids;
   }
+  const ProxyMachine& proxy(ProxyId id) const { return *proxies_.at(id); }
   void hear(const Event& event) { carry_out(0, machine.on(event, now)); }
 
  private:
@@ -201,8 +202,8 @@ class ProxyWorld {
     if (now >= load_until_) return;
     if (chance(options_.updates)) update();
     if (chance(options_.scales)) {
-      const int least = 1 + static_cast<int>(random_.below(3));
-      hear(ScaleAsked{{least, least + static_cast<int>(random_.below(3))}});
+      const int least = static_cast<int>(random_.below(4));
+      hear(ScaleAsked{{least, std::max(1, least + static_cast<int>(random_.below(3)))}});
     }
     at(500ms, [this] { change(); });
   }
@@ -391,6 +392,24 @@ TEST_CASE("a proxy goes on with what it was told last while nobody tells it anyt
   CHECK(all(world.broken) == "");
 }
 
+TEST_CASE(
+    "at zero, a request that a proxy accepts waits there, and starts a replica when the program hears of "
+    "it") {
+  auto options = still({0, 2}, 1);
+  options.config.downscale_delay = 5s;
+  ProxyWorld world(options);
+  world.run_for(20s);
+  REQUIRE(world.ready_replicas().empty());
+  CHECK(world.proxy(1).is_ready());
+  CHECK(world.proxy(1).routes().replicas.empty());
+  world.submit(1, 2);
+  world.run_for(2s);
+  CHECK(world.answered[1] == 1);
+  CHECK(world.failed.empty());
+  CHECK(world.machine.view().cold_starts == 1);
+  CHECK(all(world.broken) == "");
+}
+
 TEST_CASE("a replica that is not wanted any more ends when every proxy has seen that") {
   ProxyWorld world(still(2, 2));
   world.run_for(1s);
@@ -433,7 +452,7 @@ TEST_CASE("with several proxies every request ends once, whatever dies", "[simul
     Options options;
     options.seed = seed;
     options.proxies = 1 + static_cast<int>(random.below(4));
-    options.config.replicas = {1 + static_cast<int>(random.below(2)), 2 + static_cast<int>(random.below(3))};
+    options.config.replicas = {static_cast<int>(random.below(3)), 2 + static_cast<int>(random.below(3))};
     options.config.max_batch = 3 + static_cast<std::int64_t>(random.below(30));
     options.config.max_queue = 40 + static_cast<std::int64_t>(random.below(500));
     options.config.batch_wait = random.below(2) == 0 ? 0ms : 5ms;

@@ -15,8 +15,8 @@ ServeWorld::ServeWorld(const WorldOptions& options)
   load_until_ = now + options.load;
   at(0s, [this] { arrive(); });
   if (options_.scales > 0 && chance(options_.scales / 100)) {
-    const int least = 1 + static_cast<int>(random_.below(4));
-    scale({least, least + static_cast<int>(random_.below(4))});
+    const int least = static_cast<int>(random_.below(5));
+    scale({least, std::max(1, least + static_cast<int>(random_.below(4)))});
   }
   at(10ms, [this] { misfortune(); });
   if (options.updates > 0) at(500ms, [this] { change_weights(); });
@@ -347,7 +347,9 @@ void ServeWorld::obey(const Stopped&) {
 
 void ServeWorld::hear(const Event& event) {
   carry_out(machine.on(event, now));
-  fewest_ready = std::min(fewest_ready, machine.view().ready);
+  const auto view = machine.view();
+  fewest_ready = std::min(fewest_ready, view.ready);
+  rule(view.wanted > 0 || view.requests == 0 || stopped_, "requests wait, and no replica is wanted");
 }
 void ServeWorld::carry_out(const std::vector<Action>& actions) {
   for (const Action& action : actions) std::visit([this](const auto& one) { obey(one); }, action);

@@ -46,6 +46,19 @@ expect "$(ask sweeps/digits)" '<!doctype html>'
 expect "$(ask sweeps/..%2Fdigits)" 'no such sweep'
 expect "$(ask 'api/actors?limit=5')" '"total":0'
 
+# What Prometheus scrapes.
+page=$(ask metrics)
+expect "$page" '^troupe_head_up 1$'
+expect "$page" '^troupe_nodes{state="alive"} 1$'
+expect "$page" '^troupe_cpus 2$'
+expect "$page" '^troupe_jobs{state="queued"} 1$'
+expect "$page" '^troupe_jobs{state="succeeded"} 1$'
+expect "$page" '^troupe_training_loss{run=".*run.jsonl"} 2.5$'
+expect "$page" '^troupe_tune_trials{sweep="digits",state="finished"} 1$'
+! grep -q '^troupe_head_store_write_seconds_count 0$' <<<"$page" || fail "no write of the store was counted"
+! grep -q '^troupe_head_messages_total 0$' <<<"$page" || fail "no message was counted"
+! command -v promtool >/dev/null || [ -z "$(promtool check metrics <<<"$page" 2>&1)" ] || fail "promtool: $(promtool check metrics <<<"$page" 2>&1)"
+
 # News are waited for, and come.
 version=$(sed -n 's/.*"version":"\([^"]*\)".*/\1/p' <<<"$(ask api/snapshot)")
 ask "api/snapshot?since=$version" >"$folder/next" &
@@ -89,3 +102,5 @@ for ((i = 0; i < 30; ++i)); do
 done
 expect "$last" '"error":"'
 expect "$last" '"name":"one"'
+expect "$(curl -sS --max-time 40 -b "$folder/cookies" "${url}metrics")" '^troupe_head_up 0$'
+[ "$(curl -sS -o /dev/null -w '%{http_code}' "${url}metrics")" = 401 ] || fail "metrics without the token"

@@ -2,8 +2,10 @@
 
 #include <catch2/catch.hpp>
 
+#include "scheduler/cli/dashboard/metrics.hpp"
 #include "scheduler/cli/dashboard/snapshot.hpp"
 #include "scheduler/cli/dashboard/training_curve.hpp"
+#include "tests/actors/serve/http/exposition.hpp"
 
 using namespace troupe;
 using namespace troupe::cli;
@@ -152,4 +154,102 @@ TEST_CASE("a training curve reads lines in pieces, and leaves out what is none")
   CHECK(all["losses"] == json::array({{1, 0.5}}));
   REQUIRE(all["epochs"].size() == 1);
   CHECK(all["epochs"][0]["metrics"]["test/accuracy"] == 0.9);
+}
+
+TEST_CASE("a page of metrics: of the head, nodes, actors, jobs, training runs and sweeps") {
+  ClusterView view{cluster_of(2, 5)};
+  view.status.nodes[1].node.name = "a\"b";
+  view.status.nodes[1].state = "draining";
+  wire::NodeStatus driver;
+  driver.node.id = NodeId{9};
+  driver.node.gateway = true;
+  driver.state = "alive";
+  view.status.nodes.push_back(driver);
+  view.status.waiting = {"Trainer waits: no node has 8 CPUs"};
+  view.status.head.messages = 7;
+  view.status.head.changes = 3;
+  view.status.head.write_times.assign(std::size(wire::kWriteBounds) + 1, 0);
+  view.status.head.write_times[4] = 2;
+  view.status.head.write_times.back() = 1;
+  view.status.head.write_ns = 3'500'000'000;
+  JobInfo job;
+  job.queue = "nights";
+  view.jobs = {job, job};
+  job.status = JobStatus::kRunning;
+  view.jobs.push_back(job);
+  job.status = JobStatus::kFailed;
+  view.jobs.push_back(job);
+  TrainingCurve curve("run.jsonl");
+  curve.feed(
+      R"({"event":"step","epoch":2,"step":3,"steps_per_epoch":10,"loss":0.25,"samples_per_s":512.5,"trainers_alive":4})"
+      "\n"
+      R"({"event":"fault","what":"trainer 2 died"})"
+      "\n");
+  view.training = {curve.as_json().dump(), TrainingCurve("later.jsonl").as_json().dump()};
+  view.sweeps = {
+      R"({"name":"digits","state":"running","states":{"running":2,"finished":1},"metric":"test/accuracy","trials":8,"best":{"value":0.75}})",
+      R"({"name":"means","state":"done","states":{"failed":1},"metric":"m","trials":1,"repeats":3,"best":{"value":9},"best_config":{"mean":0.5}})",
+      R"({"name":"broken","state":"cannot read it"})"};
+  const std::string page = metrics_of(view);
+  CAPTURE(page);
+  for (const char* line : {"troupe_head_up 1",
+                           "troupe_head_messages_total 7",
+                           "troupe_head_store_changes_total 3",
+                           "troupe_head_store_write_seconds_bucket{le=\"0.001\"} 0",
+                           "troupe_head_store_write_seconds_bucket{le=\"0.0025\"} 2",
+                           "troupe_head_store_write_seconds_bucket{le=\"+Inf\"} 3",
+                           "troupe_head_store_write_seconds_sum 3.5",
+                           "troupe_nodes{state=\"alive\"} 1",
+                           "troupe_nodes{state=\"draining\"} 1",
+                           "troupe_nodes{state=\"silent\"} 0",
+                           "troupe_cpus 8",
+                           "troupe_free_cpus 6",
+                           "troupe_gpus 0",
+                           "troupe_node_free_cpus{id=\"2\",node=\"a\\\"b\"} 3",
+                           "troupe_actors{state=\"alive\"} 4",
+                           "troupe_actors{state=\"starting\"} 1",
+                           "troupe_actors{state=\"restarting\"} 0",
+                           "troupe_waiting_spawn_kinds 1",
+                           "troupe_programs 1",
+                           "troupe_jobs{state=\"queued\"} 2",
+                           "troupe_jobs{state=\"running\"} 1",
+                           "troupe_jobs{state=\"failed\"} 1",
+                           "troupe_queue_jobs{queue=\"nights\",state=\"waits\"} 2",
+                           "troupe_queue_jobs{queue=\"nights\",state=\"runs\"} 1",
+                           "troupe_training_step{run=\"run.jsonl\"} 13",
+                           "troupe_training_loss{run=\"run.jsonl\"} 0.25",
+                           "troupe_training_samples_per_second{run=\"run.jsonl\"} 512.5",
+                           "troupe_training_trainers{run=\"run.jsonl\"} 4",
+                           "troupe_training_deaths_survived_total{run=\"run.jsonl\"} 1",
+                           "troupe_training_deaths_survived_total{run=\"later.jsonl\"} 0",
+                           "troupe_tune_trials{sweep=\"digits\",state=\"running\"} 2",
+                           "troupe_tune_trials{sweep=\"digits\",state=\"failed\"} 0",
+                           "troupe_tune_running{sweep=\"digits\"} 1",
+                           "troupe_tune_best{sweep=\"digits\",metric=\"test/accuracy\"} 0.75",
+                           "troupe_tune_best{sweep=\"means\",metric=\"m\"} 0.5"}) {
+    CAPTURE(line);
+    CHECK(page.find(std::string(line) + "\n") != std::string::npos);
+  }
+  CHECK(page.find("troupe_training_loss{run=\"later.jsonl\"}") == std::string::npos);  // it has none yet
+  CHECK(page.find("broken") == std::string::npos);
+  CHECK(http::problems_of_exposition(page) == "");
+  CHECK(http::promtool_on(page) == "");
+
+  // What a head that is gone said last is not how it is.
+  view.error = "the head does not answer";
+  const std::string without = metrics_of(view);
+  CHECK(without.find("troupe_head_up 0\n") != std::string::npos);
+  CHECK(without.find("troupe_nodes") == std::string::npos);
+  CHECK(without.find("troupe_jobs") == std::string::npos);
+  CHECK(without.find("troupe_training_loss") != std::string::npos);
+  CHECK(http::problems_of_exposition(without) == "");
+}
+
+TEST_CASE("a page of metrics of a large cluster stays small") {
+  const std::string page = metrics_of({cluster_of(700, 10'000)});
+  CHECK(page.find("troupe_cpus 2800\n") != std::string::npos);  // of all of them
+  CHECK(page.find("id=\"1f4\"") != std::string::npos);
+  CHECK(page.find("id=\"1f5\"") == std::string::npos);
+  CHECK(page.size() < 300'000);
+  CHECK(http::promtool_on(page) == "");
 }

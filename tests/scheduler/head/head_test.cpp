@@ -2,6 +2,7 @@
 #include "scheduler/head/head.hpp"
 
 #include <catch2/catch.hpp>
+#include <numeric>
 #include <condition_variable>
 #include <deque>
 #include <future>
@@ -198,6 +199,16 @@ TEST_CASE("a head serves nodes and says why spawns wait") {
   CHECK(status.actors.size() == 2);
   CHECK(status.actors.at(0).record.spec.payload.empty());
   CHECK(status.waiting == std::vector<std::string>{"3 x T: no node has 1 CPU free: n1 has 0 of 2"});
+  // What Prometheus is told: each write of the store is counted once, by how long it took.
+  CHECK(status.head.messages >= 8);
+  CHECK(status.head.message_bytes > status.head.messages);
+  CHECK(status.head.changes >= 4);
+  CHECK(status.head.write_times.size() == std::size(wire::kWriteBounds) + 1);
+  const auto writes =
+      std::accumulate(status.head.write_times.begin(), status.head.write_times.end(), std::uint64_t{0});
+  CHECK(writes >= 1);
+  CHECK(writes <= status.head.changes);
+  CHECK(status.head.write_ns > 0);
 }
 
 TEST_CASE("bytes that do not decode never end the head") {
