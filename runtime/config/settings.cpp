@@ -184,10 +184,12 @@ std::string help_text(const std::string& program, const std::string& about, cons
   const auto is_whole_name = [&](const std::string& name) {
     return std::any_of(entries.begin(), entries.end(), [&](const Entry& e) { return e.name == name; });
   };
-  std::string text = (about.empty() ? "" : about + "\n") + "usage: " + program +
-                     " [--config FILE.toml] [--FIELD VALUE ...]\n"
-                     "  --config    a TOML file with these fields; what a flag says goes before it\n"
-                     "  --address   HOST:PORT of the head of a running cluster\n";
+  std::string text =
+      (about.empty() ? "" : about + "\n") + "usage: " + program +
+      " [--config FILE.toml] [--FIELD VALUE ...]\n"
+      "  --config                  A TOML file with these fields; what a flag says goes before it\n";
+  if (short_names["address"] == 0)
+    text += "  --address                 HOST:PORT of the head of a running cluster (text)\n";
   std::string table;
   for (const Entry& entry : entries) {
     const std::string last = last_of(entry.name);
@@ -198,7 +200,7 @@ std::string help_text(const std::string& program, const std::string& about, cons
     const bool is_short = short_names[last] == 1 && !is_whole_name(last);
     std::string left = "  " + (is_short ? flag_of(last) : flag_of(entry.name));
     left.resize(std::max<std::size_t>(left.size() + 2, 28), ' ');
-    text += left + (entry.help.empty() ? "" : entry.help + ": ") + entry.type +
+    text += left + (entry.help.empty() ? entry.type : entry.help + " (" + entry.type + ")") +
             (entry.value.empty() ? "" : " [" + entry.value + "]") + "\n";
   }
   return text;

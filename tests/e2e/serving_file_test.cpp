@@ -31,9 +31,9 @@ struct Constant {
 };
 
 void write_weights(const std::string& path, float bias) {
-  const checkpoint::TensorView view{
-      "bias", checkpoint::DType::kF32, {1}, {reinterpret_cast<const std::byte*>(&bias), sizeof bias}};
-  const auto bytes = checkpoint::write_safetensors(checkpoint::lay_out_safetensors({view}).value());
+  const std::vector<checkpoint::TensorView> views{
+      {"bias", checkpoint::DType::kF32, {1}, {reinterpret_cast<const std::byte*>(&bias), sizeof bias}}};
+  const auto bytes = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(views).value());
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
 }
@@ -113,7 +113,7 @@ max_batch = 8
   INFO(first.output);
   REQUIRE(first.code == 0);
   CHECK_THAT(first.output, Contains("is submitted") && Contains("constant: http://127.0.0.1:"));
-  CHECK(answer() == "{\"outputs\": [[1.5]]}");
+  CHECK(answer() == "{\"outputs\": [[1.5]]}\n");
   CHECK(status()["replicas"]["max"] == 1);
   const auto pid = [&] { return status()["pid"].get<int>(); };
   const auto program = pid();
@@ -126,7 +126,7 @@ max_batch = 8
   CHECK(changed.code == 0);
   CHECK_THAT(changed.output,
              Contains("constant: 1 to 2 replicas\n") && Contains("constant: weights 2 answer\n"));
-  CHECK(answer() == "{\"outputs\": [[2.5]]}");
+  CHECK(answer() == "{\"outputs\": [[2.5]]}\n");
   CHECK(status()["replicas"]["max"] == 2);
   CHECK(pid() == program);
   CHECK_THAT(cluster.run(two).output, Contains("nothing has changed"));
@@ -142,6 +142,6 @@ max_batch = 8
   INFO(again.output);
   CHECK(again.code == 0);
   CHECK(pid() != program);
-  CHECK(answer() == "{\"outputs\": [[2.5]]}");
+  CHECK(answer() == "{\"outputs\": [[2.5]]}\n");
   CHECK(e2e::shell(TROUPE_CLI " serve stop constant").code == 0);
 }

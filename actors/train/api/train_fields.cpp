@@ -33,7 +33,6 @@ void Table<train::TrainOptions>::add(Entries& to, const std::string& table, trai
       {field<&O::encrypt_data_plane>(), "Encrypt gradients between hosts"},
       {field<&O::shard>(), "What trainers share out"},
       {field<&O::not_finite>(), "What becomes of a step whose loss is no number"},
-      {field<&O::stop_early>(), ""},
       {field<&O::keep_best>(), "Keep the checkpoint that has the best of this figure"},
       {field<&O::keep_best_mode>(), "Which values of it are better"},
       {field<&O::find_unused_parameters>(), "A parameter that a loss does not depend on counts as zeros"},
@@ -43,6 +42,7 @@ void Table<train::TrainOptions>::add(Entries& to, const std::string& table, trai
       {field<&O::events_json>(), "Write every event as a line of JSON to this file"},
       {field<&O::metrics_csv>(), "Write every figure as a row of CSV to this file"},
       {field<&O::tensorboard_folder>(), "Write figures for TensorBoard into this folder"},
+      {field<&O::stop_early>(), ""},
       {field<&O::deadlines>(), ""}};
   for (const auto& one : fields) one.add(to, table, of);
 }

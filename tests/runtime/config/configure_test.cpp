@@ -143,7 +143,7 @@ TEST_CASE("fields that are named are those alone") {
   CHECK(job.schedule.warmup == 5);
   CHECK_THROWS_WITH(named({"--kind", "adam"}), Contains("no 'kind'"));
   CHECK_THAT(named({"--help"}).help,
-             Contains("--lr") && Contains("Learning rate: a number [2]") && !Contains("kind"));
+             Contains("--lr") && Contains("Learning rate (a number) [2]") && !Contains("kind"));
 }
 
 TEST_CASE("help has each field with its type and default") {
