@@ -8,7 +8,7 @@
 LIBRARY_PACKAGES="libgloo-dev libopenmpi-dev openmpi-bin"
 # Every package of Debian 12 that the build needs, LibTorch apart.
 PACKAGES="g++ cmake ninja-build ccache pkg-config libcaf-dev libzmq3-dev cppzmq-dev catch2 libsodium-dev libssl-dev libxxhash-dev
-  libsqlite3-dev zlib1g-dev nlohmann-json3-dev libcli11-dev libboost1.81-dev libsimdjson-dev curl"
+  libsqlite3-dev zlib1g-dev nlohmann-json3-dev libcli11-dev libboost1.81-dev libsimdjson-dev libtomlplusplus-dev curl"
 SYSTEM_TORCH_PACKAGES="libtorch-dev libopenblas0"
 WHEEL_TORCH_PACKAGES="python3 python3-venv"
 WHEEL_VERSION=2.13.0

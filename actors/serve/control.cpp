@@ -7,13 +7,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "runtime/config/serving_file.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
 #include "runtime/link/socket/named_socket.hpp"
+#include "runtime/node/job_programs.hpp"
 
 namespace troupe::serve {
 namespace {
@@ -104,6 +107,7 @@ std::shared_ptr<Control> Control::of_this_program() {
 }
 
 Control::Control(UniqueFd listening) : listening_(std::move(listening)), wake_(::eventfd(0, EFD_CLOEXEC)) {
+  if (const char* const applied = std::getenv(config::kServingVariable)) config_ = applied;
   thread_ = start_quiet_thread([this] { listen(); });
 }
 
@@ -207,7 +211,18 @@ std::string Control::answer(std::string_view text) try {
       const DeploymentStatus status = one->status();
       if (!status.stopped) all.push_back(as_json(status));
     }
-    return dump({{"pid", ::getpid()}, {"deployments", std::move(all)}});
+    const char* const job = std::getenv(node::kJobIdVariable);
+    const std::lock_guard lock(mutex_);
+    return dump({{"pid", ::getpid()},
+                 {"deployments", std::move(all)},
+                 {"job", job == nullptr ? Json() : Json(job)},
+                 {"config", config_}});
+  }
+  if (what == "applied") {
+    const std::string config = text_in(question, "config");
+    const std::lock_guard lock(mutex_);
+    config_ = config;
+    return dump({{"applied", true}});
   }
   const std::string name = text_in(question, "name");
   const int port = question.contains("port") ? number_in(question, "port") : 0;

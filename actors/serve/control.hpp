@@ -3,7 +3,8 @@
 /// JSON:
 ///
 /// ```
-/// {"do":"status"} {"pid":77,"deployments":[{"name":"digits","port":8000,...}]}
+/// {"do":"status"} {"pid":77,"deployments":[{"name":"digits","port":8000,...}],"job":"...","config":"..."}
+/// {"do":"applied","config":"..."}                       {"applied":true}
 /// {"do":"scale","name":"digits","min":1,"max":4}        {"deployment":{...}}
 /// {"do":"update","name":"digits","weights":"/a/file"}   {"version":2}
 /// {"do":"rollback","name":"digits"}                     {"version":1}
@@ -11,7 +12,8 @@
 ///                                            any of it: {"error":{"what":"...","why":"...","todo":"..."}}
 /// ```
 /// `"port"` beside the name tells deployments of one name apart. An answer comes when what was asked for is
-/// done.
+/// done. `"job"` is the submitted job that the program is, or null; `"config"` what troupe serve run has
+/// applied to it last, as TOML ("applied" keeps that: nothing else is done with it).
 #pragma once
 
 #include <condition_variable>
@@ -80,6 +82,7 @@ class Control {
   std::condition_variable changed_;
   std::map<Controlled*, int> asked_;  ///< how many ask it now
   int talks_ = 0;
+  std::string config_;  ///< what was applied last
   std::thread thread_;
 };
 

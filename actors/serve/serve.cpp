@@ -84,9 +84,7 @@ Weights::Weights(const train::RunResult& result)
               "leave that option out, or name a checkpoint's file") {}
 Weights::Weights(const train::Snapshot& snapshot)
     : Weights(snapshot.state, "the snapshot is empty", "take one of a run: snapshot(), pause_at_end()") {}
-Weights::Weights(const std::string& path)
-    : Weights(std::make_shared<const wire::Bytes>(train::read_weights(path)), "'" + path + "' is empty",
-              "name a checkpoint's manifest, or a safetensors file") {}
+Weights::Weights(const std::string& path) : path_(path) {}
 Weights::Weights(wire::Bytes file)
     : Weights(std::make_shared<const wire::Bytes>(std::move(file)), "they are empty: no bytes",
               "give the bytes of a safetensors file") {}
@@ -94,6 +92,13 @@ Weights::Weights(std::shared_ptr<const wire::Bytes> bytes, const std::string& if
                  const std::string& todo)
     : bytes_(std::move(bytes)) {
   if (bytes_ == nullptr || bytes_->empty()) throw BadConfig("there are no weights to serve", if_empty, todo);
+}
+
+std::shared_ptr<const wire::Bytes> Weights::bytes() const {
+  if (bytes_ != nullptr) return bytes_;
+  return Weights(std::make_shared<const wire::Bytes>(train::read_weights(path_)), "'" + path_ + "' is empty",
+                 "name a checkpoint's manifest, or a safetensors file")
+      .bytes_;
 }
 
 struct Served::State final : Controlled {

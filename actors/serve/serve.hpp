@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/serve/configured.hpp"
 #include "actors/serve/deployment.hpp"
 #include "actors/serve/handle.hpp"
 #include "actors/serve/served_model.hpp"
@@ -50,7 +51,7 @@ struct ServeOptions {
 };
 
 /// Trained weights: what came of a run, a snapshot, the path of a checkpoint's manifest or of a safetensors
-/// file, or such a file's bytes.
+/// file, or such a file's bytes. A path is read when the weights are wanted.
 class Weights {
  public:
   Weights(const train::RunResult& result);                   // NOLINT: implicit on purpose
@@ -58,11 +59,13 @@ class Weights {
   Weights(const std::string& path);                          // NOLINT
   Weights(const char* path) : Weights(std::string(path)) {}  // NOLINT
   Weights(wire::Bytes file);                                 // NOLINT
-  const std::shared_ptr<const wire::Bytes>& bytes() const { return bytes_; }
+  /// Throws BadConfig for a file that cannot be read.
+  std::shared_ptr<const wire::Bytes> bytes() const;
 
  private:
   Weights(std::shared_ptr<const wire::Bytes> bytes, const std::string& if_empty, const std::string& todo);
   std::shared_ptr<const wire::Bytes> bytes_;
+  std::string path_;
 };
 
 /// A deployment that runs. Movable. Its end ends the replicas at once; what has no answer then fails. stop()
@@ -156,11 +159,14 @@ Served run(const DriverSession& session, const std::string& name, const Job& job
 /// '-', '_' and '.'. Throws BadConfig for a name or options that make no sense, a route that is taken and
 /// weights that do not fit, Unavailable for a port that is in use and replicas that do not come up. `session`
 /// must outlive what it returns. A struct that has handles of other deployments (handle.hpp) asks those: they
-/// must run already, and a cycle is BadConfig.
+/// must run already, and a cycle is BadConfig. In a program that `troupe serve run` has started, what its
+/// file says of the deployment goes before the options and weights given here (configured.hpp).
 template <class Job>
 Served run(const DriverSession& session, const std::string& name, const Job& job, const Weights& weights,
            const ServeOptions& options = {}) {
-  return detail::run<ReplicaOf<Job>>(session, name, job, weights.bytes(), options);
+  const std::string path = configured_weights(name);
+  return detail::run<ReplicaOf<Job>>(
+      session, name, job, path.empty() ? weights.bytes() : Weights(path).bytes(), configured(name, options));
 }
 
 /// The same for a struct without a net: `torch::Tensor predict(const torch::Tensor& input) const` and
@@ -168,7 +174,8 @@ Served run(const DriverSession& session, const std::string& name, const Job& job
 template <PredictsAlone Job>
 Served run(const DriverSession& session, const std::string& name, const Job& job,
            const ServeOptions& options = {}) {
-  return detail::run<ReplicaAlone<Job>>(session, name, job, std::make_shared<const wire::Bytes>(), options);
+  return detail::run<ReplicaAlone<Job>>(session, name, job, std::make_shared<const wire::Bytes>(),
+                                        configured(name, options));
 }
 
 }  // namespace troupe::serve

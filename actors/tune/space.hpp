@@ -23,37 +23,19 @@
 #include <vector>
 
 #include "actors/tune/domain.hpp"
-#include "actors/tune/field_name.hpp"
+#include "runtime/config/field.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::tune {
 
-/// A place in a Job that holds an F.
-template <class Job, class F>
-struct Field {
-  std::string name;
-  std::function<F&(Job&)> in;
-};
+using troupe::field;
+using troupe::Field;
+using troupe::name_of;
+using troupe::name_of_field;
 
 namespace detail {
 
-template <auto member>
-struct MemberOf;
-template <class Job, class F, F Job::*member>
-struct MemberOf<member> {
-  static Field<Job, F> field() {
-    return {std::string(name_of<member>()), [](Job& job) -> F& { return job.*member; }};
-  }
-};
-
-template <class Job, class Owner, class F>
-requires std::derived_from<Job, Owner> Field<Job, F> field_in(F Owner::*member) {
-  return {std::string(name_of_field(member)), [member](Job& job) -> F& { return job.*member; }};
-}
-template <class Job, class Owner, class F>
-requires std::derived_from<Job, Owner> Field<Job, F> field_in(Field<Owner, F> field) {
-  return {std::move(field.name), std::move(field.in)};
-}
+using config::field_in;
 
 template <class At, class Job>
 concept FieldIn = requires(At at) {
@@ -73,18 +55,6 @@ template <class F, class T>
 inline constexpr bool kFits<F, Among<T>> = Holds<F, T>;
 
 }  // namespace detail
-
-/// A field of any class: field<&Digits::lr>(). Only a class that is no plain aggregate needs it.
-template <auto member>
-auto field() {
-  return detail::MemberOf<member>::field();
-}
-/// A field of a field: field(&Digits::schedule, &Schedule::warmup) is "schedule.warmup".
-template <class Job, class Part, class Owner, class F>
-requires std::derived_from<Part, Owner> Field<Job, F> field(Part Job::*part, F Owner::*member) {
-  return {std::string(name_of_field(part)) + "." + std::string(name_of_field(member)),
-          [part, member](Job& job) -> F& { return job.*part.*member; }};
-}
 
 /// A domain whose values fit the field `At` of a Job.
 template <class Of, class Job, class At>

@@ -147,7 +147,7 @@ def main():
     shared = ["--data", str(options.data), "--epochs", str(options.epochs)]
     pytorch = [sys.executable, str(HERE), "--rank", "0", *shared, "--workers", str(options.workers)]
     programs = {
-        "troupe": ([options.mnist, *shared, "--trainers", "2", "--logical-ranks", "2", "--batch", "50"], ""),
+        "troupe": ([options.mnist, *shared, "--trainers", "2", "--logical-ranks", "2", "--micro-batch", "50"], ""),
         "PyTorch DDP": (pytorch, ""),
         KEPT: (pytorch, KEEP_FREED_MEMORY),
     }

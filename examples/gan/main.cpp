@@ -54,16 +54,17 @@ struct Gan {
 };
 
 int main(int argc, char** argv) try {
+  Gan job;
+  train::TrainOptions options{.logical_ranks = 2,
+                              .micro_batch = 50,
+                              .epochs = 2,
+                              .trainers = 2,
+                              .seed = 7,
+                              .evaluate = false,
+                              .find_unused_parameters = true};
+  configure(argc, argv, {job, options}, "Trains a generator of digits");
   auto session = init(argc, argv);
-  const Gan job;
-  const auto result = train::run(session, job,
-                                 {.logical_ranks = 2,
-                                  .micro_batch = 50,
-                                  .epochs = 2,
-                                  .trainers = 2,
-                                  .seed = 7,
-                                  .evaluate = false,
-                                  .find_unused_parameters = true});
+  const auto result = train::run(session, job, options);
   // The trained generator, in this program.
   train::Setup setup;
   auto generator = result.load(job.setup(setup).generator, "generator");

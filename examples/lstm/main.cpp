@@ -69,10 +69,12 @@ struct Reading {
 };
 
 int main(int argc, char** argv) try {
+  Reading job;
+  troupe::train::TrainOptions options{
+      .logical_ranks = 2, .micro_batch = 32, .epochs = 3, .trainers = 2, .seed = 1};
+  troupe::configure(argc, argv, {job, options}, "Trains an LSTM on sentences");
   auto session = troupe::init(argc, argv);
-  const auto result = troupe::train::run(
-      session, Reading{}, {.logical_ranks = 2, .micro_batch = 32, .epochs = 3, .trainers = 2, .seed = 1});
-  return result.exit_code();
+  return troupe::train::run(session, job, options).exit_code();
 } catch (const std::exception& error) {
   std::fprintf(stderr, "lstm: %s\n", error.what());
   return 1;

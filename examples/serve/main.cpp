@@ -1,6 +1,5 @@
 // Trains a ConvNet on digits for an epoch, or takes the weights of a file, and answers HTTP with it until
 // Ctrl-C. More epochs are trained while it serves; after each, the new weights answer.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -31,65 +30,42 @@ struct Digits {
   }
 };
 
-struct Options {
+struct Flags {
   int port = 8000;
-  std::string replicas = "1:4";
-  std::string weights;
+  serve::Replicas replicas{1, 4};
+  std::string weights = serve::configured_weights("digits");  // of troupe serve run
   int epochs = 1;
 };
 
-/// Prints help or one error and exits where there is nothing to run.
-Options parse(int argc, char** argv) {
-  Options o;
-  CLI::App app("Serves a digit classifier on http://127.0.0.1:PORT/v1/digits", "serve");
-  app.add_option("--port", o.port, "Where it listens; 0: any free port")->capture_default_str();
-  app.add_option("--replicas", o.replicas, "Processes that compute: the least and the most of them")
-      ->type_name("MIN:MAX")
-      ->capture_default_str();
-  app.add_option("--weights", o.weights,
-                 "A safetensors file, or a checkpoint's manifest; default: trains an epoch");
-  app.add_option("--epochs", o.epochs, "Trains so many: those after the first while it serves")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error) == 0 ? 0 : 2);
-  }
-  return o;
-}
-
-serve::Replicas replicas_of(const std::string& text) {
-  int min = 0, max = 0, end = 0;
-  if (std::sscanf(text.c_str(), "%d:%d%n", &min, &max, &end) == 2 &&
-      text[static_cast<std::size_t>(end)] == '\0')
-    return {min, max};
-  if (std::sscanf(text.c_str(), "%d%n", &min, &end) == 1 && text[static_cast<std::size_t>(end)] == '\0')
-    return min;
-  throw BadConfig("cannot read --replicas", "'" + text + "' is no MIN:MAX", "write 1:4, or one number");
-}
-
 int main(int argc, char** argv) try {
-  const Options o = parse(argc, argv);
-  const auto replicas = replicas_of(o.replicas);
+  Flags flags;
+  Digits job;
+  configure(argc, argv,
+            {{flags,
+              {{&Flags::port, "Where it listens; 0: any free port"},
+               {&Flags::replicas, "Processes that compute: the least and the most of them"},
+               {&Flags::weights, "A safetensors file, or a checkpoint's manifest; default: trains an epoch"},
+               {&Flags::epochs, "Trains so many: those after the first while it serves"}}},
+             job},
+            "Serves a digit classifier on http://127.0.0.1:PORT/v1/digits");
   auto session = init(argc, argv);
-  const Digits job;
   train::TrainOptions training{.micro_batch = 25, .seed = 7, .title = "ConvNet, one epoch"};
   std::optional<train::Run> run;
   std::optional<serve::Weights> weights;
-  if (!o.weights.empty()) {
-    weights = o.weights;
+  if (!flags.weights.empty()) {
+    weights = flags.weights;
   } else {
     run = train::start(session, job, training);
     weights = run->pause_at_end();
     if (const int signal = run->signal()) return 128 + signal;
   }
 
-  auto served = serve::run(session, "digits", job, *weights, {.replicas = replicas, .port = o.port});
+  auto served =
+      serve::run(session, "digits", job, *weights, {.replicas = flags.replicas, .port = flags.port});
   std::printf("%s\n", served.url().c_str());
   for (const int pid : served.pids()) std::printf("replica: pid %d\n", pid);
   std::fflush(stdout);
-  for (int epoch = 2; run && epoch <= o.epochs; ++epoch) {
+  for (int epoch = 2; run && epoch <= flags.epochs; ++epoch) {
     training.epochs = epoch;
     run->resume(training);
     const auto snapshot = run->pause_at_end();

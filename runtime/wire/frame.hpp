@@ -65,9 +65,6 @@ inline constexpr Bound kArgumentBound{kMaxBodyBytes, "the arguments of",
 /// Of a task: its number goes before them.
 inline constexpr Bound kTaskArgumentBound{kMaxBodyBytes - sizeof(std::uint64_t), kArgumentBound.what,
                                           kArgumentBound.todo};
-inline constexpr Bound kAnswerBound{
-    kMaxBodyBytes, "the answer of",
-    "return it in parts, or put it into shared memory (Session::open_region)"};
 
 /// Header and body in one buffer.
 Bytes whole_frame(const FrameHeader& header, ByteView body);

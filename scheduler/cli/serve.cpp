@@ -14,6 +14,7 @@
 
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/serve_run.hpp"
 #include "scheduler/cli/serving_programs.hpp"
 
 namespace troupe::cli {
@@ -25,7 +26,8 @@ constexpr Duration kAnswers = std::chrono::seconds(10);
 constexpr int kMostReplicas = 1000;
 constexpr const char* kFooter =
     "A deployment is what troupe::serve::run of a program serves. Programs of this user on this machine are\n"
-    "asked: run it where the program runs.\n"
+    "asked: run it where the program runs. troupe serve run starts one as a job of a cluster.\n"
+    "  troupe serve run digits.toml            again, after a change of the file: applies what changed\n"
     "  troupe serve list\n"
     "  troupe serve scale digits 2:8           at least 2 replicas, at most 8, by load\n"
     "  troupe serve update digits new.safetensors\n"
@@ -233,6 +235,25 @@ int stop(const ServeWords& words) {
   return change(words, {{"do", "stop"}}, [&](const Json&) { return "stopped " + escape_name(words.name); });
 }
 
+const CLI::App* add_run(CLI::App& app, ServeRunWords& run) {
+  auto* command =
+      app.add_subcommand("run", "Start a program that serves as a job, as a file says, or apply its changes");
+  command->footer(
+      "  program = \"build/serve\"               the file, in TOML (docs/serving.md)\n"
+      "  [deployments.digits]\n"
+      "  weights = \"digits.safetensors\"\n"
+      "  replicas = \"1:4\"\n");
+  command->add_option("file", run.file, "TOML file")->required();
+  command->add_flag("--restart", run.restart,
+                    "Start the program again where it cannot change while it serves");
+  command->add_flag("--detach", run.detach, "Do not wait until its deployments answer");
+  command->add_option("--timeout", run.timeout_s, "Seconds to wait for it; it goes on after that")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000));
+  add_head_options(*command, run.where.folder, run.where.address);
+  return command;
+}
+
 }  // namespace
 
 int serve(int argc, char** argv) {
@@ -274,11 +295,14 @@ int serve(int argc, char** argv) {
       may_take_long(add("rollback", "Back to the weights from before the last update", true));
   const auto* stop_command = may_take_long(
       add("stop", "Take no more requests, answer those it has, and end; the program goes on", true));
+  ServeRunWords run;
+  const auto* run_command = add_run(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return say_usage(app, error);
   }
+  if (run_command->parsed()) return serve_run(run);
   if (list_command->parsed()) return list(words);
   if (status_command->parsed()) return status(words);
   if (scale_command->parsed()) return scale(words);

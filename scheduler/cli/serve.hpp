@@ -1,5 +1,6 @@
-/// troupe serve: list, status, scale, update, rollback, stop. It asks the programs of this user on this
-/// machine that serve (actors/serve/control.hpp, where the questions stand); no cluster is asked.
+/// troupe serve: run (serve_run.hpp), and list, status, scale, update, rollback, stop, which ask the programs
+/// of this user on this machine that serve (actors/serve/control.hpp, where the questions stand), and no
+/// cluster.
 #pragma once
 
 namespace troupe::cli {

@@ -36,7 +36,7 @@ row 4 "the head killed, then a trainer" --trainers 2 --chaos kill-head@10,kill-t
 row 4 "a node killed with its trainers" --trainers 3 --nodes 2 --chaos kill-node@20
 row 4 "a trainer stopped (SIGSTOP)" --trainers 2 --chaos stop-trainer@20
 folder=$(mktemp -d)
-"$mnist" --samples 4000 --epochs 1 --logical-ranks 4 --trainers 3 --checkpoint "$folder" >/dev/null 2>&1
-row 4 "after stop and resume with 2 instead of 3 trainers" --trainers 2 --checkpoint "$folder" --resume
+"$mnist" --samples 4000 --epochs 1 --logical-ranks 4 --trainers 3 --checkpoint-folder "$folder" >/dev/null 2>&1
+row 4 "after stop and resume with 2 instead of 3 trainers" --trainers 2 --checkpoint-folder "$folder" --resume
 rm -rf "$folder"
 exit $status

@@ -10,7 +10,7 @@ timeout 120 "${mnist[@]}" --epochs 50 2>/dev/null | head -1 >/dev/null
 code=${PIPESTATUS[0]}
 [ "$code" = 141 ] || { echo "no reader: exit code $code" && failed=1; }
 # A log on a full disk: the job goes on, says it and does not end with 0.
-timeout 120 "${mnist[@]}" --epochs 1 --json /dev/full >"${TMPDIR:-/tmp}/lost_output.$$" 2>&1
+timeout 120 "${mnist[@]}" --epochs 1 --events-json /dev/full >"${TMPDIR:-/tmp}/lost_output.$$" 2>&1
 code=$?
 [ $code = 1 ] && grep -q "^A LOG IS INCOMPLETE" "${TMPDIR:-/tmp}/lost_output.$$" ||
   { echo "a log on a full disk: exit code $code" && cat "${TMPDIR:-/tmp}/lost_output.$$" && failed=1; }

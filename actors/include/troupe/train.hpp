@@ -13,6 +13,7 @@
 #include "actors/data/torch_dataset.hpp"
 #include "actors/train/api/predict.hpp"
 #include "actors/train/api/train.hpp"
+#include "actors/train/api/train_fields.hpp"
 #include "actors/train/job/batch.hpp"
 #include "troupe/data.hpp"
 #include "troupe/session.hpp"

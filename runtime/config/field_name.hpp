@@ -1,7 +1,8 @@
-/// The name of a struct's field, as the compiler prints it.
+/// The name of a struct's field, or of an enum's value, as the compiler prints it.
 ///
 ///   name_of<&Digits::lr>()       "lr", of any class
 ///   name_of_field(&Digits::lr)   "lr", of an aggregate of at most 24 fields, which need not be a constant
+///   enumerator_of<Shard::kOptimizer>()   "kOptimizer"; empty for a number that has no name
 #pragma once
 
 #include <array>
@@ -12,9 +13,9 @@
 
 #include "runtime/wire/reflect.hpp"
 
-namespace troupe::tune {
+namespace troupe {
 
-namespace detail {
+namespace names {
 
 /// The last identifier of a __PRETTY_FUNCTION__ before its first "; ", or before its end.
 constexpr std::string_view last_name(std::string_view pretty) {
@@ -75,20 +76,26 @@ union Storage {
   Job value;
 };
 
-}  // namespace detail
+}  // namespace names
 
 template <auto field>
 constexpr std::string_view name_of() {
-  return detail::print_member<field>();
+  return names::print_member<field>();
+}
+
+template <auto value>
+constexpr std::string_view enumerator_of() {
+  constexpr std::string_view name = names::print_member<value>();
+  return name.empty() || (name[0] >= '0' && name[0] <= '9') ? std::string_view() : name;
 }
 
 /// Empty if `field` is none of the aggregate's own: of a base, or of a union.
 template <class Job, class F>
 std::string_view name_of_field(F Job::*field) {
-  detail::Storage<Job> storage;
+  names::Storage<Job> storage;
   const void* wanted = &(storage.value.*field);
   constexpr std::size_t count = std::tuple_size_v<decltype(wire::fields(std::declval<Job&>()))>;
-  static constexpr auto names = detail::field_names<Job>(std::make_index_sequence<count>{});
+  static constexpr auto names = names::field_names<Job>(std::make_index_sequence<count>{});
   std::size_t at = count;
   std::apply(
       [&](auto&... each) {
@@ -99,4 +106,4 @@ std::string_view name_of_field(F Job::*field) {
   return at < count ? names[at] : std::string_view();
 }
 
-}  // namespace troupe::tune
+}  // namespace troupe

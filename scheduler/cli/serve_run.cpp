@@ -1,0 +1,179 @@
+#include "scheduler/cli/serve_run.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <thread>
+
+#include "runtime/config/serving_file.hpp"
+#include "runtime/core/escape.hpp"
+#include "scheduler/cli/serving_programs.hpp"
+
+namespace troupe::cli {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr Duration kAnswerWithin = std::chrono::seconds(10);
+constexpr Duration kAskAgain = std::chrono::milliseconds(200);
+
+config::ServingFile read_serving_file(const std::string& path) {
+  errno = 0;
+  std::ifstream stream(path, std::ios::binary);
+  std::string text(config::kMostServingBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!stream.is_open() || stream.bad() || (stream.fail() && !stream.eof()))
+    throw_error(io_error("cannot read " + path, errno, "name a TOML file (docs/serving.md)"));
+  text.resize(static_cast<std::size_t>(stream.gcount()));
+  auto file = config::parse_serving_file(text, path).value();
+  config::resolve_paths(file, std::filesystem::absolute(path).parent_path().string());
+  return file;
+}
+
+JobSpec spec_of(const config::ServingFile& file, bool replace) {
+  const config::ServingProgram& job = file.job;
+  return {.program = job.program,
+          .args = job.args,
+          .name = job.name,
+          .replace = replace,
+          .working_dir = job.working_dir,
+          .node_dir = job.node_dir,
+          .env = {{config::kServingVariable, config::to_toml(file)}},
+          .num_cpus = job.num_cpus,
+          .num_gpus = job.num_gpus,
+          .retries = job.retries,
+          .priority = job.priority,
+          .queue = job.queue};
+}
+
+/// The program that is the job, if it runs here and serves.
+struct ServingProgramHere {
+  int pid = 0;
+  std::string config;  ///< what was applied last
+  OrderedJson deployments;
+};
+std::optional<ServingProgramHere> program_of(const std::string& job) {
+  for (const int pid : serving_pids()) {
+    const auto answer = ask_program(pid, {{"do", "status"}}, kAnswerWithin);
+    if (!answer || answer->value("job", OrderedJson()) != job) continue;
+    const OrderedJson config = answer->value("config", OrderedJson());
+    return ServingProgramHere{pid, config.is_string() ? config.get<std::string>() : std::string(),
+                              answer->value("deployments", OrderedJson::array())};
+  }
+  return std::nullopt;
+}
+
+std::string text_of(const OrderedJson& json, const char* key) {
+  const OrderedJson value = json.is_object() ? json.value(key, OrderedJson()) : OrderedJson();
+  return escape_name(value.is_string() ? value.get<std::string>() : value.dump());
+}
+
+/// Until all deployments of the file answer. Throws where the job ends before.
+void wait_until_up(JobClient& jobs, const std::string& id, const config::ServingFile& file, int timeout_s) {
+  const Instant latest = MonotonicClock().now() + std::chrono::seconds(timeout_s);
+  std::set<std::string> waits;
+  for (const auto& [name, entry] : file.deployments) waits.insert(name);
+  for (;;) {
+    if (const auto program = program_of(id)) {
+      for (const OrderedJson& one : program->deployments) {
+        const std::string state = text_of(one, "state");
+        if (state == "starting" || state == "stopping" || waits.erase(text_of(one, "name")) == 0) continue;
+        std::printf("%s: %s\n", text_of(one, "name").c_str(), text_of(one, "url").c_str());
+        std::fflush(stdout);
+      }
+    }
+    if (waits.empty()) return;
+    const JobInfo job = jobs.status(id);
+    if (job.has_ended()) {
+      std::string said;
+      jobs.read_output(id, {.tail = 20}, [&](const JobOutput& output) { said += output.bytes; });
+      throw_error({ErrorCode::kRefused, "the program ended before it served '" + *waits.begin() + "'",
+                   job.why, said.empty() ? "it printed nothing" : "it printed: " + escape_text(said)});
+    }
+    if (MonotonicClock().now() > latest)
+      throw_error({ErrorCode::kTimeout, "'" + *waits.begin() + "' does not serve yet",
+                   job.status == JobStatus::kRunning
+                       ? "its program runs on node " + job.node
+                       : "its job is " + std::string(to_string(job.status)) + ": " + job.why,
+                   "it goes on: troupe job logs --follow " + id +
+                       "; a program on another machine is asked there (troupe serve list)"});
+    std::this_thread::sleep_for(kAskAgain);
+  }
+}
+
+int submit_serving(JobClient& jobs, const config::ServingFile& file, const ServeRunWords& words,
+                   bool replace) {
+  const std::string id = jobs.submit(spec_of(file, replace));
+  std::printf("job %s is submitted\n", id.c_str());
+  std::fflush(stdout);
+  if (!words.detach) wait_until_up(jobs, id, file, words.timeout_s);
+  return 0;
+}
+
+/// Scale and new weights, one after another: what is done stays done where the next one fails.
+void change_running(const ServingProgramHere& program, const config::ServingChanges& changes, int timeout_s) {
+  for (const auto& change : changes.running) {
+    const std::string name = escape_name(change.deployment);
+    if (change.replicas) {
+      const auto& [min, max] = *change.replicas;
+      ask_program(program.pid, {{"do", "scale"}, {"name", change.deployment}, {"min", min}, {"max", max}},
+                  kAnswerWithin)
+          .value();
+      std::printf("%s: %d to %d replicas\n", name.c_str(), min, max);
+    }
+    if (change.weights) {
+      const OrderedJson answer =
+          ask_program(program.pid,
+                      {{"do", "update"}, {"name", change.deployment}, {"weights", *change.weights}},
+                      std::chrono::seconds(timeout_s))
+              .value();
+      std::printf("%s: weights %s answer\n", name.c_str(), text_of(answer, "version").c_str());
+    }
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int serve_run(const ServeRunWords& words) {
+  const config::ServingFile file = read_serving_file(words.file);
+  JobClient jobs(words.where);
+  const auto all = jobs.list();
+  const auto job = std::find_if(all.begin(), all.end(), [&](const JobInfo& one) {
+    return one.name == file.job.name && !one.has_ended();
+  });
+  if (job == all.end()) return submit_serving(jobs, file, words, false);
+
+  const auto program = program_of(job->id);
+  if (!program || program->config.empty()) {
+    if (words.restart) return submit_serving(jobs, file, words, true);
+    throw_error({ErrorCode::kRefused, "cannot apply " + words.file,
+                 "job " + job->id + " has the name '" + file.job.name +
+                     "', and is no program that serves here: " +
+                     (job->status == JobStatus::kRunning ? "it runs on node " + job->node : job->why),
+                 "apply it on the machine where it runs, or start it again: --restart"});
+  }
+  const auto now = config::parse_serving_file(program->config, "what was applied before").value();
+  const auto changes = config::changes_between(now, file);
+  if (!changes.restarted.empty()) {
+    if (words.restart) return submit_serving(jobs, file, words, true);
+    std::string why;
+    for (const std::string& one : changes.restarted) why += (why.empty() ? "" : "; ") + one;
+    throw_error(
+        {ErrorCode::kRefused, "cannot apply " + words.file + " while it serves", escape_text(why),
+         "with --restart the program answers what it has and starts again; until then nobody answers"});
+  }
+  if (changes.running.empty()) {
+    std::printf("job %s: nothing has changed\n", job->id.c_str());
+    return 0;
+  }
+  change_running(*program, changes, words.timeout_s);
+  ask_program(program->pid, {{"do", "applied"}, {"config", config::to_toml(file)}}, kAnswerWithin).value();
+  return 0;
+}
+
+}  // namespace troupe::cli
