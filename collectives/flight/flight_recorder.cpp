@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "collectives/flight/dump_files.hpp"
+#include "runtime/core/dumps.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::collectives::flight {
@@ -51,6 +52,10 @@ FlightRecorder::FlightRecorder(const ProcessGroup& group, FlightOptions options)
       options_(std::move(options)),
       formed_ns_(wall_ns()),
       ring_(kRemembered) {
+  add_dumper([](const std::string& folder) {
+    const auto written = dump_all("it was asked for (troupe dump)", folder);
+    if (!written) log(LogLevel::kError, written.error().message());
+  });
   const std::lock_guard lock(registry().mutex);
   registry().recorders.push_back(this);
 }

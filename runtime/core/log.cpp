@@ -29,7 +29,8 @@ std::atomic<LogLevel>& current_level() {
   return level;
 }
 
-/// Lines in a file say when they were written, of this machine's clock; on a terminal that is to be seen.
+/// Lines in a file say when they were written, with the time zone: who reads them may be in another one. On a
+/// terminal that is to be seen.
 std::string time_now() {
   const char* wanted = std::getenv("TROUPE_LOG_TIME");
   timespec now{};
@@ -39,8 +40,10 @@ std::string time_now() {
       ::localtime_r(&now.tv_sec, &parts) == nullptr)
     return "";
   const std::size_t length = std::strftime(text, sizeof text, "%F %T", &parts);
-  std::snprintf(text + length, sizeof text - length, ".%03ld ", now.tv_nsec / 1'000'000);
-  return text;
+  std::snprintf(text + length, sizeof text - length, ".%03ld", now.tv_nsec / 1'000'000);
+  char zone[8] = "";
+  static_cast<void>(std::strftime(zone, sizeof zone, "%z", &parts));
+  return std::string(text) + zone + " ";
 }
 
 std::string& role() {

@@ -14,6 +14,13 @@
 namespace troupe {
 namespace {
 
+/// "an int", "a Thing".
+std::string with_article(std::string_view noun) {
+  const bool has_vowel =
+      !noun.empty() && std::string_view("aeiouAEIOU").find(noun.front()) != std::string_view::npos;
+  return std::string(has_vowel ? "an " : "a ").append(noun);
+}
+
 /// Before main there is nobody to tell but the reader of standard error.
 [[noreturn]] void end_ambiguous(std::string_view kind, std::string_view name) {
   std::fprintf(
@@ -108,7 +115,7 @@ void Registry::invoke(std::uint64_t id, ActorObject& object, wire::ByteView args
   if (self == nullptr) {
     return responder.fail(
         refused("cannot call " + known->name,
-                "the actor is a " + std::string(object.class_name()) + ", which has no such method"));
+                "the actor is " + with_article(object.class_name()) + ", which has no such method"));
   }
   known->invoke(self, args, std::move(responder));
 }
@@ -137,7 +144,7 @@ ErrorInfo describe_exception(std::string_view where) {
   } catch (...) {
     const std::type_info* type = abi::__cxa_current_exception_type();
     info.type = type == nullptr ? "unknown" : demangled(type->name());
-    info.what += " a " + info.type;
+    info.what += " " + with_article(info.type);
     info.why = "it is no std::exception and has no message";
   }
   if (info.origin.empty()) info.origin = origin_of(where);

@@ -11,6 +11,7 @@
 
 #include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
+#include "runtime/node/dump_request.hpp"
 
 namespace troupe {
 namespace {
@@ -46,7 +47,7 @@ DeathWatch::~DeathWatch() {
 }
 
 Result<SharedMemory> DeathWatch::make_lock() {
-  auto memory = SharedMemory::create("troupe:life", sizeof(pthread_mutex_t), true);
+  auto memory = SharedMemory::create("troupe:life", bytes_with_dump_request(), true);
   if (!memory) return memory.error();
   pthread_mutexattr_t robust;
   ::pthread_mutexattr_init(&robust);

@@ -18,6 +18,7 @@
 #include "runtime/link/socket/named_socket.hpp"
 #include "runtime/node/child.hpp"
 #include "runtime/node/gpus.hpp"
+#include "runtime/node/library_path.hpp"
 
 extern char** environ;
 
@@ -32,7 +33,7 @@ constexpr int kPipeBytes = 1 << 20;
 constexpr const char* kOomScore = "400";
 /// Names what runs of a job, for the node that comes after one that was killed.
 constexpr const char* kMarkFile = "/mark";
-/// No job has such a name.
+/// No job has a name that begins so.
 constexpr const char* kPackagesFolder = "/.packages";
 constexpr std::size_t kMostKnocks = 64;
 constexpr Duration kKnockPatience = std::chrono::seconds(10);
@@ -94,7 +95,7 @@ bool is_that_file(const std::string& path, const std::string& sha256) {
 /// What the program sees: the node's own environment, what its submitter gave, and what the node says. The
 /// later wins.
 std::vector<std::string> environment_of(const StartProgram& what, const std::string& socket,
-                                        const std::string& folder) {
+                                        const std::string& folder, const std::string& libraries) {
   std::map<std::string, std::string> all;
   const auto add = [&all](const std::string& entry) {
     const auto at = entry.find('=');
@@ -106,6 +107,10 @@ std::vector<std::string> environment_of(const StartProgram& what, const std::str
   for (const std::string& gpu : what.gpus) gpus += (gpus.back() == '=' ? "" : ",") + gpu;
   add(gpus);
   for (const std::string& entry : what.spec.environment) add(entry);
+  if (!libraries.empty()) {
+    const std::string& others = all[kLibraryPathVariable];
+    add(library_path(libraries, others.substr(std::min(others.size(), others.find('=') + 1))));
+  }
   add(std::string(kJobIdVariable) + "=" + what.spec.id);
   add(mark_of(socket));
   add("PWD=" + folder);
@@ -146,8 +151,8 @@ Result<void> JobPrograms::open(const std::string& folder) {
   JobFilesFound found;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(slot_, ignored)) {
-    if (entry.is_directory(ignored) && entry.path().filename() != kPackagesFolder + 1)
-      found.ids.push_back(entry.path().filename().string());
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory(ignored) && !name.starts_with('.')) found.ids.push_back(name);
   }
   // A node that was killed could not end what its programs had left behind.
   std::set<std::string> marks;
@@ -225,8 +230,8 @@ Result<JobPrograms::Running> JobPrograms::run(const StartProgram& what) {
   std::vector<std::string> words = what.spec.program;
   const std::string packed = packed_program(job, what.spec);
   if (!what.spec.executable.empty() && fs::exists(packed)) words[0] = packed;
-  auto program = start_program({words, environment_of(what, running.name, work), work, out->writing.get(),
-                                errors->writing.get(), true, kOomScore});
+  auto program = start_program({words, environment_of(what, running.name, work, libraries_of(what.spec.id)),
+                                work, out->writing.get(), errors->writing.get(), true, kOomScore});
   if (!program) return program.error();
   running.program = *std::move(program);
   output_.add(key_of(what.spec.id, what.attempt), std::move(out->reading), std::move(errors->reading),
@@ -284,6 +289,19 @@ Result<wire::LogPart> JobPrograms::read(const wire::LogAsk& ask) const {
   part->attempt = ask.attempt;
   part->closed = !open;
   return part;
+}
+
+std::vector<std::pair<std::string, pid_t>> JobPrograms::running() const {
+  std::vector<std::pair<std::string, pid_t>> list;
+  for (const auto& [id, running] : running_) {
+    if (!running.exit) list.emplace_back(id, running.program.pid);
+  }
+  return list;
+}
+
+std::string JobPrograms::libraries_of(const std::string& id) const {
+  const std::string folder = folder_of(id) + "/work/" + kLibrariesFolder;
+  return !slot_.empty() && fs::is_directory(folder) ? folder : "";
 }
 
 // Drivers that come in.

@@ -18,6 +18,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/link/socket/socket_link.hpp"
 #include "runtime/node/event_loop.hpp"
@@ -34,6 +36,9 @@ namespace troupe::node {
 inline constexpr const char* kNodeSocketVariable = "TROUPE_NODE_SOCKET";
 /// The job that a process belongs to, for whoever wants to know.
 inline constexpr const char* kJobIdVariable = "TROUPE_JOB_ID";
+
+/// In a package, the folder of shared libraries that the program's loader looks into first.
+inline constexpr const char* kLibrariesFolder = ".troupe-libraries";
 
 /// Everything runs in the loop's thread, but for output_ and what is posted to work_.
 class JobPrograms {
@@ -67,6 +72,12 @@ class JobPrograms {
   };
   /// The connection of a DriverKnocked, which is the caller's from now on. None: it is gone.
   std::optional<Knock> take_knock(std::uint64_t connection);
+  /// Where the shared libraries are that travelled with a job; empty: none did.
+  std::string libraries_of(const std::string& id) const;
+  /// Where this node keeps things; empty: nowhere.
+  const std::string& folder() const { return slot_; }
+  /// Ids of the jobs whose programs run, and their processes.
+  std::vector<std::pair<std::string, pid_t>> running() const;
   /// Drops connections that have said nothing for long.
   void tick();
 

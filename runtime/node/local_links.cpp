@@ -5,9 +5,12 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 
 #include "runtime/core/log.hpp"
+#include "runtime/node/dump_request.hpp"
 #include "runtime/node/gpus.hpp"
+#include "runtime/node/library_path.hpp"
 #include "runtime/node/route.hpp"
 
 namespace troupe::node {
@@ -18,6 +21,12 @@ constexpr int kWorkerOomScore = 500;
 constexpr int kMessagesATurn = 64;
 /// What a dying process may have sent that nobody has read: more than a socket's buffer holds.
 constexpr int kLastMessages = 65536;
+
+Result<UniqueFd> duplicate_of(int fd) {
+  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) return io_error("cannot start a worker", errno, "raise ulimit -n");
+  return copy;
+}
 
 ErrorInfo gone() {
   return {ErrorCode::kUnavailable, "no descriptor", "that process is gone", ""};
@@ -50,15 +59,19 @@ LocalLinks::Local* LocalLinks::find(ProcessId process) {
   return at == all_.end() ? nullptr : &at->second;
 }
 
-Result<void> LocalLinks::start(const StartWorker& worker, int program_fd) {
+Result<void> LocalLinks::start(const StartWorker& worker, int program_fd, const std::string& libraries) {
   // First of all what may fail: a child that is started has to be watched.
   auto lock = DeathWatch::make_lock();
   if (!lock) return lock.error();
-  auto child = start_process(worker, program_fd);
+  auto copy = duplicate_of(lock->fd());
+  auto requests = copy ? SharedMemory::map(*std::move(copy)) : Result<SharedMemory>(copy.error());
+  if (!requests) return requests.error();
+  auto child = start_process(worker, program_fd, libraries);
   if (!child) return child.error();
   Local& local = all_[worker.process];
   local.child = *std::move(child);
   local.lock = *std::move(lock);
+  local.requests = *std::move(requests);
   watch(worker.process, local);
   loop_.watch(local.child.pidfd.get(),
               [this, process = worker.process](bool, bool, bool) { child_ended(process); });
@@ -67,14 +80,18 @@ Result<void> LocalLinks::start(const StartWorker& worker, int program_fd) {
   return {};
 }
 
-Result<Child> LocalLinks::start_process(const StartWorker& worker, int program_fd) {
+Result<Child> LocalLinks::start_process(const StartWorker& worker, int program_fd,
+                                        const std::string& libraries) {
   std::string gpus = std::string(kVisibleDevicesVariable) + "=";
   for (const std::string& gpu : worker.gpus) gpus += (gpus.back() == '=' ? "" : ",") + gpu;
+  std::vector<std::string> environment{gpus};
+  if (const char* others = std::getenv(kLibraryPathVariable); !libraries.empty())
+    environment.push_back(library_path(libraries, others == nullptr ? "" : others));
   const ChildOptions options{.role = "worker",
                              .program_fd = program_fd,
                              .capture_output = true,
                              .oom_score_adj = kWorkerOomScore,
-                             .environment = {gpus}};
+                             .environment = std::move(environment)};
   // CUDA, if the program has touched it before init, does not survive a fork.
   if (program_fd < 0 && worker.gpus.empty() && copies_) {
     auto child = copies_->start(options);
@@ -156,6 +173,22 @@ Result<UniqueFd> LocalLinks::doorbell(ProcessId process) const {
   return at->second.doorbell.duplicate();
 }
 
+pid_t LocalLinks::pid_of(ProcessId process) const {
+  const auto at = all_.find(process);
+  return at == all_.end() ? -1 : at->second.child.pid;
+}
+
+Result<void> LocalLinks::ask_for_dump(ProcessId process, const std::string& folder) const {
+  const auto at = all_.find(process);
+  if (at == all_.end() || !at->second.requests) return gone();
+  return troupe::ask_for_dump(at->second.requests, folder);
+}
+
+bool LocalLinks::is_dumped(ProcessId process) const {
+  const auto at = all_.find(process);
+  return at != all_.end() && at->second.requests && troupe::is_dumped(at->second.requests);
+}
+
 // Sending.
 
 void LocalLinks::send(ProcessId process, const wire::FrameHeader& header, wire::ByteView body,
@@ -233,6 +266,7 @@ void LocalLinks::read_output(ProcessId process, bool error) {
       unwatch_output(*local, error);
       local->pipe(error).reset();
     }
+    if (!whole.empty()) hooks_.wrote(process, error, whole);
     if (!whole.empty()) hooks_.tell(WorkerWrote{process, error, std::move(whole)});
     if (got == 0 || holds_output(process, error)) return;
   }

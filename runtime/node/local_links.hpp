@@ -24,14 +24,16 @@ class LocalLinks {
     std::function<void(NodeEvent)> tell;
     std::function<void(ProcessId, Message)> frame;  ///< one arrived
     std::function<void(const wire::FrameHeader&, const ErrorInfo&)> refuse;
+    std::function<void(ProcessId, bool error, const std::string&)> wrote;  ///< lines, once
   };
   /// `copies`: of our own executable; none: it is executed again for each worker.
   LocalLinks(EventLoop& loop, std::size_t stuck_bytes, std::optional<ForkServer> copies, Hooks hooks);
   LocalLinks(const LocalLinks&) = delete;
   LocalLinks& operator=(const LocalLinks&) = delete;
 
-  /// Starts a worker from `program_fd` (-1: our own executable). Errors: kIo.
-  Result<void> start(const StartWorker& worker, int program_fd);
+  /// Starts a worker from `program_fd` (-1: our own executable), whose shared libraries are looked for in
+  /// `libraries` first. Errors: kIo.
+  Result<void> start(const StartWorker& worker, int program_fd, const std::string& libraries);
   /// Takes up the driver at the other end of `link`.
   void adopt(ProcessId driver, SocketLink link);
   /// The descriptor of a worker's life lock, for its Configure.
@@ -39,6 +41,11 @@ class LocalLinks {
   /// Keeps the doorbell that came with its hello, and watches its lock.
   void welcome(ProcessId process);
   Result<UniqueFd> doorbell(ProcessId process) const;
+  /// Of the kernel; -1: it is gone, or a driver.
+  pid_t pid_of(ProcessId process) const;
+  /// Has a worker write what it is at into `folder` (dump_request.hpp). Errors: kUnavailable, kRefused.
+  Result<void> ask_for_dump(ProcessId process, const std::string& folder) const;
+  bool is_dumped(ProcessId process) const;
   void keep_fds(ProcessId process, std::vector<UniqueFd> fds);
 
   /// Sends, or keeps until there is room, or refuses (route.hpp, when_full). Nothing to a process that is
@@ -67,6 +74,7 @@ class LocalLinks {
   struct Local {
     Child child;  ///< pid -1: the driver
     SharedMemory lock;
+    SharedMemory requests;  ///< the same memory, as long as the process lives
     UniqueFd doorbell;
     std::vector<UniqueFd> received;  ///< with its hello
     std::deque<Message> kept;        ///< found no room in the link
@@ -92,7 +100,7 @@ class LocalLinks {
   void read_output(ProcessId process, bool error);
   void child_ended(ProcessId process);
 
-  Result<Child> start_process(const StartWorker& worker, int program_fd);
+  Result<Child> start_process(const StartWorker& worker, int program_fd, const std::string& libraries);
   /// From now on workers are executed.
   void drop_copies(const std::string& why);
 

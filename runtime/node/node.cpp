@@ -23,7 +23,8 @@ Node::Node(EventLoop& loop, Transport& transport, Options options)
       options_(std::move(options)),
       id_(options_.config.id),
       authorizer_(std::make_shared<Authorizer>(clock_)),
-      jobs_(loop, [this](NodeEvent event) { tell(std::move(event)); }) {}
+      jobs_(loop, [this](NodeEvent event) { tell(std::move(event)); }),
+      outputs_(loop) {}
 
 Node::~Node() {
   head_.reset();  // no handler runs after: they post about what goes away below
@@ -62,15 +63,19 @@ Result<void> Node::start(OnMember on_member) {
   const auto refuse_frame = [this](const wire::FrameHeader& header, const ErrorInfo& error) {
     refuse(header, error);
   };
-  locals_ = std::make_unique<LocalLinks>(loop_, stuck_bytes, std::exchange(options_.copies, std::nullopt),
-                                         LocalLinks::Hooks{tell_machine,
-                                                           [this](ProcessId process, Message message) {
-                                                             on_local_frame(process, std::move(message));
-                                                           },
-                                                           refuse_frame});
+  locals_ = std::make_unique<LocalLinks>(
+      loop_, stuck_bytes, std::exchange(options_.copies, std::nullopt),
+      LocalLinks::Hooks{
+          tell_machine,
+          [this](ProcessId process, Message message) { on_local_frame(process, std::move(message)); },
+          refuse_frame,
+          [this](ProcessId process, bool error, const std::string& lines) {
+            outputs_.wrote(process, error, lines);
+          }});
   peers_ = std::make_unique<PeerLinks>(loop_, transport_, options_.keys, stuck_bytes,
                                        PeerLinks::Hooks{tell_machine, refuse_frame});
   if (auto opened = jobs_.open(options_.config.folder); !opened) return opened;
+  if (!jobs_.folder().empty()) outputs_.open(jobs_.folder() + "/.workers");
   if (auto connected = connect_head(transport_); !connected) return connected;
   loop_.watch(options_.parent.fd(), [this](bool, bool, bool) { parent_readable(); });
   loop_.every(machine_->self().times.tick, [this] {
@@ -250,7 +255,11 @@ void Node::act(RevokePeer& a) {
 
 void Node::act(StartWorker& a) {
   const auto program = packages_.program(wire::hash_in(a.package), wire::hash_in(options_.config.package));
-  const auto started = program ? locals_->start(a, *program) : Result<void>(program.error());
+  outputs_.began(a);
+  const auto libraries = libraries_.find(wire::hash_in(a.package));
+  const auto started =
+      program ? locals_->start(a, *program, libraries == libraries_.end() ? "" : libraries->second)
+              : Result<void>(program.error());
   if (!started) tell(WorkerNotStarted{a.process, started.error()});
 }
 
@@ -259,6 +268,8 @@ void Node::act(AdoptDriver& a) {
   auto knock = jobs_.take_knock(a.connection);
   if (!knock) return tell(ProcessEnded{a.process, "the driver is gone"});
   packages_.keep(wire::hash_in(a.package), std::move(knock->executable));
+  if (std::string folder = jobs_.libraries_of(knock->id); !folder.empty())
+    libraries_[wire::hash_in(a.package)] = std::move(folder);
   locals_->adopt(a.process, std::move(knock->link));
 }
 
@@ -428,20 +439,6 @@ void Node::on_head_frame(const wire::Bytes& frame) {
 
 void Node::act(AskJobPart& a) {
   if (head_ != nullptr) head_->send(wire::control_frame(a.ask, {id_, {}}));
-}
-
-/// No answer finds no room or no link: who asked asks again.
-void Node::read_log(const wire::ReadLog& ask) {
-  wire::LogRead answer{.number = ask.number};
-  auto part =
-      ask.ask.id.starts_with(kNodeLog) ? read_log_of_process(STDERR_FILENO, ask.ask) : jobs_.read(ask.ask);
-  answer.ok = part.ok();
-  if (part) {
-    answer.part = *std::move(part);
-  } else {
-    answer.error = part.error();
-  }
-  if (head_ != nullptr) head_->send(wire::control_frame(answer, {id_, {}}));
 }
 
 void Node::act(TellHead& a) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,7 +18,9 @@
 #include "runtime/node/node_machine.hpp"
 #include "runtime/node/package_store.hpp"
 #include "runtime/node/peer_links.hpp"
+#include "runtime/node/process_list.hpp"
 #include "runtime/node/region_memory.hpp"
+#include "runtime/node/worker_outputs.hpp"
 #include "runtime/security/authorizer.hpp"
 
 namespace troupe {
@@ -82,6 +85,11 @@ class Node {
   void flush_head();
   void read_log(const wire::ReadLog& ask);
   void watch_memory();
+  void answer_read(std::uint64_t number, Result<wire::LogPart> part);
+  wire::LogPart list_processes() const;
+  void dump(const wire::ReadLog& ask);
+  void look_at_dump(std::uint64_t number, std::shared_ptr<node::DumpList> list, std::vector<ProcessId> asked,
+                    Instant until);
 
   void act(node::SendLocal& a);
   void act(node::SendPeer& a) { send_peer(a); }
@@ -91,7 +99,8 @@ class Node {
   void act(node::Welcome& a) { locals_->welcome(a.process); }
   void act(node::KillProcess& a) { locals_->kill(a.process, a.reason); }
   void act(node::DrainOutput& a) { locals_->drain(a.process); }
-  void act(node::ForgetProcess& a) { locals_->forget(a.process); }
+  void act(node::ForgetProcess& a);
+  void act(node::ActorBegins& a) { outputs_.began(a); }
   void act(node::HoldOutput& a) { locals_->hold_output(a.process, a.error, a.text); }
   void act(node::RetryOutput&) { locals_->retry_output(); }
   void act(node::MakeRing& a);
@@ -137,6 +146,8 @@ class Node {
   std::unique_ptr<node::NodeMachine> machine_;  ///< from start() on
   std::unique_ptr<node::LocalLinks> locals_;
   node::JobPrograms jobs_;
+  node::WorkerOutputs outputs_;
+  std::map<std::string, std::string> libraries_;  ///< that came with a job, by its executable's hash
   std::deque<node::NodeEvent> events_;
   bool busy_ = false;  ///< an event is at hand
   /// Said to the head, for which its link had no room.

@@ -275,6 +275,15 @@ struct DrainOutput {
 /// All that is kept about it can go.
 struct ForgetProcess {
   ProcessId process;
+  std::string reason{};  ///< for which it ended
+};
+/// That life of an actor is in that process from now on.
+struct ActorBegins {
+  ActorId actor;
+  std::uint32_t incarnation = 1;
+  ProcessId process;
+  JobId job;
+  std::string name{};
 };
 /// Keep the lines, and do not read that pipe of the worker: its driver takes none now.
 struct HoldOutput {
@@ -410,7 +419,8 @@ struct NodeAction
             ForgetProcess, HoldOutput, RetryOutput, MakeRing, MakeRegion, DropRegion, AbortRegions, AllowPeer,
             RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld, RefuseHeld, GivePart,
             TakePart, ForgetPackage, TellMember, EndLoop, Log, ConnectHeadAnew, StartProgram, SignalProgram,
-            KillProgram, RemoveJobFiles, DropKnock, UnpackJob, AskJobPart, TakeJobPart, DropJobPackage> {
+            KillProgram, RemoveJobFiles, DropKnock, UnpackJob, AskJobPart, TakeJobPart, DropJobPackage,
+            ActorBegins> {
   using OneOf::OneOf;
   NodeAction();
   NodeAction(const NodeAction&);

@@ -417,7 +417,7 @@ void NodeMachine::handle(const OutputDrained& e) {
     }
   }
   if (process.reaped) {
-    out_.push_back(ForgetProcess{process.id});
+    out_.push_back(ForgetProcess{process.id, process.end_reason});
     locals_.forget(e.process);
     if (leaving_) finish_leaving();
   }
@@ -428,7 +428,7 @@ void NodeMachine::handle(const ProcessEnded& e) {
   if (process == nullptr) return;
   process->reaped = true;
   if (process->state != LocalProcess::State::kDead) return begin_end(*process, e.how);
-  out_.push_back(ForgetProcess{e.process});
+  out_.push_back(ForgetProcess{e.process, process->end_reason});
   locals_.forget(e.process);
   if (leaving_) finish_leaving();
 }

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <numeric>
+#include <set>
 
 #include "runtime/core/escape.hpp"
 #include "runtime/security/sha256.hpp"
@@ -62,6 +63,21 @@ Result<void> PackageSource::add(const std::string& path, PackageEntry entry) {
   }
   manifest_.entries.push_back(std::move(entry));
   files_.push_back(path);
+  return {};
+}
+
+Result<void> PackageSource::add_extra(const std::vector<ExtraFile>& extra) {
+  std::set<std::string> folders;
+  for (const auto& [name, path] : extra) {
+    const std::string folder = fs::path(name).parent_path().string();
+    if (!folder.empty() && folders.insert(folder).second) {
+      if (auto added = add(path, {folder, Kind::kFolder, 0, ""}); !added) return added;
+    }
+    struct stat info {};
+    if (::stat(path.c_str(), &info) != 0) return unreadable(path, errno);
+    auto added = add(path, {name, Kind::kFile, static_cast<std::uint64_t>(info.st_size), ""});
+    if (!added) return added;
+  }
   return {};
 }
 
@@ -120,7 +136,8 @@ Result<void> PackageSource::finish() {
   if (auto checked = check_manifest(manifest_); !checked) return checked;
   head_ = package_head(manifest_);
   if (head_.bytes.size() > kMaxManifestBytes)
-    return ErrorInfo{ErrorCode::kLimit, kCannotPack, "the list of its files alone is too long", "leave some out"};
+    return ErrorInfo{ErrorCode::kLimit, kCannotPack, "the list of its files alone is too long",
+                     "leave some out"};
   total_ = head_.bytes.size();
   for (const PackageEntry& entry : manifest_.entries) {
     starts_.push_back(total_);
@@ -129,22 +146,26 @@ Result<void> PackageSource::finish() {
   return {};
 }
 
-Result<PackageSource> PackageSource::of_folder(const std::string& folder) {
+Result<PackageSource> PackageSource::of_folder(const std::string& folder,
+                                               const std::vector<ExtraFile>& extra) {
   PackageSource source;
   std::error_code error;
   const std::string root = fs::canonical(folder, error).string();
   if (error) return unreadable(folder, error.value());
   if (auto walked = source.walk(root, ""); !walked) return walked.error();
+  if (auto added = source.add_extra(extra); !added) return added.error();
   if (auto finished = source.finish(); !finished) return finished.error();
   return Result<PackageSource>(std::move(source));
 }
 
-Result<PackageSource> PackageSource::of_executable(const std::string& path) {
+Result<PackageSource> PackageSource::of_executable(const std::string& path,
+                                                   const std::vector<ExtraFile>& extra) {
   PackageSource source;
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return unreadable(path, errno);
   const auto bytes = static_cast<std::uint64_t>(info.st_size);
   auto added = source.add(path, {fs::path(path).filename().string(), Kind::kExecutable, bytes, ""});
+  if (added) added = source.add_extra(extra);
   if (!added) return added.error();
   if (auto finished = source.finish(); !finished) return finished.error();
   return Result<PackageSource>(std::move(source));

@@ -10,15 +10,22 @@
 
 namespace troupe {
 
+/// A file that a package has besides, under a name of its own.
+struct ExtraFile {
+  std::string name;  ///< "folder/name"; its folder is made
+  std::string path;  ///< of this machine
+};
+
 /// Not thread-safe. What changes on disk meanwhile is found by whoever takes the package.
 class PackageSource {
  public:
   /// All that the folder holds, with links inside it as what they lead to. Sizes are looked at before any
   /// contents. Errors: kBadInput (a link out of it or to a folder, a socket, a path that is too long),
   /// kLimit, kIo.
-  static Result<PackageSource> of_folder(const std::string& folder);
-  /// An executable alone, under its file's name.
-  static Result<PackageSource> of_executable(const std::string& path);
+  static Result<PackageSource> of_folder(const std::string& folder, const std::vector<ExtraFile>& extra = {});
+  /// An executable, under its file's name.
+  static Result<PackageSource> of_executable(const std::string& path,
+                                             const std::vector<ExtraFile>& extra = {});
 
   const PackageManifest& manifest() const { return manifest_; }
   const std::string& id() const { return head_.id; }
@@ -29,6 +36,7 @@ class PackageSource {
 
  private:
   Result<void> add(const std::string& path, PackageEntry entry);
+  Result<void> add_extra(const std::vector<ExtraFile>& extra);
   Result<void> walk(const std::string& root, const std::string& below);
   Result<void> finish();
 

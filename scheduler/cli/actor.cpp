@@ -1,5 +1,6 @@
 // troupe actor: actors that processes of their own, or CPUs and GPUs, are held for.
 #include <cstdio>
+#include <set>
 
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
@@ -26,6 +27,28 @@ struct Words {
   std::int64_t limit = 0;
 };
 
+/// Of the filters that were given, what they could have named.
+std::string what_there_is(const Words& words, const wire::StatusAnswer& all) {
+  std::set<std::string> jobs, nodes, types, states;
+  for (const auto& one : all.actors) {
+    jobs.insert(job_name(all, one.record.spec.job));
+    nodes.insert(node_name(all, one.record.node));
+    types.insert(one.record.spec.type);
+    states.insert(state_name(one.record.state));
+  }
+  std::string hint;
+  const auto add = [&](const std::string& wanted, const char* what, const std::set<std::string>& names) {
+    if (wanted.empty()) return;
+    hint += std::string(hint.empty() ? "" : "; ") + what;
+    for (const std::string& name : names) hint += (name == *names.begin() ? " " : ", ") + name;
+  };
+  add(words.job, "their jobs are", jobs);
+  add(words.node, "their nodes are", nodes);
+  add(words.type, "their classes are", types);
+  add(words.state, "their states are", states);
+  return hint;
+}
+
 int list(const Words& words) {
   const auto all = ask_status(words.folder, words.address);
   const auto is = [](const std::string& wanted, const std::string& id, const std::string& name) {
@@ -51,6 +74,7 @@ int list(const Words& words) {
     print_actors(all, actors);
   }
   say_left_out(found - actors.size());
+  if (found == 0 && !all.actors.empty()) say_none("actor", all.actors.size(), what_there_is(words, all));
   return 0;
 }
 

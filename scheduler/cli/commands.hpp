@@ -34,6 +34,9 @@ void add_output_option(CLI::App& command, std::string& output);
 inline constexpr const char* kSinceHelp =
     "What was written since then alone: 90s, 10m, 2h or 3d ago, or 2026-01-31 13:00";
 CLI::Validator since_time();
+/// When a line of a node's log was written, which begins with "2026-01-31 13:00:05.250+0100": milliseconds
+/// since 1970. Without a zone it is this machine's clock; nothing where there is no time.
+std::optional<std::int64_t> time_of_line(const std::string& line);
 /// Milliseconds since 1970; 0 for no text.
 std::int64_t read_since(const std::string& text);
 /// The same, as of `now_ms`; nothing where it is no time.

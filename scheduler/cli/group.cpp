@@ -60,14 +60,14 @@ json groups_as_json(const wire::StatusAnswer& all) {
                       {"state", state_name(group.state)},
                       {"generation", group.generation},
                       {"bundles", bundles},
-                      {"reason", reason}});
+                      {"why", reason}});
   }
   return groups;
 }
 
 void print_groups(const wire::StatusAnswer& all) {
   std::printf("%-18s %-14s %-14s %-14s %-8s %7s  %-20s %s\n", "group", "name", "job", "strategy", "state",
-              "bundles", "nodes", "reason");
+              "bundles", "nodes", "why");
   for (const auto& [group, reason] : all.groups) {
     std::printf("%-18s %-14s %-14s %-14s %-8s %7zu  %-20s %s\n", to_string(group.group).c_str(),
                 group.spec.name.empty() ? "-" : escape_name(group.spec.name).c_str(),

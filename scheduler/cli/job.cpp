@@ -21,6 +21,7 @@
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/processes.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/cluster/submission_table.hpp"
 #include "scheduler/jobs/job_client.hpp"
@@ -77,11 +78,6 @@ void write_all(int fd, std::string_view bytes) {
   }
 }
 
-void take(const JobOutput& output) {
-  if (output.stream == JobOutput::kOutput) return write_all(STDOUT_FILENO, output.bytes);
-  write_all(STDERR_FILENO, (output.stream == JobOutput::kNote ? "troupe: " : "") + output.bytes);
-}
-
 std::string entrypoint(const JobInfo& job) {
   std::string text;
   for (const std::string& word : job.program) text += (text.empty() ? "" : " ") + shell_word(word);
@@ -99,6 +95,11 @@ std::string time_of(std::int64_t ms) {
 }
 
 }  // namespace
+
+void take_output(const JobOutput& output) {
+  if (output.stream == JobOutput::kOutput) return write_all(STDOUT_FILENO, output.bytes);
+  write_all(STDERR_FILENO, (output.stream == JobOutput::kNote ? "troupe: " : "") + output.bytes);
+}
 
 json as_json(const JobInfo& job) {
   json metadata = json::object();
@@ -178,12 +179,12 @@ bool shall_stop(const std::string& id) {
 
 int follow(JobClient& jobs, const std::string& id, OutputOptions reading, bool attached) {
   reading.is_enough = [] { return interrupted != 0; };
-  JobInfo job = jobs.read_output(id, reading, take);
+  JobInfo job = jobs.read_output(id, reading, take_output);
   if (interrupted != 0 && !job.has_ended()) {
     if (attached && shall_stop(id)) {
       interrupted = 0;
       jobs.stop(id);
-      job = jobs.read_output(id, {.follow = true, .tail = 0, .is_enough = reading.is_enough}, take);
+      job = jobs.read_output(id, {.follow = true, .tail = 0, .is_enough = reading.is_enough}, take_output);
     }
     if (!job.has_ended()) {
       write_all(STDERR_FILENO, "job " + id + " goes on: troupe job logs --follow " + id +
@@ -231,7 +232,9 @@ int submit(JobWords& words) {
 }
 
 int list(const JobWords& words) {
-  auto all = JobClient(words.where).list();
+  JobClient jobs(words.where);
+  auto all = jobs.list();
+  const std::size_t there = all.size();
   std::erase_if(all, [&](const JobInfo& job) {
     return (!words.state.empty() && words.state != to_string(job.status)) ||
            (!words.spec.queue.empty() && words.spec.queue != job.queue);
@@ -240,6 +243,11 @@ int list(const JobWords& words) {
   if (words.limit > 0 && found > static_cast<std::size_t>(words.limit))
     all.resize(static_cast<std::size_t>(words.limit));
   say_left_out(found - all.size());
+  if (found == 0 && there > 0) {
+    std::string queues;
+    for (const JobQueue& queue : jobs.queues()) queues += (queues.empty() ? "" : ", ") + queue.name;
+    say_none("job", there, words.spec.queue.empty() ? "" : "the queues are " + queues);
+  }
   if (words.output == "json") {
     json list = json::array();
     for (const JobInfo& job : all) list.push_back(as_json(job));
@@ -277,10 +285,23 @@ void print(const JobInfo& job) {
 }
 
 int show(const JobWords& words, const JobInfo& job) {
+  wire::StatusAnswer all;
+  std::vector<SeenProcess> processes;
+  if (!job.has_ended() && job.attempt > 0) {
+    try {
+      all = ask_status(words.where.folder, words.where.address);
+      processes = processes_of(job.id, all, ask_processes(words.where, all));
+    } catch (const Error& error) {  // of a head that went meanwhile, the job's record is what is known
+      std::fprintf(stderr, "troupe: its processes are not shown: %s\n", escape_text(error.what()).c_str());
+    }
+  }
   if (words.output == "json") {
-    print_json(as_json(job));
+    json shown = as_json(job);
+    shown["processes"] = as_json(all, processes);
+    print_json(shown);
   } else {
     print(job);
+    print_processes(all, processes);
   }
   return 0;
 }
@@ -339,6 +360,8 @@ Commands add_commands(CLI::App& app, JobWords& words) {
       "A folder of this machine: it travels, and the job runs in its copy [default: an empty one]");
   all.submit->add_option("--node-dir", words.spec.node_dir,
                          "Instead: where it runs, a folder that every node has; nothing travels");
+  all.submit->add_flag("--with-libraries", words.spec.with_libraries,
+                       "The shared libraries that the program needs travel with it, but the C library's");
   all.submit->add_option("--env", words.environment, "NAME=VALUE, as often as need be")->take_all();
   all.submit->add_option("--num-cpus", words.spec.num_cpus, "CPUs that the program itself holds")
       ->capture_default_str()
@@ -402,7 +425,7 @@ int print_output(const JobClientOptions& where, const std::string& id, const Out
     watch_interrupts();
     return follow(jobs, id, reading, false);
   }
-  jobs.read_output(id, reading, take);
+  jobs.read_output(id, reading, take_output);
   return 0;
 }
 

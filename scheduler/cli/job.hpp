@@ -13,6 +13,9 @@ int job(int argc, char** argv);
 /// What a job has written. Followed to its end, or to Ctrl-C, with how it ended. Returns the exit code.
 int print_output(const JobClientOptions& where, const std::string& id, const OutputOptions& reading);
 
+/// Writes a piece of output to where it belongs. Throws IoError: its reader is gone, or the disk is full.
+void take_output(const JobOutput& output);
+
 /// troupe queue: set, list, remove.
 int queue(int argc, char** argv);
 

@@ -1,9 +1,8 @@
-// troupe logs: what a job has written, or a node has logged.
+// troupe logs: what a job or an actor has written, or a node has logged.
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <deque>
 #include <limits>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "runtime/core/escape.hpp"
 #include "runtime/core/standard_output.hpp"
 #include "runtime/node/log_segments.hpp"
+#include "scheduler/cli/actor_output.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/job.hpp"
 #include "scheduler/cli/status.hpp"
@@ -22,17 +22,18 @@ namespace troupe::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "What a job has written (troupe job logs has more of that), or what a node has logged: which nodes came\n"
-    "and went, and why. What actors print is in their job's output, each line with the actor's "
-    "label.\n"
+    "What a job has written (troupe job logs has more of that); what an actor's process has, life for life;\n"
+    "or what a node has logged: which nodes came and went, and why.\n"
     "  troupe logs sums\n"
     "  troupe logs gpu-7 --since 10m\n"
+    "  troupe logs 5b6a3c1c2ad4ab0e --follow            an actor, by its id or name\n"
     "  troupe logs --node gpu-7 --tail 20 --follow\n"
-    "--follow ends when the job has ended, or the node is gone, and says so; Ctrl-C ends it, too.\n"
+    "--follow ends when the job or actor has ended, or the node is gone, and says so; Ctrl-C ends it, too.\n"
     "Exit code: 0, 1 where there is none of that name or it cannot be read.\n";
 
 constexpr Duration kAnswers = std::chrono::seconds(10);
 constexpr Duration kLook = std::chrono::milliseconds(300);
+constexpr Duration kAway = std::chrono::seconds(60);  // a head may be on its way back for so long
 constexpr std::uint32_t kPieceBytes = 256 << 10;
 /// A log may be older than anybody wants to read.
 constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
@@ -40,25 +41,14 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
 struct Words {
   JobClientOptions where;
   std::string name, since;
-  bool is_job = false, is_node = false;
+  bool is_job = false, is_node = false, is_actor = false;
   OutputOptions reading;
 };
-
-/// As the lines of a log begin (runtime/core/log), of this machine's clock.
-std::string log_time(std::int64_t ms) {
-  if (ms <= 0) return "";
-  const std::time_t seconds = ms / 1000;
-  std::tm parts{};
-  char text[32] = "";
-  if (::localtime_r(&seconds, &parts) == nullptr || std::strftime(text, sizeof text, "%F %T", &parts) == 0)
-    return "";
-  return text;
-}
 
 /// Lines of a node's log, some of which are wanted.
 class Lines {
  public:
-  Lines(std::int64_t tail, std::int64_t since_ms) : tail_(tail), since_(log_time(since_ms)) {}
+  Lines(std::int64_t tail, std::int64_t since_ms) : tail_(tail), since_ms_(since_ms) {}
 
   /// Lines were left out for want of a time.
   bool lacks_times() const { return lacks_times_; }
@@ -84,11 +74,11 @@ class Lines {
  private:
   /// One without a time belongs to the one before it.
   void line(std::string text) {
-    const bool has_time = text.size() > 19 && text.starts_with("20") && text[4] == '-' && text[13] == ':';
-    if (has_time) is_wanted_ = text.substr(0, since_.size()) >= since_;
-    has_times_ = has_times_ || has_time;
-    lacks_times_ = !since_.empty() && !has_times_;
-    if (!since_.empty() && !is_wanted_) return;
+    const auto time = time_of_line(text);
+    if (time) is_wanted_ = *time >= since_ms_;
+    has_times_ = has_times_ || time.has_value();
+    lacks_times_ = since_ms_ > 0 && !has_times_;
+    if (since_ms_ > 0 && !is_wanted_) return;
     if (tail_ < 0) return print(text);
     kept_.push_back(std::move(text));
     if (static_cast<std::int64_t>(kept_.size()) > tail_) kept_.pop_front();
@@ -96,7 +86,7 @@ class Lines {
   static void print(const std::string& text) { std::printf("%s", escape_text(text).c_str()); }
 
   std::int64_t tail_;
-  const std::string since_;
+  const std::int64_t since_ms_;
   bool is_wanted_ = false;
   bool has_times_ = false, lacks_times_ = false;
   std::string rest_;
@@ -107,13 +97,15 @@ int print_log_of_node(const Words& words, NodeId of) {
   HeadSession head(ClusterFolder::find(words.where.folder).value(),
                    words.where.address.empty() ? std::nullopt
                                                : std::optional(parse_endpoint(words.where.address).value()));
-  const auto read = [&](std::uint64_t offset) {
+  const auto ask = [&](std::uint64_t offset) -> Result<wire::LogPart> {
     auto bytes = head.ask(
         wire::LogAsk{
             .id = std::string(node::kNodeLog) + to_string(of), .offset = offset, .most_bytes = kPieceBytes},
         kAnswers);
-    return wire::decode<wire::LogPart>(bytes.value()).value();
+    if (!bytes) return bytes.error();
+    return wire::decode<wire::LogPart>(*bytes);
   };
+  const auto read = [&](std::uint64_t offset) { return ask(offset).value(); };
   Lines lines(words.reading.tail, words.reading.since_ms);
   const std::uint64_t end = read(std::numeric_limits<std::uint64_t>::max()).end;
   std::uint64_t at = end > kMostBytes ? end - kMostBytes : 0;
@@ -133,12 +125,24 @@ int print_log_of_node(const Words& words, NodeId of) {
     lines.end();
     return 0;
   }
+  const MonotonicClock clock;
+  Instant heard = clock.now();
   for (lines.flush();; lines.flush()) {
-    const auto part = read(at);
-    lines.take(part.bytes);
-    at = part.offset + part.bytes.size();
+    auto part = ask(at);
+    if (part) {
+      heard = clock.now();
+      lines.take(part->bytes);
+      at = part->offset + part->bytes.size();
+    } else if (part.error().code == ErrorCode::kRefused || clock.now() - heard > kAway) {
+      lines.end();
+      const bool is_gone = part.error().code == ErrorCode::kRefused;
+      std::fprintf(stderr, "troupe: the log ends here: %s\n",
+                   is_gone ? ("node " + escape_name(words.name) + " is gone").c_str()
+                           : escape_text(part.error().message()).c_str());
+      return is_gone ? 0 : 1;
+    }
     if (has_output_failed()) return 1;
-    if (part.bytes.empty()) std::this_thread::sleep_for(kLook);
+    if (!part || part->bytes.empty()) std::this_thread::sleep_for(kLook);
   }
 }
 
@@ -155,14 +159,15 @@ std::string job_called(const Words& words) {
 int print_logs(const Words& words) {
   if (words.name.empty())  // of a script whose variable is empty: most jobs have no name
     throw_error({ErrorCode::kBadInput, "cannot print logs", "the name is empty",
-                 "give the id or name of a job, or of a node"});
-  const std::string job = words.is_node ? "" : job_called(words);
+                 "give the id or name of a job, an actor or a node"});
+  const std::string job = words.is_node || words.is_actor ? "" : job_called(words);
   if (words.is_job && job.empty())
     throw_error({ErrorCode::kRefused, "there is no job " + words.name,
                  "none of that id or name was submitted to this cluster, or its record was dropped since",
                  "troupe job list shows those that there are"});
   if (words.is_job) return print_output(words.where, job, words.reading);
   const auto all = ask_status(words.where.folder, words.where.address);
+  if (words.is_actor) return print_output_of_actor(words.where, all, words.name, words.reading);
   if (words.is_node) return print_log_of_node(words, node_called(all, words.name).node.id);
   const bool is_node = std::any_of(all.nodes.begin(), all.nodes.end(), [&](const auto& n) {
     return (!n.node.gateway && n.node.name == words.name) || to_string(n.node.id) == words.name;
@@ -172,31 +177,19 @@ int print_logs(const Words& words) {
                  "both a job and a node are called " + words.name, "give --job or --node"});
   if (!job.empty()) return print_output(words.where, job, words.reading);
   if (is_node) return print_log_of_node(words, node_called(all, words.name).node.id);
-  for (const auto& [actor, reason] : all.actors) {
-    if (to_string(actor.actor) != words.name && actor.spec.name != words.name) continue;
-    const auto its = std::find_if(all.jobs.begin(), all.jobs.end(),
-                                  [&](const auto& j) { return j.job == actor.spec.job; });
-    const std::string submitted = its == all.jobs.end() ? "" : its->submission;
-    throw_error({ErrorCode::kRefused, "cannot read the output of actor " + words.name + " alone",
-                 "what actors print goes to their job's output, each line with the actor's label",
-                 submitted.empty() ? "look at the output of the program of job " +
-                                         job_name(all, actor.spec.job) + ", which was not submitted"
-                                   : "troupe logs " + submitted});
-  }
-  throw_error({ErrorCode::kRefused, "there are no logs of " + words.name,
-               "no job, no live node and no actor has that id or name",
-               "troupe job list and troupe node list show those that there are"});
+  return print_output_of_actor(words.where, all, words.name, words.reading);
 }
 
 }  // namespace
 
 int logs(int argc, char** argv) {
   Words words;
-  CLI::App app("Prints what a job has written, or a node has logged.", "troupe logs");
+  CLI::App app("Prints what a job or an actor has written, or a node has logged.", "troupe logs");
   app.footer(kFooter);
-  app.add_option("name", words.name, "Id or name of a job, or of a node")->required();
+  app.add_option("name", words.name, "Id or name of a job, an actor or a node")->required();
   auto* is_job = app.add_flag("--job", words.is_job, "A job is meant");
-  app.add_flag("--node", words.is_node, "A node is meant")->excludes(is_job);
+  auto* is_node = app.add_flag("--node", words.is_node, "A node is meant")->excludes(is_job);
+  app.add_flag("--actor", words.is_actor, "An actor is meant")->excludes(is_job)->excludes(is_node);
   app.add_flag("--follow,-f", words.reading.follow, "Go on with what is written meanwhile");
   app.add_option("--tail", words.reading.tail, "The last lines alone")->check(whole_number(0, 1'000'000));
   app.add_option("--since", words.since, kSinceHelp)->check(since_time());

@@ -16,6 +16,7 @@
 #include "scheduler/cli/dashboard/dashboard.hpp"
 #include "scheduler/cli/doctor/doctor.hpp"
 #include "scheduler/cli/job.hpp"
+#include "scheduler/cli/processes.hpp"
 #include "scheduler/cli/run.hpp"
 #include "scheduler/cli/serve.hpp"
 #include "scheduler/cli/tune.hpp"
@@ -218,6 +219,7 @@ int run(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "node") == 0) return node(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "actor") == 0) return actor(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "logs") == 0) return logs(argc - 1, argv + 1);
+  if (argc > 1 && std::strcmp(argv[1], "dump") == 0) return dump(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "tune") == 0) return tune(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "serve") == 0) return serve(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "up") == 0) return up(argc - 1, argv + 1);
@@ -272,7 +274,9 @@ int run(int argc, char** argv) {
   stop_command->footer("  troupe stop\n");
   stop_command->add_option("--folder", stop_folder, kFolderHelp);
   app.add_subcommand("job", "Submit jobs to a cluster, follow and end them (troupe job --help)");
-  app.add_subcommand("logs", "Print what a job has written, or a node has logged (troupe logs --help)");
+  app.add_subcommand("logs",
+                     "Print what a job or an actor has written, or a node has logged (troupe logs --help)");
+  app.add_subcommand("dump", "Have workers write down what they are at (troupe dump --help)");
   app.add_subcommand("node", "Show nodes (troupe node --help)");
   app.add_subcommand("actor", "Show actors, and kill one (troupe actor --help)");
   app.add_subcommand("queue", "Show and set queues of jobs: quotas and weights (troupe queue --help)");

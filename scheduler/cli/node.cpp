@@ -1,5 +1,6 @@
 // troupe node: the nodes of the cluster, and what is on one.
 #include <cstdio>
+#include <map>
 
 #include "runtime/core/count.hpp"
 #include "runtime/core/escape.hpp"
@@ -41,6 +42,14 @@ int list(const Words& words) {
     print_nodes(nodes);
   }
   say_left_out(found - nodes.size());
+  if (found == 0 && !all.nodes.empty()) {
+    std::map<std::string, int> states;
+    for (const auto& node : all.nodes) ++states[node.state];
+    std::string hint;
+    for (const auto& [state, count] : states)
+      hint += (hint.empty() ? "" : ", ") + std::to_string(count) + " " + state;
+    say_none("node", all.nodes.size(), hint);
+  }
   return 0;
 }
 
@@ -102,6 +111,12 @@ const wire::NodeStatus& node_called(const wire::StatusAnswer& all, const std::st
 void say_left_out(std::size_t count) {
   if (count > 0)
     std::fprintf(stderr, "troupe: %zu more %s not shown: raise --limit\n", count, count == 1 ? "is" : "are");
+}
+
+void say_none(const char* what, std::size_t there, const std::string& hint) {
+  std::fprintf(stderr, "troupe: none of %s is as asked for%s\n",
+               count_of(static_cast<std::int64_t>(there), what).c_str(),
+               hint.empty() ? "" : escape_name(": " + hint).c_str());
 }
 
 int node(int argc, char** argv) {

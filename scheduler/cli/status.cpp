@@ -14,6 +14,7 @@
 
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/processes.hpp"
 #include "scheduler/init/cluster_folder.hpp"
 #include "scheduler/placement/placement.hpp"
 
@@ -114,6 +115,13 @@ void print_nodes(const NodeList& nodes) {
                 format_cpus(n.cpu_used_e4).c_str(), n.node.gpus.size(), format_cpus(n.gpu_used_e4).c_str(),
                 n.actors, n.state.c_str());
   }
+  std::map<std::string, int> called;
+  for (const auto* n : nodes) called[n->node.name] += n->node.gateway ? 0 : 1;
+  for (const auto& [name, count] : called) {
+    if (count > 1)
+      std::printf("%d nodes are called %s: tell them apart by their ids, or start them with --name\n", count,
+                  escape_name(name).c_str());
+  }
   for (const auto* n : nodes) {
     const auto& all = n->node.other.amounts;
     const bool is_plain =
@@ -202,7 +210,7 @@ json as_json(const wire::StatusAnswer& all, const wire::ActorStatus& one) {
           {"labels", as_json(actor.spec.demand.other.labels)},
           {"state", state_name(actor.state)},
           {"restarts", actor.restarts},
-          {"reason", reason}};
+          {"why", reason}};
 }
 
 json as_json(const wire::StatusAnswer& all) {
@@ -247,10 +255,14 @@ wire::StatusAnswer ask_status(const std::string& folder, const std::string& addr
 
 int status(const StatusOptions& options) {
   const auto all = ask_status(options.folder, options.address);
+  const auto processes = ask_processes({options.address, options.folder}, all);
   if (options.json || options.output == "json") {
-    print_json(as_json(all));
+    json shown = as_json(all);
+    shown["processes"] = as_json(all, processes);
+    print_json(shown);
   } else {
     print(all);
+    print_processes(all, processes);
   }
   return 0;
 }

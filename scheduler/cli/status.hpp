@@ -27,6 +27,8 @@ const wire::NodeStatus& node_called(const wire::StatusAnswer& all, const std::st
 const wire::ActorStatus& actor_called(const wire::StatusAnswer& all, const std::string& name);
 /// On standard error: what --limit kept back.
 void say_left_out(std::size_t count);
+/// The same: filters left none of `there` things, and what else could be meant.
+void say_none(const char* what, std::size_t there, const std::string& hint);
 /// Asks the head; an empty address: the one that the folder remembers. Throws Error.
 wire::StatusAnswer ask_status(const std::string& folder, const std::string& address);
 /// Asks the head a question of one answer, and returns that, encoded.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -10,7 +11,51 @@
 
 namespace troupe::cli {
 
+namespace {
+
+/// The command that was parsed, to its last word: "troupe job submit".
+const CLI::App& last_command(const CLI::App& app, std::string& name) {
+  const CLI::App* at = &app;
+  name = app.get_name();
+  for (auto below = at->get_subcommands(); !below.empty(); below = at->get_subcommands()) {
+    at = below.back();
+    name += " " + at->get_name();
+  }
+  return *at;
+}
+
+/// What CLI11 calls "not expected", and says in no order: the first option that there is not, with the one
+/// that may be meant, or a word too many.
+std::string unexpected(const CLI::App& app) {
+  std::string command;
+  const CLI::App& used = last_command(app, command);
+  const std::vector<std::string> words = app.remaining(true);
+  const auto option = std::find_if(words.begin(), words.end(),
+                                   [](const std::string& w) { return w.starts_with('-') && w != "--"; });
+  if (option == words.end())
+    return command + ": '" + (words.empty() ? "" : words.front()) + "' is one word too many; " + command +
+           " --help shows what it takes";
+  const std::string name = option->substr(0, option->find('='));
+  const std::string stem = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+  std::string meant;
+  for (const CLI::Option* there : used.get_options()) {
+    for (const std::string& one : there->get_lnames()) {
+      const bool is_like =
+          stem.size() > 2 && (one.find(stem) != std::string::npos || stem.find(one) != std::string::npos);
+      if (is_like && one != "help") meant += (meant.empty() ? "--" : " or --") + one;
+    }
+  }
+  return command + ": there is no option " + name + (meant.empty() ? "" : "; is " + meant + " meant?") +
+         " (" + command + " --help)";
+}
+
+}  // namespace
+
 int say_usage(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    std::fprintf(stderr, "%s\n", escape_text(unexpected(app)).c_str());
+    return 2;
+  }
   std::ostringstream help, wrong;
   const int code = app.exit(error, help, wrong);
   std::printf("%s", help.str().c_str());
@@ -84,6 +129,21 @@ std::optional<std::int64_t> parse_since(const std::string& text, std::int64_t no
     if (seconds > 0) return static_cast<std::int64_t>(seconds) * 1000;
   }
   return std::nullopt;
+}
+
+std::optional<std::int64_t> time_of_line(const std::string& line) {
+  std::tm parts{};
+  const char* rest = ::strptime(line.c_str(), "%Y-%m-%d %H:%M:%S", &parts);
+  if (rest == nullptr) return std::nullopt;
+  int ms = 0;
+  if (*rest == '.' && std::from_chars(rest + 1, rest + 4, ms).ptr == rest + 4) rest += 4;
+  int zone = 0;
+  const bool has_zone =
+      (*rest == '+' || *rest == '-') && std::from_chars(rest + 1, rest + 5, zone).ptr == rest + 5;
+  parts.tm_isdst = -1;
+  std::int64_t seconds = has_zone ? ::timegm(&parts) : ::mktime(&parts);
+  if (has_zone) seconds -= (*rest == '-' ? -1 : 1) * (zone / 100 * 3600 + zone % 100 * 60);
+  return seconds * 1000 + ms;
 }
 
 namespace {

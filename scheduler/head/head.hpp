@@ -102,7 +102,8 @@ class Head {
   void client_came(const PeerName& name);
   void client_went(const PeerName& name);
   void ask_for_log(const PeerName& from, const wire::LogAsk& ask);
-  void ask_for_log_of_node(const PeerName& from, const wire::LogAsk& ask);
+  void ask_node(const PeerName& from, const wire::LogAsk& ask, std::string_view prefix);
+  void ask_for_log_of_actor(const PeerName& from, const wire::LogAsk& ask);
   std::optional<ErrorInfo> read_log_at(PendingLog log);
   std::string name_of_node(NodeId node) const;
   void log_was_read(const PeerName& from, const wire::LogRead& read);

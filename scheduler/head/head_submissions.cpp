@@ -1,12 +1,15 @@
 // The head's part that answers those who submit jobs: clients, each with a key for one conversation. What it
 // decides on jobs is ClusterMachine's; here are answers, and output on its way from the node that has it.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <utility>
 
 #include "runtime/core/log.hpp"
 #include "runtime/node/log_segments.hpp"
+#include "runtime/node/process_list.hpp"
+#include "runtime/node/worker_outputs.hpp"
 #include "scheduler/head/head.hpp"
 
 namespace troupe {
@@ -231,7 +234,10 @@ bool Head::give_package(const PeerName& from, const wire::PackageAsk& ask) {
 // Output.
 
 void Head::ask_for_log(const PeerName& from, const wire::LogAsk& ask) {
-  if (ask.id.starts_with(node::kNodeLog)) return ask_for_log_of_node(from, ask);
+  for (const std::string_view of_node : {node::kNodeLog, node::kProcesses, node::kDump}) {
+    if (ask.id.starts_with(of_node)) return ask_node(from, ask, of_node);
+  }
+  if (ask.id.starts_with(node::kActorLog)) return ask_for_log_of_actor(from, ask);
   const auto answer = [&](Result<wire::Bytes> value) {
     server_->send(from, frame_of(ask.request, std::move(value)));
   };
@@ -249,10 +255,14 @@ void Head::ask_for_log(const PeerName& from, const wire::LogAsk& ask) {
   if (const auto failed = read_log_at(std::move(log))) answer(*failed);
 }
 
-/// What a node logs tells of every job there: it is for the head's owner, and for the node's own machine.
-void Head::ask_for_log_of_node(const PeerName& from, const wire::LogAsk& ask) {
-  const std::string name = ask.id.substr(node::kNodeLog.size());
-  const std::string what = "cannot read the log of node " + cluster::clipped(name.substr(0, 80));
+/// Who may ask for a node's status may ask what its processes are. What it logs tells of every job there, and
+/// a dump of what is in memory: they are for the head's owner, and for the node's own machine.
+void Head::ask_node(const PeerName& from, const wire::LogAsk& ask, std::string_view prefix) {
+  const std::string rest = ask.id.substr(prefix.size()), name = rest.substr(0, rest.find('/'));
+  const std::string what = (prefix == node::kNodeLog     ? "cannot read the log of node "
+                            : prefix == node::kProcesses ? "cannot see the processes of node "
+                                                         : "cannot dump the processes of node ") +
+                           cluster::clipped(name.substr(0, 80));
   const auto refuse = [&](const ErrorInfo& why) { server_->send(from, frame_of(ask.request, why)); };
   const auto id = node_named(name);
   if (!id) return refuse(id.error());
@@ -263,13 +273,35 @@ void Head::ask_for_log_of_node(const PeerName& from, const wire::LogAsk& ask) {
   const auto client = clients_.find(from);
   const PeerName by = client == clients_.end() ? from : client->second.brought_by;
   const auto* entry = admission_->find(to_hex((*id)->value));
-  if (by != kOwnerName && (entry == nullptr || entry->brought_by != by))
+  if (prefix != node::kProcesses && by != kOwnerName && (entry == nullptr || entry->brought_by != by))
     return refuse({ErrorCode::kRefused, what, by + " may not ask for it",
                    "run it on the node's own machine, or on the head's"});
   if (machine_.cluster().nodes().at(**id).info.gateway)
     return refuse(
         {ErrorCode::kRefused, what, "it is a program's own way in", "look at what the program prints"});
   if (const auto failed = read_log_at({from, ask.request, {}, {}, {**id}, ask})) refuse(*failed);
+}
+
+/// Where it lives is asked first; an earlier life, or one that has ended, may have been on any other node.
+void Head::ask_for_log_of_actor(const PeerName& from, const wire::LogAsk& ask) {
+  const std::string name = ask.id.substr(node::kActorLog.size());
+  PendingLog log{from, ask.request, {}, {}, {}, ask};
+  for (const auto& [id, node] : machine_.cluster().nodes()) {
+    if (!node.info.gateway) log.others.push_back(id);
+  }
+  for (const auto& [id, actor] : machine_.cluster().actors()) {
+    if (to_string(id) != name && (name.empty() || actor.record.spec.name != name)) continue;
+    std::stable_partition(log.others.begin(), log.others.end(),
+                          [&](NodeId node) { return node == actor.record.node; });
+    break;
+  }
+  if (log.others.empty()) {
+    return void(server_->send(from, frame_of(ask.request, ErrorInfo{ErrorCode::kUnavailable,
+                                                                    "cannot read the output of actor " +
+                                                                        cluster::clipped(name.substr(0, 80)),
+                                                                    "no node is there now", "try again"})));
+  }
+  if (const auto failed = read_log_at(std::move(log))) server_->send(from, frame_of(ask.request, *failed));
 }
 
 std::string Head::name_of_node(NodeId node) const {
@@ -284,11 +316,13 @@ std::optional<ErrorInfo> Head::read_log_at(PendingLog log) {
     return ErrorInfo{ErrorCode::kUnavailable, "cannot read the output", std::move(why), "try again"};
   };
   if (log_asks_.size() >= kMostLogAsks) return unavailable("too many read output at once");
-  log.node = log.others.front();
-  log.others.erase(log.others.begin());
-  const wire::ReadLog read{++last_log_ask_, log.ask};
-  if (server_->send(to_hex(log.node.value), wire::control_frame(read)) != Sent::kQueued)
-    return unavailable("node " + name_of_node(log.node) + " is not connected now");
+  wire::ReadLog read;
+  do {
+    if (log.others.empty()) return unavailable("node " + name_of_node(log.node) + " is not connected now");
+    log.node = log.others.front();
+    log.others.erase(log.others.begin());
+    read = {++last_log_ask_, log.ask};
+  } while (server_->send(to_hex(log.node.value), wire::control_frame(read)) != Sent::kQueued);
   log.until = clock_.now() + kNodeReads;
   log_asks_.emplace(read.number, std::move(log));
   return std::nullopt;

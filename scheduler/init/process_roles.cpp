@@ -16,12 +16,14 @@
 
 #include "runtime/core/control_groups.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/process_title.hpp"
 #include "runtime/core/standard_output.hpp"
 #include "runtime/host/process.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 #include "runtime/link/zmq/zmq_transport.hpp"
 #include "runtime/node/child.hpp"
 #include "runtime/node/death_watch.hpp"
+#include "runtime/node/dump_request.hpp"
 #include "runtime/node/fork_server.hpp"
 #include "runtime/node/gpus.hpp"
 #include "runtime/node/memory_watch.hpp"
@@ -159,6 +161,7 @@ Result<void> serve_as_head(SocketLink& parent, const wire::HeadConfig& config, c
 
 int run_head(SocketLink parent) {
   ::prctl(PR_SET_NAME, "troupe-head");
+  name_process("head");
   set_log_role("head");
   TerminationSignal termination;
   const auto configured = configure(parent);
@@ -199,6 +202,7 @@ int run_node(SocketLink parent, std::optional<ForkServer> copies) {
   if (config == nullptr)
     leave_with(parent, {ErrorCode::kRefused, "a node was given another role's configuration", "", ""});
   set_log_role("node " + config->name);
+  name_process((config->gateway ? "way in of " : "node ") + config->name);
   EventLoop loop;
   MonotonicClock clock;
   const auto transport = make_zmq_transport(clock);
@@ -245,6 +249,11 @@ int run_worker(SocketLink link) {
   }
   set_log_role(config->label);
   ::prctl(PR_SET_NAME, config->label.substr(0, 15).c_str());
+  name_process(config->label);
+  if (received->fds.size() == 1) {
+    const auto served = serve_dumps(received->fds.front().duplicate().value());
+    if (!served) log(LogLevel::kError, served.error().message());
+  }
   // This thread lives as long as the process.
   const auto held =
       received->fds.size() == 1

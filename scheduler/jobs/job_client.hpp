@@ -38,6 +38,9 @@ struct JobSpec {
   std::string queue{};                          ///< empty: "default" (troupe queue list)
   /// Default: a new one. Submitted twice under one id, a job runs once.
   std::string id{};
+  /// The shared libraries that the program needs, but the C library's, travel with it: a node that has none
+  /// of them runs it. It runs in a copy of the folder that travels, or in a folder with nothing else.
+  bool with_libraries = false;
 };
 
 enum class JobStatus { kQueued, kStarting, kRunning, kStopping, kSucceeded, kFailed, kStopped };

@@ -12,7 +12,9 @@
 #include <optional>
 
 #include "runtime/core/random.hpp"
+#include "runtime/node/job_programs.hpp"
 #include "scheduler/cluster/submission_table.hpp"
+#include "scheduler/jobs/libraries.hpp"
 
 namespace troupe {
 namespace {
@@ -94,6 +96,18 @@ cluster::SubmissionSpec submission_of(const JobSpec& job) {
   return spec;
 }
 
+namespace {
+
+std::vector<ExtraFile> libraries_for(const JobSpec& job, const std::string& program) {
+  std::vector<ExtraFile> files;
+  if (!job.with_libraries) return files;
+  for (const auto& [name, path] : libraries_of(program).value())
+    files.push_back({std::string(node::kLibrariesFolder) + "/" + name, path});
+  return files;
+}
+
+}  // namespace
+
 PreparedJob prepared(JobSpec job) {
   const bool has_path = job.program.find('/') != std::string::npos;
   fs::path path = job.program;
@@ -104,11 +118,17 @@ PreparedJob prepared(JobSpec job) {
     const bool travels = has_path && !inside.empty() && *inside.begin() != "..";
     if (has_path) check_program(path.string());
     if (has_path) job.program = travels ? "./" + inside.string() : path.string();
-    auto package = PackageSource::of_folder(folder.string()).value();
+    if (job.with_libraries && !travels)
+      refuse("--with-libraries is for a program in the working directory, and " + job.program + " is none",
+             "copy it there, or leave --with-libraries out");
+    auto package = PackageSource::of_folder(folder.string(), libraries_for(job, path.string())).value();
     PreparedJob ready{submission_of(job), std::move(package)};
     ready.spec.package = ready.package->id();
     return ready;
   }
+  if (job.with_libraries && (!has_path || !job.node_dir.empty()))
+    refuse("--with-libraries is for a program that travels, and " + job.program + " does not",
+           has_path ? "leave --node-dir out" : "give the program's path");
   if (!has_path) return {submission_of(job), std::nullopt};
   if (!job.node_dir.empty()) {
     job.program = (fs::path(job.node_dir) / path).lexically_normal().string();
@@ -116,6 +136,13 @@ PreparedJob prepared(JobSpec job) {
   }
   job.program = fs::absolute(path).lexically_normal().string();
   check_program(job.program);
+  if (job.with_libraries) {  // it is a folder then, with the program and theirs
+    auto package = PackageSource::of_executable(job.program, libraries_for(job, job.program)).value();
+    job.program = "./" + fs::path(job.program).filename().string();
+    PreparedJob ready{submission_of(job), std::move(package)};
+    ready.spec.package = ready.package->id();
+    return ready;
+  }
   PreparedJob ready{submission_of(job), std::nullopt};
   // A link leads to a program that is part of an installation (python3 of a virtual environment): its file
   // alone would be another program.

@@ -152,6 +152,7 @@ struct Node : Process, Server {
   void act(node::StartWorker& a);
   void act(node::AdoptDriver& a);
   void act(node::Welcome&) {}
+  void act(node::ActorBegins&) {}
   void act(node::KillProcess& a);
   void act(node::DrainOutput& a);
   void act(node::ForgetProcess& a) { locals.erase(a.process); }

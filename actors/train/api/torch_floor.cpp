@@ -8,6 +8,7 @@
 #include "actors/train/job/user_code.hpp"
 #include "actors/train/trainer/group_setup.hpp"
 #include "collectives/rendezvous/connect/address.hpp"
+#include "runtime/core/process_title.hpp"
 
 namespace troupe::train {
 namespace {
@@ -38,6 +39,7 @@ class TorchFloor final : public TrainFloor {
   ErrorInfo describe_exception(const std::string& part) override { return describe_user_exception(part); }
 
   std::unique_ptr<GroupMaker> make_groups(const Session& session, const RunSettings& settings) override {
+    name_process_work(job_name(settings));  // a trainer's first question
     return make_native_groups(session, settings);
   }
   std::unique_ptr<checkpoint::FileSystem> files(std::function<void()> progress) override {

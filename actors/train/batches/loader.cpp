@@ -9,6 +9,7 @@
 
 #include "actors/train/driver/train_driver.hpp"
 #include "actors/train/floor.hpp"
+#include "runtime/core/process_title.hpp"
 
 namespace troupe::train {
 namespace {
@@ -45,6 +46,7 @@ Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
     : child_came_back_(SharedMemory::create("forks", 1, true).value()),
       settings_(std::move(settings)),
       driver_(driver) {
+  name_process_work(train_floor().job_name(settings_));
   make_datasets();
   learn_sizes();
 }
@@ -53,6 +55,7 @@ void Loader::employ(const RunSettings& settings, ActorHandle<TrainDriver> driver
   end_heartbeat();
   const bool same = train_ != nullptr && train_floor().same_data(settings_, settings);
   settings_ = settings;
+  name_process_work(train_floor().job_name(settings_));
   driver_ = driver;
   progress_ = {};
   if (!same) make_datasets();

@@ -16,6 +16,7 @@
 #include "actors/train/job/view_batch.hpp"
 #include "collectives/native/native_group.hpp"
 #include "runtime/core/clock.hpp"
+#include "runtime/core/process_title.hpp"
 
 namespace troupe::train {
 namespace {
@@ -129,6 +130,7 @@ class TorchEngine final : public TrainEngine {
   void on_exchange(std::function<void(bool)> told) override { engine_.on_exchange(std::move(told)); }
   void rehearse() override { engine_.rehearse(make()); }
   void begin_step(std::int64_t step, int epoch) override {
+    note_process("step", std::to_string(step));
     batches_.begin();
     engine_.begin_step(static_cast<std::uint64_t>(step), epoch);
   }

@@ -9,6 +9,7 @@
 #include "collectives/rendezvous/connect/mesh.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/process_title.hpp"
 
 namespace troupe::train {
 namespace {
@@ -54,6 +55,10 @@ class NativeGroups final : public GroupMaker {
 
   std::shared_ptr<collectives::ProcessGroup> form(const GenerationPlan& plan, int rank, TrainEngine& engine,
                                                   std::function<bool()> abandoned) override {
+    const auto& leaves = plan.members[static_cast<std::size_t>(rank)].leaves;
+    note_process("rank", std::to_string(rank));
+    note_process("world_size", std::to_string(plan.members.size()));
+    note_process("logical_ranks", std::to_string(leaves.begin) + ".." + std::to_string(leaves.end));
     const std::string why_not = why_not_nccl(gradients_of(plan));
     over_nccl_ = why_not.empty();
     if (!over_nccl_ && rank == 0 && settings_.trainer_gpus > 0)

@@ -18,12 +18,14 @@ constexpr unsigned kHandshakesToRefuse = 2;
 constexpr const char* kNobodyAnswers = "nobody answers there";
 constexpr const char* kNoHandshake =
     "what answers there did not complete the handshake: it is no troupe head, or its key is another one";
+constexpr const char* kSilent =
+    "it takes connections and does not answer: it is stopped or too busy, or no troupe head";
 constexpr const char* kKeyRefused =
     "it does not accept our key: unknown, revoked, or a token used or run out";
 
 constexpr int kWatchedEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                                ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
-                               ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED;
+                               ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED;
 
 }  // namespace
 
@@ -188,8 +190,13 @@ Instant ZmqClient::say_last_words(Attempt& attempt, Instant now) {
 void ZmqClient::handle_events(Attempt& attempt, Instant now) {
   attempt.monitor.drain([&](const Monitor::Event& event) {
     if (attempt.over) return;
-    attempt.over = event.kind != ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+    attempt.over = event.kind != ZMQ_EVENT_HANDSHAKE_SUCCEEDED && event.kind != ZMQ_EVENT_CONNECTED;
     switch (event.kind) {
+      case ZMQ_EVENT_CONNECTED: {  // what who waits is told, until more is known
+        const std::lock_guard lock(mutex_);
+        if (why_.empty()) why_ = kSilent;
+        break;
+      }
       case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: {
         attempt.secured = true;
         wire::Bytes hello = frame_of(hello_packet());
@@ -205,7 +212,7 @@ void ZmqClient::handle_events(Attempt& attempt, Instant now) {
         // A server that is stopped says nothing: that is no refusal.
         attempt.end_state =
             now - attempt.begun < kHandshakeTimeout ? LinkState::kRefused : LinkState::kConnecting;
-        attempt.why = kNoHandshake;
+        attempt.why = attempt.end_state == LinkState::kRefused ? kNoHandshake : kSilent;
         break;
       default:  // DISCONNECTED, or CLOSED when TCP itself failed
         attempt.end_state = attempt.up ? LinkState::kLost : LinkState::kConnecting;

@@ -121,7 +121,7 @@ json page_of_actors(const wire::StatusAnswer& status, std::string_view text, std
     constexpr std::array kSearched = {"class", "name", "job", "node", "state", "id"};
     if (!std::any_of(kSearched.begin(), kSearched.end(), has)) continue;
     if (total >= offset && page.size() < limit) {
-      row["reason"] = reason;
+      row["why"] = reason;
       page.push_back(std::move(row));
     }
     ++total;

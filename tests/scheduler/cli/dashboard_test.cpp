@@ -101,7 +101,7 @@ TEST_CASE("actors are found by a word, a page at a time") {
   CHECK(page["actors"][0]["class"] == "Trainer");
   CHECK(page["actors"][0]["node"] == "node-0");
   CHECK(page["actors"][0]["job"] == "Digits");
-  CHECK(page["actors"][0]["reason"] == "as asked");
+  CHECK(page["actors"][0]["why"] == "as asked");
   CHECK(page_of_actors(status, "starting", 0, 20)["total"] == 1);
   CHECK(page_of_actors(status, "nobody", 0, 20)["actors"].empty());
   CHECK(page_of_actors(status, "", 1000, 20)["actors"].empty());

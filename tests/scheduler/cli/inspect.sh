@@ -1,11 +1,11 @@
 #!/bin/bash
-# inspect.sh TROUPE: what the command line shows of a cluster of two nodes: nodes, actors, logs, jobs, queues; and that every
-# --help has an example.
+# inspect.sh TROUPE PROGRAM LIBRARIES: what the command line shows of a cluster of two nodes: nodes, actors, logs, jobs, queues,
+# processes; and that every --help has an example. PROGRAM needs a library that is in the folder LIBRARIES alone.
 set -uo pipefail
-troupe=$1
+troupe=$1 program=$2 libraries=$3
 where=$(mktemp -d)
 export TROUPE_FOLDER=$where/one
-trap 'kill $(jobs -p) 2>/dev/null; "$troupe" stop --folder "$where/two" >/dev/null; "$troupe" stop >/dev/null; rm -rf "$where"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; "$troupe" stop --folder "$where/third" >/dev/null; "$troupe" stop --folder "$where/two" >/dev/null; "$troupe" stop >/dev/null; rm -rf "$where"' EXIT
 fail() { echo "$*"; exit 1; }
 expect() {  # expect CODE TEXT WORDS...: of troupe WORDS
   local code=$1 text=$2 said got=0
@@ -24,7 +24,7 @@ until_true() {  # until_true COMMAND...
 
 for command in start stop status token key 'key list' 'key remove' group 'group list' drain doctor node 'node list' 'node show' actor \
   'actor list' 'actor show' 'actor kill' logs job 'job submit' 'job list' 'job status' 'job why' 'job logs' 'job stop' 'job wait' queue \
-  'queue set' 'queue list' 'queue remove' run up serve tune dashboard flight-recorder; do
+  'queue set' 'queue list' 'queue remove' run up serve tune dashboard dump flight-recorder; do
   "$troupe" $command --help | grep '^ .*troupe ' >/dev/null || fail "troupe $command --help has no example"
 done
 
@@ -41,7 +41,8 @@ address=$(cat "$TROUPE_FOLDER/address")
 expect 0 ' two .* alive' node list
 expect 0 '"name": "two"' node list -o json
 expect 0 '^node +name' node list --state draining
-[ "$("$troupe" node list --state draining | wc -l)" = 1 ] || fail "nothing drains"
+[ "$("$troupe" node list --state draining 2>/dev/null | wc -l)" = 1 ] || fail "nothing drains"
+expect 0 'none of 2 nodes is as asked for: 2 alive' node list --state draining
 expect 0 '1 more is not shown' node list --state alive --limit 1
 expect 0 '^CPUs +0 of 1 held' node show two
 expect 0 '"holds": \[\]' node show two -o json
@@ -51,9 +52,14 @@ expect 0 '"name": "one"' status -o json
 expect 0 '"name"' key list -o json
 
 # Logs of a node, with the time of each line.
-expect 0 '^20[0-9-]+ [0-9:.]+ troupe\[.*the node has joined' logs two
+expect 0 '^20[0-9-]+ [0-9:.]+[+-][0-9]{4} troupe\[.*the node has joined' logs two
 expect 0 'the node has joined' logs --node two --since 1h --tail 1000
 [ -z "$("$troupe" logs two --since '2099-01-01 00:00')" ] || fail "what was logged since then"
+# Was: local times were compared as texts, so that another time zone than the node's showed too much, or nothing.
+for zone in EAST-14 WEST+11; do
+  TZ=$zone "$troupe" logs two --since "$(TZ=$zone date -d '1 hour ago' '+%F %T')" | grep -q 'has joined' || fail "too little in $zone"
+  [ -z "$(TZ=$zone "$troupe" logs two --since "$(TZ=$zone date -d '+1 hour' '+%F %T')")" ] || fail "too much in $zone"
+done
 [ "$("$troupe" logs two --tail 1 | wc -l)" = 1 ] || fail "one line"
 expect 1 'no job, no live node and no actor has that id or name' logs three
 expect 1 'the name is empty' logs ''
@@ -70,6 +76,9 @@ until_true eval "\"\$troupe\" job status twice | grep -q RUNNING"
 "$troupe" job submit --detach --id next --num-cpus 1 -- sleep 600 >/dev/null || fail "next"
 touch "$where/go"
 until_true eval "\"\$troupe\" job status next | grep -q RUNNING"
+"$troupe" job status next -o json | grep -q '"title": "program of job next"' || fail "no process: $("$troupe" job status next -o json)"
+pid=$("$troupe" job status next | awk '/program of job next/ { print $1 }')
+[ "$(tr '\0' ' ' <"/proc/$pid/cmdline")" = 'sleep 600 ' ] || fail "process $pid is another one"
 "$troupe" job stop full >/dev/null
 "$troupe" job wait twice 2>"$where/said" || fail "$(cat "$where/said")"
 "$troupe" job status twice | grep -q '^node .*one' || fail "attempt 2 was to be elsewhere: $("$troupe" job status twice)"
@@ -82,7 +91,10 @@ grep -q 'attempt 2 of 2 begins' "$where/said" || fail "$(cat "$where/said")"
 expect 0 '^job +name +queue ' job list
 [ "$("$troupe" job list --state SUCCEEDED | wc -l)" = 2 ] || fail "one has succeeded: $("$troupe" job list)"
 expect 0 '2 more are not shown' job list --limit 1
-[ "$("$troupe" job list --queue none | wc -l)" = 1 ] || fail "none is in that queue"
+[ "$("$troupe" job list --queue none 2>/dev/null | wc -l)" = 1 ] || fail "none is in that queue"
+expect 0 'none of 3 jobs is as asked for: the queues are default' job list --queue none
+expect 2 'troupe job submit: there is no option --cpus; is --num-cpus meant' job submit --cpus 400 -- true
+expect 2 "troupe node list: 'more' is one word too many" node list more
 expect 2 'cannot set' queue set research --weight 0
 expect 0 'queue default stays' queue remove default
 "$troupe" job stop next >/dev/null
@@ -94,11 +106,50 @@ until_true eval 'actor_id >/dev/null'
 id=$(actor_id)
 expect 0 "^actor +$id" actor show "$id"
 expect 0 "\"id\": \"$id\"" actor list --limit 1 -o json
-[ "$("$troupe" actor list --class NoSuch | wc -l)" = 1 ] || fail "there is none of that class"
-expect 1 'goes to their job.s output' logs "$id"
+[ "$("$troupe" actor list --class NoSuch 2>/dev/null | wc -l)" = 1 ] || fail "there is none of that class"
+expect 0 'none of 1 actor is as asked for: their classes are ' actor list --class NoSuch
+expect 0 '' logs "$id"
 expect 1 'there is no actor 7' actor show 7
 code=0 && "$troupe" actor kill "$id" --folder "$where/two" 2>"$where/said" || code=$?
 [ $code = 1 ] && grep -q 'may not ask for it' "$where/said" || fail "another machine kills: $code $(cat "$where/said")"
 expect 0 "actor $id .* is killed" actor kill "$id" --reason 'by the test'
 until_true eval "! \"\$troupe\" actor list | grep -q $id"
+
+# A program with its libraries: without them no node can run it. Retries, and the folder that travels, have them, too.
+"$program" >/dev/null 2>&1 && fail "the library is found without being named"
+cp "$program" "$where/needs" || fail "no program"
+code=0 && "$troupe" job submit -- "$where/needs" >"$where/said" 2>&1 || code=$?
+[ $code = 127 ] && grep -q 'shared librar' "$where/said" || fail "a node has the library: $code $(cat "$where/said")"
+said=$(LD_LIBRARY_PATH=$libraries "$troupe" job submit --with-libraries -- "$where/needs" 2>"$where/said") || fail "$(cat "$where/said")"
+[ "$said" = 'the library says 42' ] || fail "$said"
+mkdir "$where/app" && cp "$program" "$where/app/needs" && echo '#!/bin/sh' >"$where/app/script" && chmod +x "$where/app/script"
+said=$(LD_LIBRARY_PATH=$libraries "$troupe" job submit --with-libraries --working-dir "$where/app" -- ./needs 2>"$where/said") ||
+  fail "$(cat "$where/said")"
+[ "$said" = 'the library says 42' ] || fail "$said"
+expect 1 'libtroupe_needed.so, which .* needs, is not found' job submit --with-libraries -- "$where/needs"
+expect 1 'is no executable of this machine, but a script' job submit --with-libraries --working-dir "$where/app" -- ./script
+expect 1 'does not .give the program.s path' job submit --with-libraries -- sleep 1
+
+# Two nodes of one name are told apart, and said to be two.
+"$troupe" token --output "$where/token2" || fail "no token"
+"$troupe" start --address "$address" --token-file "$where/token2" --folder "$where/third" --name two --cpus 1 --gpus 0 --detach \
+  >/dev/null || fail "no third node"
+expect 0 '2 nodes are called two: tell them apart by their ids' status
+expect 1 'several have the name two' logs two
+"$troupe" stop --folder "$where/third" >/dev/null
+until_true eval '[ "$("$troupe" node list | grep -c " two ")" = 1 ]'
+
+# A follow of a node ends with it, and says so.
+"$troupe" logs two --follow --tail 1 >"$where/followed" 2>&1 &
+follower=$!
+until_true test -s "$where/followed"
+"$troupe" stop --folder "$where/two" >/dev/null
+wait $follower || fail "following ended with $?: $(cat "$where/followed")"
+grep -q '^troupe: the log ends here: node two is gone$' "$where/followed" || fail "$(cat "$where/followed")"
+
+# A head that is frozen takes connections: it is no stranger's.
+head=$(pgrep -x -P "$(pgrep -f "start --head .*--name one" | head -n 1)" troupe-head) || fail "no head's process"
+kill -STOP "$head"
+expect 1 'it takes connections and does not answer: it is stopped or too busy' status
+kill -CONT "$head"
 echo "all is shown"

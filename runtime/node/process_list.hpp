@@ -1,0 +1,42 @@
+/// What a node says of its processes, and of the dumps that it had them write. It travels as the bytes of a
+/// LogPart.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/core/ids.hpp"
+
+namespace troupe::node {
+
+/// What stands in LogAsk::id before a node's id of who wants its processes (ProcessList), or has them dumped
+/// (DumpList); behind the latter's id may stand "/" and the id of the job whose workers are meant.
+inline constexpr std::string_view kProcesses = "processes:";
+inline constexpr std::string_view kDump = "dump:";
+
+struct ProcessStatus {
+  std::int64_t pid = 0;
+  std::string title;         ///< as `ps` shows it, without "troupe: "
+  std::string submission{};  ///< of the job whose program it is; empty: it is a worker
+  std::vector<ActorId> actors{};
+  std::vector<std::pair<std::string, std::string>> notes{};  ///< "rank", "step", ...
+};
+struct ProcessList {
+  std::vector<ProcessStatus> processes;
+};
+
+struct DumpList {
+  struct Process {
+    std::int64_t pid = 0;
+    std::string title;
+    bool answered = false;
+  };
+  std::string folder;
+  std::vector<Process> processes;
+  std::vector<std::string> files;  ///< paths below `folder`
+};
+
+}  // namespace troupe::node

@@ -1,0 +1,123 @@
+#include "scheduler/cli/processes.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <optional>
+
+#include "runtime/core/endpoint.hpp"
+#include "runtime/core/escape.hpp"
+#include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/status.hpp"
+#include "scheduler/jobs/head_session.hpp"
+
+namespace troupe::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr Duration kAnswers = std::chrono::seconds(10);
+constexpr std::size_t kMostNodes = 200;
+constexpr std::uint32_t kMostBytes = 8 << 20;
+
+std::optional<std::int64_t> number_in(const std::string& text) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, value);
+  return read.ec == std::errc() && read.ptr == end ? std::optional(value) : std::nullopt;
+}
+
+/// "0..4" is 0, 1, 2, 3.
+json list_in(const std::string& range) {
+  const auto dots = range.find("..");
+  const auto begin = number_in(range.substr(0, dots));
+  const auto end = dots == std::string::npos ? std::nullopt : number_in(range.substr(dots + 2));
+  constexpr std::int64_t kMostRanks = 100'000;
+  if (!begin || !end || *end - *begin > kMostRanks) return range;
+  json list = json::array();
+  for (std::int64_t i = *begin; i < *end; ++i) list.push_back(i);
+  return list;
+}
+
+}  // namespace
+
+std::vector<SeenProcess> ask_processes(const JobClientOptions& where, const wire::StatusAnswer& all) {
+  HeadSession head(
+      ClusterFolder::find(where.folder).value(),
+      where.address.empty() ? std::nullopt : std::optional(parse_endpoint(where.address).value()));
+  std::vector<SeenProcess> seen;
+  std::size_t asked = 0, left_out = 0;
+  for (const auto& node : all.nodes) {
+    if (node.node.gateway || node.state != "alive") continue;
+    if (++asked > kMostNodes) {
+      ++left_out;
+      continue;
+    }
+    const auto bytes = head.ask(
+        wire::LogAsk{.id = std::string(node::kProcesses) + to_string(node.node.id), .most_bytes = kMostBytes},
+        kAnswers);
+    const auto part = bytes ? wire::decode<wire::LogPart>(*bytes) : Result<wire::LogPart>(bytes.error());
+    auto list = part ? wire::decode<node::ProcessList>(part->bytes) : Result<node::ProcessList>(part.error());
+    if (!list) {
+      std::fprintf(stderr, "troupe: the processes of node %s are not shown: %s\n",
+                   escape_name(node.node.name).c_str(), escape_text(list.error().message()).c_str());
+      continue;
+    }
+    for (auto& process : list->processes) seen.push_back({node.node.id, std::move(process)});
+  }
+  if (left_out > 0) std::fprintf(stderr, "troupe: the processes of %zu more nodes are not shown\n", left_out);
+  return seen;
+}
+
+std::vector<SeenProcess> processes_of(const std::string& submission, const wire::StatusAnswer& all,
+                                      std::vector<SeenProcess> seen) {
+  std::set<JobId> jobs;
+  for (const auto& job : all.jobs) {
+    if (job.submission == submission) jobs.insert(job.job);
+  }
+  std::set<ActorId> actors;
+  for (const auto& actor : all.actors) {
+    if (jobs.contains(actor.record.spec.job)) actors.insert(actor.record.actor);
+  }
+  std::erase_if(seen, [&](const SeenProcess& process) {
+    return process.status.submission != submission &&
+           std::none_of(process.status.actors.begin(), process.status.actors.end(),
+                        [&](ActorId actor) { return actors.contains(actor); });
+  });
+  return seen;
+}
+
+void print_processes(const wire::StatusAnswer& all, const std::vector<SeenProcess>& processes) {
+  if (processes.empty()) return;
+  std::printf("\n%-8s %-18s %-32s %s\n", "pid", "node", "process", "is at");
+  for (const auto& [node, status] : processes) {
+    std::string notes;
+    for (const auto& [key, value] : status.notes) notes += (notes.empty() ? "" : " ") + key + "=" + value;
+    std::printf("%-8lld %-18s %-32s %s\n", static_cast<long long>(status.pid),
+                escape_name(node_name(all, node)).c_str(), escape_name(status.title).c_str(),
+                escape_name(notes).c_str());
+  }
+}
+
+json as_json(const wire::StatusAnswer& all, const std::vector<SeenProcess>& processes) {
+  json list = json::array();
+  for (const auto& [node, status] : processes) {
+    json row;
+    for (const auto& [key, value] : status.notes) {
+      const auto number = number_in(value);
+      row[key] = key == "logical_ranks" ? list_in(value) : number ? json(*number) : json(value);
+    }
+    json actors = json::array();
+    for (const ActorId actor : status.actors) actors.push_back(to_string(actor));
+    row["pid"] = status.pid;
+    row["node"] = to_string(node);
+    row["node_name"] = node_name(all, node);
+    row["title"] = status.title;
+    row["submission"] = status.submission.empty() ? json() : json(status.submission);
+    row["actors"] = std::move(actors);
+    list.push_back(std::move(row));
+  }
+  return list;
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,43 @@
+// The libraries that travel with a job's program.
+#include "scheduler/jobs/libraries.hpp"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "tests/support/files.hpp"
+
+using namespace troupe;
+using Catch::Matchers::Contains;
+
+TEST_CASE("what the loader lists is read, but for what belongs to each machine") {
+  const auto read = read_loader_list(
+      "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibtorch.so => /opt/torch (old)/lib/libtorch.so (0x00007f0a)\n"
+      "\tlibstdc++.so.6 => /lib/libstdc++.so.6 (0x00007f0b)\n\tlibc.so.6 => /lib/libc.so.6 (0x00007f0c)\n"
+      "\tlibm.so.6 => /lib/libm.so.6 (0x00007f0d)\n\tlibcuda.so.1 => /lib/libcuda.so.1 (0x00007f0e)\n"
+      "\t/lib64/ld-linux-x86-64.so.2 (0x00007f0f)\n",
+      "prog");
+  REQUIRE(read.ok());
+  REQUIRE(read->size() == 2);
+  CHECK((*read)[0].name == "libtorch.so");
+  CHECK((*read)[0].path == "/opt/torch (old)/lib/libtorch.so");
+  CHECK((*read)[1].name == "libstdc++.so.6");
+  const auto missing = read_loader_list("\tlibgone.so.1 => not found\n", "prog");
+  REQUIRE_FALSE(missing.ok());
+  CHECK_THAT(missing.error().message(), Contains("libgone.so.1, which prog needs, is not found"));
+  CHECK(read_loader_list("\tstatically linked\n", "prog")->empty());
+}
+
+TEST_CASE("libraries of this very program are found, and of a script none are looked for") {
+  const auto own = libraries_of("/proc/self/exe");
+  REQUIRE(own.ok());
+  bool has = false;
+  for (const auto& library : *own) {
+    has = has || library.name == "libstdc++.so.6";
+    CHECK(std::ifstream(library.path).good());
+  }
+  CHECK(has);
+  const test::TempFolder folder;
+  std::ofstream(folder.path() + "/run") << "#!/bin/sh\n";
+  CHECK(libraries_of(folder.path() + "/run").error().code == ErrorCode::kBadInput);
+  CHECK(libraries_of(folder.path() + "/none").error().code == ErrorCode::kBadInput);
+}
