@@ -4,14 +4,15 @@
 
 #include <array>
 #include <bit>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
+
+#include "actors/report/protobuf.hpp"
 
 namespace troupe::report {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the file is little endian");
+using namespace protobuf;
 
 constexpr std::array<std::uint32_t, 256> make_crc_table() {
   constexpr std::uint32_t kPolynomial = 0x82f63b78;  // Castagnoli's, reflected
@@ -30,34 +31,6 @@ std::uint32_t masked_crc(std::string_view bytes) {
   return std::rotr(crc32c(bytes), 15) + kDelta;
 }
 
-template <class T>
-std::string raw(T value) {
-  std::string bytes(sizeof value, '\0');
-  std::memcpy(bytes.data(), &value, sizeof value);
-  return bytes;
-}
-
-// The parts of protobuf's encoding that are needed: a key is the field's number and how it is written.
-enum WireType : std::uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
-std::string varint(std::uint64_t value) {
-  std::string bytes;
-  for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
-  return bytes + static_cast<char>(value);
-}
-
-std::string key(int field, WireType type) {
-  return varint(static_cast<std::uint64_t>(field) << 3 | type);
-}
-
-std::string bytes_field(int field, std::string_view bytes) {
-  return key(field, kBytes) + varint(bytes.size()) + std::string(bytes);
-}
-
-std::string wall_time(double seconds) {
-  return key(1, kFixed64) + raw(seconds);
-}
-
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) {
@@ -72,46 +45,53 @@ std::string tf_record(std::string_view bytes) {
 }
 
 std::string tensorboard_version(double wall_time_s) {
-  return wall_time(wall_time_s) + bytes_field(3, "brain.Event:2");
+  return double_field(1, wall_time_s) + bytes_field(3, "brain.Event:2");
 }
 
 std::string tensorboard_event(double wall_time_s, const Figures& figures) {
   std::string summary;
   for (const auto& figure : figures.figures) {
-    summary += bytes_field(
-        1, bytes_field(1, figure.name) + key(2, kFixed32) + raw(static_cast<float>(figure.value)));
+    summary += bytes_field(1, bytes_field(1, figure.name) + float_field(2, static_cast<float>(figure.value)));
   }
-  return wall_time(wall_time_s) + key(2, kVarint) + varint(static_cast<std::uint64_t>(figures.global_step)) +
+  return double_field(1, wall_time_s) + varint_field(2, static_cast<std::uint64_t>(figures.global_step)) +
          bytes_field(5, summary);
 }
 
-TensorBoardLog::TensorBoardLog(LogFile file, WallTime wall_time)
-    : file_(std::move(file)), wall_time_(std::move(wall_time)) {}
-
-Result<TensorBoardLog> TensorBoardLog::open(const std::string& folder, WallTime wall_time) {
+Result<TensorBoardFile> TensorBoardFile::open(const std::string& folder, double wall_time_s,
+                                              const std::string& writer) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) {
     return io_error("cannot make the folder '" + folder + "'", failed.value(),
                     "name a folder that can be made and written");
   }
-  const double now = wall_time();
-  auto file =
-      LogFile::open(folder + "/events.out.tfevents." + std::to_string(static_cast<std::int64_t>(now)) + "." +
-                    std::to_string(::getpid()) + ".troupe");
+  auto file = LogFile::open(folder + "/events.out.tfevents." +
+                            std::to_string(static_cast<std::int64_t>(wall_time_s)) + "." +
+                            std::to_string(::getpid()) + "." + writer);
   if (!file) return file.error();
-  if (auto begun = file->write(tf_record(tensorboard_version(now))); !begun) {
+  TensorBoardFile made(*std::move(file));
+  if (auto begun = made.write(tensorboard_version(wall_time_s)); !begun) {
     ErrorInfo why = begun.error();
     why.todo = "name a folder on a disk that has room";
     return why;
   }
+  return made;
+}
+
+Result<void> TensorBoardFile::write(std::string_view event) {
+  return file_.write(tf_record(event));
+}
+
+Result<TensorBoardLog> TensorBoardLog::open(const std::string& folder, WallTime wall_time) {
+  auto file = TensorBoardFile::open(folder, wall_time(), "troupe");
+  if (!file) return file.error();
   return TensorBoardLog(*std::move(file), std::move(wall_time));
 }
 
 Result<void> TensorBoardLog::take(const Event& event) {
   const Figures all = figures_of(event);
   if (all.figures.empty()) return {};
-  return file_.write(tf_record(tensorboard_event(wall_time_(), all)));
+  return file_.write(tensorboard_event(wall_time_(), all));
 }
 
 }  // namespace troupe::report

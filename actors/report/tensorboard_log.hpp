@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "actors/report/figures.hpp"
 #include "actors/report/log_file.hpp"
@@ -25,20 +26,35 @@ std::string tf_record(std::string_view bytes);
 std::string tensorboard_version(double wall_time_s);
 std::string tensorboard_event(double wall_time_s, const Figures& figures);
 
+/// Movable. Not thread-safe.
+class TensorBoardFile {
+ public:
+  /// Makes `folder` where it is missing and begins a file in it, named as TensorBoard looks for it; `writer`
+  /// tells it from others of this program. Error (kIo): names the path and why it cannot be written.
+  static Result<TensorBoardFile> open(const std::string& folder, double wall_time_s,
+                                      const std::string& writer);
+  /// Of an event the bytes.
+  Result<void> write(std::string_view event);
+
+ private:
+  explicit TensorBoardFile(LogFile file) : file_(std::move(file)) {}
+  LogFile file_;
+};
+
 class TensorBoardLog final : public Sink {
  public:
   /// Seconds since 1970.
   using WallTime = std::function<double()>;
 
-  /// Makes `folder` where it is missing and begins a file in it, named as TensorBoard looks for it.
-  /// Error (kIo): names the path and why it cannot be written.
+  /// As TensorBoardFile::open.
   static Result<TensorBoardLog> open(const std::string& folder, WallTime wall_time);
   Result<void> take(const Event& event) override;
 
  private:
-  TensorBoardLog(LogFile file, WallTime wall_time);
+  TensorBoardLog(TensorBoardFile file, WallTime wall_time)
+      : file_(std::move(file)), wall_time_(std::move(wall_time)) {}
 
-  LogFile file_;
+  TensorBoardFile file_;
   WallTime wall_time_;
 };
 

@@ -3,6 +3,7 @@
 ///     struct Pendulum {
 ///       explicit Pendulum(Settings of);
 ///       troupe::report::Metrics step();        // one epoch, and what it came to: {{"reward", 12.5}}
+///                                              // (or std::optional of it; none: the trial is over)
 ///       troupe::wire::Bytes save();            // both or none: Pbt, HyperBand, MedianStopping need them
 ///       void load(troupe::wire::Bytes state);
 ///     };
@@ -15,7 +16,6 @@
 #include <concepts>
 #include <utility>
 
-#include "actors/train/api/train.hpp"
 #include "actors/train/engine/state_parts.hpp"
 #include "actors/tune/trial_run.hpp"
 
@@ -23,7 +23,7 @@ namespace troupe::tune {
 
 template <class T, class Job>
 concept TrialActor = std::constructible_from<T, Job> && requires(T actor) {
-  { actor.step() } -> std::same_as<report::Metrics>;
+  { actor.step() } -> std::convertible_to<std::optional<report::Metrics>>;
 };
 template <class T>
 concept Saves = requires(T actor, wire::Bytes state) {
@@ -31,20 +31,35 @@ concept Saves = requires(T actor, wire::Bytes state) {
   actor.load(std::move(state));
 };
 
+/// Its end() is waited for where its trial ends, and not where it is paused or fails.
+template <class T>
+concept Ends = requires(T actor) {
+  actor.end();
+};
+
+struct ActorTrialOptions {
+  int epochs = 1;  ///< steps, at most
+  double cpus = 0;
+  double gpus = 0;
+  std::string label{};  ///< of its process: "trial 3"
+};
+
 template <class T, class Job>
 requires TrialActor<T, Job>
 class ActorTrial final : public TrialRun {
  public:
-  ActorTrial(const DriverSession& session, const Job& job, const train::TrainOptions& options,
+  ActorTrial(const Session& session, const Job& job, const ActorTrialOptions& options,
              const train::Snapshot* from)
       : session_(session), epochs_(options.epochs) {
     if (from != nullptr) {
       epoch_ = static_cast<int>(from->place.step);
       state_ = from->state;
     }
-    const auto cpus = std::max(options.trainer_cpus, 0.0);
-    spawned_ =
-        session.spawn_async<T>({.num_cpus = cpus, .num_gpus = options.trainer_gpus, .isolated = true}, job);
+    spawned_ = session.spawn_async<T>({.num_cpus = std::max(options.cpus, 0.0),
+                                       .num_gpus = options.gpus,
+                                       .isolated = true,
+                                       .label = options.label},
+                                      job);
   }
   ~ActorTrial() override {
     if (actor_) {
@@ -75,13 +90,18 @@ class ActorTrial final : public TrialRun {
       std::exchange(loaded_, {}).answer();
       begin_step();
     }
-    if (last_.valid()) {
-      over_ = last_.ready();
+    if (is_ending()) {
+      over_ = (!last_.valid() || last_.ready()) && (!ended_.valid() || ended_.ready());
       return std::nullopt;
     }
     if (!stepped_.valid() || !stepped_.ready()) return std::nullopt;
+    std::optional<report::Metrics> stepped = std::exchange(stepped_, {}).answer();
+    if (!stepped) {
+      stop();
+      return std::nullopt;
+    }
     report::EpochDone done;
-    done.metrics = std::exchange(stepped_, {}).answer();
+    done.metrics = *std::move(stepped);
     done.epoch = ++epoch_;
     done.global_step = epoch_;
     metrics_ = done.metrics;
@@ -103,15 +123,18 @@ class ActorTrial final : public TrialRun {
     return snapshot_of(std::move(state));
   }
   void go_on() override {
-    if (!over_ && !last_.valid() && !stepped_.valid()) begin_step();
+    if (!over_ && !is_ending() && !stepped_.valid()) begin_step();
   }
-  /// Over when its last state is there.
+  /// Over when its last state is there, and it has ended.
   void stop() override {
-    if (over_ || last_.valid()) return;
-    over_ = !actor_ || !Saves<T>;
+    if (over_ || is_ending()) return;
     if constexpr (Saves<T>) {
       if (actor_) last_ = actor_->template call<&T::save>();
     }
+    if constexpr (Ends<T>) {
+      if (actor_) ended_ = actor_->template call<&T::end>();
+    }
+    over_ = !is_ending();
   }
 
  private:
@@ -126,6 +149,7 @@ class ActorTrial final : public TrialRun {
     snapshot.state = std::make_shared<const wire::Bytes>(std::move(state));
     return snapshot;
   }
+  bool is_ending() const { return last_.valid() || ended_.valid(); }
   void begin_step() { stepped_ = actor_->template call<&T::step>(); }
   void load() {
     if constexpr (Saves<T>) {
@@ -136,7 +160,7 @@ class ActorTrial final : public TrialRun {
     }
   }
 
-  const DriverSession& session_;
+  const Session session_;
   int epochs_;
   int epoch_ = 0;
   bool over_ = false;
@@ -145,8 +169,9 @@ class ActorTrial final : public TrialRun {
   Future<ActorHandle<T>> spawned_;
   std::optional<ActorHandle<T>> actor_;
   Future<void> loaded_;
-  Future<report::Metrics> stepped_;
+  Future<std::decay_t<decltype(std::declval<T&>().step())>> stepped_;
   Future<wire::Bytes> last_;  ///< the state that it ends with
+  Future<void> ended_;
 };
 
 }  // namespace troupe::tune

@@ -13,6 +13,7 @@
 #include "actors/train/api/interrupts.hpp"
 #include "actors/tune/spare_workers.hpp"
 #include "actors/tune/states.hpp"
+#include "actors/tune/sweep_board.hpp"
 #include "actors/tune/sweep_plan.hpp"
 #include "actors/tune/table.hpp"
 #include "runtime/core/count.hpp"
@@ -51,9 +52,15 @@ class Sweep {
                               : RecordFile::create(folder_, first_record_of(plan_)).value()),
         states_(folder_),
         spare_(session),
-        of_{plan_.metric, plan_.train.epochs, plan_.trials * plan_.repeats},
+        of_{plan_.metric, plan_.train.epochs == SweepPlan::kItsOwnEnd ? 0 : plan_.train.epochs,
+            plan_.trials * plan_.repeats},
         table_(output(), of_) {
     if (!plan_.report_json.empty()) reports_ = report::LogFile::open(plan_.report_json).value();
+    if (const std::string& folder = plan_.train.tensorboard_folder; !folder.empty())
+      board_ =
+          SweepBoard::open(folder, {plan_.name, plan_.parameters, plan_.metric, plan_.repeats, !plan_.trains},
+                           [] { return static_cast<double>(now_ms()) / 1000; })
+              .value();
   }
 
   SweepOutcome run() {
@@ -288,12 +295,28 @@ class Sweep {
       records_.append(text).value();
       decided_.push_back(event);
       report(event, lines.front());
+      if (const auto* reported = std::get_if<TrialReported>(&event))
+        on_board([&](SweepBoard& board) { return board.report(before, reported->epoch, reported->metrics); });
     }
+    for (const Trial& stopped : step.stopped) end_on_board(stopped);
     carry_out(step);
     if (saved) states_.keep(states_needed());
     if (trial < 0 || !machine_->trials()[static_cast<std::size_t>(trial)].is_over() || before.is_over())
       return;
+    end_on_board(machine_->trials()[static_cast<std::size_t>(trial)]);
     say(trial_line(machine_->trials()[static_cast<std::size_t>(trial)], of_));
+  }
+  /// What it cannot write is told once, and the sweep goes on.
+  template <class Write>
+  void on_board(Write write) {
+    if (!board_) return;
+    const auto wrote = write(*board_);
+    if (wrote.ok()) return;
+    say(wrote.error().message());
+    board_.reset();
+  }
+  void end_on_board(const Trial& trial) {
+    on_board([&](SweepBoard& board) { return board.end(trial); });
   }
   void report(const SweepEvent& event, const std::string& line) {
     if (!reports_ || !std::holds_alternative<TrialReported>(event)) return;
@@ -372,6 +395,7 @@ class Sweep {
         spare_.end(workers);
         throw;
       }
+      on_board([&](SweepBoard& board) { return board.begin(trial); });
     } catch (const BadConfig& error) {  // what was asked of it makes no sense, and will make none
       fail(error.what(), true);
     } catch (const std::exception& error) {
@@ -392,9 +416,11 @@ class Sweep {
     options.seed += static_cast<std::uint64_t>(trial.number % plan_.repeats);
     options.title = "trial " + std::to_string(trial.number);
     const std::string suffix = ".trial-" + std::to_string(trial.number);
-    for (std::string* file : {&options.events_json, &options.metrics_csv, &options.tensorboard_folder}) {
+    for (std::string* file : {&options.events_json, &options.metrics_csv}) {
       if (!file->empty()) *file += suffix;
     }
+    if (!options.tensorboard_folder.empty())
+      options.tensorboard_folder += "/" + SweepBoard::session_of(trial);
     if (plan_.adjust) {
       try {
         plan_.adjust(trial, options);
@@ -514,6 +540,7 @@ class Sweep {
   SweepTable table_;
   train::Interrupts interrupts_;
   std::optional<report::LogFile> reports_;
+  std::optional<SweepBoard> board_;
   std::map<int, std::unique_ptr<TrialRun>> runs_;
   struct Begun {
     std::uint64_t which = 0;  ///< of all runs: a trial may begin anew while it is looked at

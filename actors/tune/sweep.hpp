@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,6 +62,8 @@ struct SweepPlan {
   std::function<std::unique_ptr<TrialRun>(const Config&, const train::TrainOptions&,
                                           const train::Snapshot* from, const train::Workers&)>
       start;
+  /// train.epochs of trials that end by themselves.
+  static constexpr int kItsOwnEnd = std::numeric_limits<int>::max();
   bool trains = true;  ///< trials are training runs: `train` is checked as theirs
   bool saves = true;   ///< a trial's state can be saved
 

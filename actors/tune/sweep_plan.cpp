@@ -57,8 +57,10 @@ void check(const DriverSession& session, const SweepPlan& plan) {
   if (!plan.saves && !plan.own_scheduler &&
       (std::holds_alternative<HyperBand>(scheduler) || std::holds_alternative<MedianStopping>(scheduler) ||
        std::holds_alternative<Pbt>(scheduler)))
-    refuse("the scheduler pauses or copies trials, and their actor has no save() and load()",
-           "give it both, or take Fifo, Asha or one of Optuna's pruners");
+    refuse(
+        "the scheduler pauses or copies trials, and their actor has no save() and load() (a function: no "
+        "state)",
+        "give it these, or take Fifo, Asha or one of Optuna's pruners");
   if (plan.target && std::isnan(*plan.target)) refuse("target = nan", "use a number, or leave it out");
   if (plan.first.size() > static_cast<std::size_t>(plan.trials))
     refuse("try_first has " + std::to_string(plan.first.size()) + " configs for " +
@@ -107,7 +109,7 @@ SweepIdentity identity_of(const SweepPlan& plan) {
       {"search", plan.own_search ? "the program's own" : to_text(plan.search)},
       {"metric", plan.metric + (mode_of(plan) == Mode::kMax ? " (more is better)" : " (less is better)")},
       {"trials", std::to_string(plan.trials * plan.repeats)},
-      {"epochs", std::to_string(train.epochs)},
+      {"epochs", train.epochs == SweepPlan::kItsOwnEnd ? "its own" : std::to_string(train.epochs)},
       {"seed", std::to_string(plan.seed)},
       {"training", std::to_string(train.logical_ranks) + " logical ranks x batch " +
                        std::to_string(train.micro_batch) + ", seed " + std::to_string(train.seed)}};

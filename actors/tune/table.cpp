@@ -43,8 +43,9 @@ std::string format_value(const std::string& metric, double value) {
 }
 
 std::string trial_line(const Trial& trial, const TableOf& of) {
-  std::string text = format("trial %2d  ", trial.number) + short_text(trial.config) +
-                     format("  epoch %d/%d", trial.epoch, of.epochs);
+  std::string text =
+      format("trial %2d  ", trial.number) + short_text(trial.config) +
+      (of.epochs > 0 ? format("  epoch %d/%d", trial.epoch, of.epochs) : format("  epoch %d", trial.epoch));
   if (trial.value) text += "  " + of.metric + " " + format_value(of.metric, *trial.value);
   text += "  " + std::string(name_of(trial.state));
   if (!trial.clones.empty())

@@ -14,7 +14,7 @@ namespace troupe::tune {
 /// What a table needs to know of its sweep.
 struct TableOf {
   std::string metric;
-  int epochs = 1;
+  int epochs = 1;  ///< of a trial, at most; 0: as many as it makes
   int trials = 0;  ///< of the sweep; 0: not known
 };
 

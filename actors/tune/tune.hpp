@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "actors/tune/actor_trial.hpp"
+#include "actors/tune/function_trial.hpp"
 #include "actors/tune/space.hpp"
 #include "actors/tune/sweep.hpp"
 
@@ -31,7 +32,7 @@ struct SweepOptions {
   std::function<std::unique_ptr<Scheduler>(const SchedulerContext&)> own_scheduler{};
   /// How each trial trains. epochs: at most. The sweep says what is shown and what a signal does; it keeps
   /// the best weights itself, so no checkpoint_folder. Files of events and metrics get ".trial-N" behind
-  /// their names.
+  /// their names; TensorBoard's folder has one for each trial, with its hyperparameters (sweep_board.hpp).
   train::TrainOptions train{};
   /// Changes a trial's options, by its number or config. Must give the same for the same trial.
   Adjust adjust{};
@@ -108,6 +109,10 @@ SweepPlan plan_of(const Job& job, const SweepOptions<Job>& options) {
   return plan;
 }
 
+inline ActorTrialOptions actor_options(const train::TrainOptions& of) {
+  return {of.epochs, of.trainer_cpus, of.trainer_gpus, of.title};
+}
+
 template <class Job>
 SweepResult<Job> run_plan(const DriverSession& session, const Job& job, const SweepOptions<Job>& options,
                           SweepPlan plan) {
@@ -153,7 +158,32 @@ requires TrialActor<T, Job> SweepResult<Job> run_actors(const DriverSession& ses
   train::describe(plan.job, job);
   plan.start = [&](const Config& config, const train::TrainOptions& train, const train::Snapshot* from,
                    const train::Workers&) {
-    return std::make_unique<ActorTrial<T, Job>>(session, options.space.apply(job, config).job, train, from);
+    return std::make_unique<ActorTrial<T, Job>>(session, options.space.apply(job, config).job,
+                                                detail::actor_options(train), from);
+  };
+  return detail::run_plan(session, job, options, std::move(plan));
+}
+
+/// The same with trials that are calls of a function (function_trial.hpp). It ends when it returns, so of
+/// `train` count trainer_cpus and trainer_gpus alone; schedulers count its reports. Throws BadConfig for a
+/// scheduler that pauses or copies trials where it has no state to go on from.
+///     auto best = tune::run_function<&objective>(session, Settings{}, {.space = ..., .metric = "loss"});
+template <auto F, class Job>
+requires TrialFunction<F, Job> SweepResult<Job> run_function(const DriverSession& session, const Job& job,
+                                                             const SweepOptions<Job>& options) {
+  using Run = ActorTrial<detail::FunctionActor<F>, detail::FunctionJob<Job>>;
+  SweepPlan plan = detail::plan_of(job, options);
+  plan.train.epochs = SweepPlan::kItsOwnEnd;
+  plan.trains = false;
+  plan.saves = Saves<detail::FunctionActor<F>>;
+  plan.job_name = std::string(troupe::detail::method_name<F>());
+  plan.job = plan.job_name;
+  train::describe(plan.job, job);
+  plan.start = [&](const Config& config, const train::TrainOptions& train, const train::Snapshot* from,
+                   const train::Workers&) {
+    return std::make_unique<Run>(
+        session, detail::FunctionJob<Job>{options.space.apply(job, config).job, options.metric},
+        detail::actor_options(train), from);
   };
   return detail::run_plan(session, job, options, std::move(plan));
 }

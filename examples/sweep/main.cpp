@@ -50,6 +50,7 @@ int main(int argc, char** argv) try {
   app.add_option("--name", sweep.name, "of the sweep: its records are in results/NAME");
   app.add_flag("--resume", sweep.resume, "go on with the sweep of that name");
   app.add_option("--json", sweep.report_json, "a file for a line of JSON a report");
+  app.add_option("--tensorboard", sweep.train.tensorboard_folder, "a folder for TensorBoard");
   app.add_flag("--chaos", chaos, "kill the trainer of trial 3 at step 10");
   std::string address;
   app.add_option("--address", address, "HOST:PORT of a running cluster");

@@ -264,6 +264,31 @@ TEST_CASE("a sweep outlives a killed trainer, a job that throws and its own prog
   CHECK(decisions_in(disturbed.path()) == decisions_in(undisturbed.path()));
 }
 
+TEST_CASE("a sweep goes on while the head dies again and again, with the same result") {
+  const e2e::TempFolder calm, disturbed;
+  auto session = init(0, nullptr, {.cpus_per_node = 2});
+  auto options = options_in(calm.path());
+  options.adjust = {};
+  const std::string expected = text_of(tune::run(session, Job{}, options));
+  options.folder = disturbed.path();
+  int deaths = 0;
+  pid_t killed = -1;
+  // In the middle of an epoch, and while the sweep decides and the next trial is to start.
+  const auto kill_head = [&](const report::Event& event) {
+    const auto* step = std::get_if<report::StepDone>(&event);
+    if (!std::holds_alternative<report::EpochDone>(event) && (step == nullptr || step->step % 10 != 3))
+      return;
+    const pid_t head = session.embedded()->head_pid();
+    if (head <= 0 || head == killed) return;
+    ::kill(killed = head, SIGKILL);
+    ++deaths;
+  };
+  options.adjust = [&](const tune::Trial&, train::TrainOptions& train) { train.on_event = kill_head; };
+  CHECK(text_of(tune::run(session, Job{}, options)) == expected);
+  CHECK(decisions_in(disturbed.path()) == decisions_in(calm.path()));
+  CHECK(deaths >= 3);
+}
+
 TEST_CASE("what train::run refuses a sweep refuses, too, before a trial starts, and leaves nothing behind") {
   const e2e::TempFolder folder;
   auto session = init(0, nullptr, {.cpus_per_node = 2});

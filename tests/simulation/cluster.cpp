@@ -61,6 +61,14 @@ Scenario draw_scenario(std::uint64_t seed) {
   return s;
 }
 
+Scenario draw_sweep_scenario(std::uint64_t seed) {
+  Scenario s = draw_scenario(seed);
+  s.job.settings.checkpoint_folder.clear();
+  s.job.settings.trainer_gpus = 0;
+  s.sweep = draw_sweep(seed, s.job.trainers);
+  return s;
+}
+
 namespace {
 
 data::SamplerOptions sampler_of(const Scenario& scenario) {
@@ -89,6 +97,7 @@ Cluster::Cluster(Scenario with, bool verbose)
       leaves.push_back(data::index_hash(sampler.indices(epoch, step % scenario.steps_per_epoch, leaf)));
   }
   reference = reference_run(scenario.seed, indices);
+  if (scenario.sweep) sweep.emplace(world, *scenario.sweep);
   world.on_kill = [this](Process& process) { network.process_died(process); };
   faults_left_ = scenario.faults;
 }
@@ -273,7 +282,7 @@ void Cluster::inject() {
     case 3:
     case 4:
     case 5:
-      return kill(some_worker(true));
+      return kill(scenario.sweep ? some_process() : some_worker(true));
     case 6:
     case 7:
       return kill(some_worker(false));

@@ -23,6 +23,7 @@
 #include "tests/simulation/load.hpp"
 #include "tests/simulation/model.hpp"
 #include "tests/simulation/rings.hpp"
+#include "tests/simulation/sweep.hpp"
 #include "tests/simulation/threads.hpp"
 #include "tests/simulation/world.hpp"
 
@@ -45,6 +46,7 @@ struct FloorMutations {
   bool forget_room = false;         ///< what waits for the link to a node stays when there is room again
   bool monitor_once = false;        ///< a monitor is not asked for again after the link broke
   bool ignore_leaving = false;      ///< the head does not hear that a node leaves
+  bool forget_reports = false;      ///< a sweep does not write down what it decided on a report
 };
 
 /// What a run is made of; drawn from its seed.
@@ -66,8 +68,11 @@ struct Scenario {
   int calls_under_way = 1;  ///< of each of them, at every moment
   train::Mutations mutations;
   FloorMutations floor;
+  std::optional<SweepScenario> sweep{};  ///< the program runs it, instead of the job
 };
 Scenario draw_scenario(std::uint64_t seed);
+/// Of a program that sweeps.
+Scenario draw_sweep_scenario(std::uint64_t seed);
 
 /// A process that a node starts: for one actor, or for the light actors of a job.
 struct Worker : Hosted {
@@ -239,7 +244,8 @@ struct Driver : Hosted {
   void ended() override;
 
  private:
-  void run_job();
+  void run_program();
+  bool run_job();
   void check_state(const ActorHandle<train::TrainDriver>& driver, std::int64_t steps);
   void leave_soon();
   Thread main_;
@@ -262,7 +268,8 @@ struct Cluster {
   std::vector<TrainState> reference;                ///< the undisturbed run's states
   Network network;
   Disk disk;
-  Load load;  ///< what plain calls have to be true of
+  Load load;                          ///< what plain calls have to be true of
+  std::optional<SweepReferee> sweep;  ///< with such a scenario
 
   Head* head = nullptr;
   Driver* driver = nullptr;

@@ -16,7 +16,7 @@ Driver::Driver(Cluster& in, Node& gateway, int number)
 void Driver::up() {
   main_ = Thread([this] {
     try {
-      run_job();
+      run_program();
     } catch (const Error& error) {
       if (alive && !lost_node_)
         cluster.world.kill(*this, ("its program ends: " + error.info().message()).c_str());
@@ -30,7 +30,7 @@ void Driver::ended() {
   if (main_.joinable()) main_.join();
 }
 
-void Driver::run_job() {
+void Driver::run_program() {
   const auto job = runtime->begin_job("main");
   const bool answered = job->wait(seconds(80));
   if (!alive) return;
@@ -40,7 +40,17 @@ void Driver::run_job() {
   if (incarnation <= cluster.last_incarnation) cluster.world.violation("an incarnation was given twice");
   cluster.last_incarnation = incarnation;
   if (cluster.scenario.callers > 0) session().spawn_async<CallerActor>({.here = true});
+  const bool is_done = cluster.scenario.sweep ? SweepProgram(*this).run() : run_job();
+  if (!is_done || !alive) return;
+  cluster.job_done = true;
+  sleep_for(milliseconds(5));
+  runtime->begin_end();
+  sleep_for(milliseconds(20));
+  cluster.world.kill(*this, "its program has ended");
+}
 
+/// False: it has not come to its end, or the program.
+bool Driver::run_job() {
   train::RunOptions options = cluster.scenario.job;
   if (!options.settings.checkpoint_folder.empty()) {
     const auto files = cluster.floor.files({});
@@ -49,29 +59,26 @@ void Driver::run_job() {
     options.resume = std::move(taken.checkpoints);
     options.resumed_job = std::move(taken.job);
   }
-  options.settings.run = "run-" + std::to_string(incarnation);
+  options.settings.run = "run-" + std::to_string(cluster.last_incarnation);
   const auto driver = session().spawn<train::TrainDriver>({.here = true}, options);
   const auto result = driver.call<&train::TrainDriver::run>();
   for (;;) {
     const auto asked = driver.call<&train::TrainDriver::next_events>();
     while (!asked.wait(milliseconds(100))) {
-      if (!alive) return;
+      if (!alive) return false;
     }
     if (asked.get().empty()) break;
   }
   try {
     cluster.job_hash = result.get().state_hash;
     check_state(driver, result.get().steps);
-    if (!alive) return;
+    if (!alive) return false;
   } catch (const TaskFailed& failed) {
-    return cluster.world.violation("the job failed: " + failed.info().message());
+    cluster.world.violation("the job failed: " + failed.info().message());
+    return false;
   }
-  cluster.job_done = true;
   driver.tell<&train::TrainDriver::abandon>("its result was taken");
-  sleep_for(milliseconds(5));
-  runtime->begin_end();
-  sleep_for(milliseconds(20));
-  cluster.world.kill(*this, "its program has ended");
+  return true;
 }
 
 /// What the program gets is the state that the job ended with, or nothing.

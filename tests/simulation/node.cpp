@@ -135,7 +135,7 @@ void Node::act(node::StartWorker& a) {
   if (kind == "trainer") {
     made = std::make_unique<Trainer>(cluster, *this, a.process, cluster::kCpu, kind);
   } else {
-    made = std::make_unique<Worker>(cluster, *this, a.process, 0, kind);
+    made = std::make_unique<Worker>(cluster, *this, a.process, kind == "trial" ? cluster::kCpu : 0, kind);
   }
   Worker& worker = cluster.own(std::move(made));
   locals[a.process].process = &worker;

@@ -25,6 +25,7 @@ bool break_rule(const char* rule, Scenario& scenario) {
                      : is("room")       ? &scenario.floor.forget_room
                      : is("monitors")   ? &scenario.floor.monitor_once
                      : is("leaving")    ? &scenario.floor.ignore_leaving
+                     : is("reports")    ? &scenario.floor.forget_reports
                                         : nullptr;
   if (flag != nullptr) *flag = true;
   return flag != nullptr;
@@ -36,10 +37,13 @@ int main(int argc, char** argv) {
   std::uint64_t seed = 1;
   std::uint64_t count = 1;
   bool verbose = false;
+  bool sweeps = false;
   Scenario broken_rules;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--verbose") == 0) {
       verbose = true;
+    } else if (std::strcmp(argv[i], "--sweeps") == 0) {
+      sweeps = true;
     } else if (std::strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
       seed = std::strtoull(argv[++i], nullptr, 10);
     } else if (std::strcmp(argv[i], "--count") == 0 && i + 1 < argc) {
@@ -50,9 +54,10 @@ int main(int argc, char** argv) {
     } else {
       const bool help = std::strcmp(argv[i], "--help") == 0 || std::strcmp(argv[i], "-h") == 0;
       std::fprintf(help ? stdout : stderr,
-                   "usage: simulate [--seed N] [--count N] [--verbose] [--break RULE]\n"
+                   "usage: simulate [--seed N] [--count N] [--verbose] [--sweeps] [--break RULE]\n"
                    "  --verbose  tells what happens while it does; a seed that breaks something tells its "
                    "last events anyway\n"
+                   "  --sweeps   the program sweeps, instead of training one job\n"
                    "  --break    breaks a rule on purpose:\n"
                    "    commit      a step commits on the first report\n"
                    "    generation  reports of an old generation count\n"
@@ -66,14 +71,16 @@ int main(int argc, char** argv) {
                    "    unsent      what a process tells its node while the link is full is dropped\n"
                    "    room        what waits for the link to the node stays when there is room again\n"
                    "    monitors    a monitor is not asked for again after a link broke\n"
-                   "    leaving     the head does not hear that a node leaves\n");
+                   "    leaving     the head does not hear that a node leaves\n"
+                   "    reports     a sweep does not write down what it decided on a report\n");
       return help ? 0 : 2;
     }
   }
   int broken = 0;
   troupe::sim::Totals all;
   for (std::uint64_t s = seed; s < seed + count; ++s) {
-    troupe::sim::Scenario scenario = troupe::sim::draw_scenario(s);
+    troupe::sim::Scenario scenario =
+        sweeps ? troupe::sim::draw_sweep_scenario(s) : troupe::sim::draw_scenario(s);
     scenario.mutations = broken_rules.mutations;
     scenario.floor = broken_rules.floor;
     troupe::sim::Cluster cluster(std::move(scenario), verbose);

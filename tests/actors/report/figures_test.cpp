@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "actors/report/csv_log.hpp"
+#include "actors/report/tensorboard_hparams.hpp"
 #include "actors/report/tensorboard_log.hpp"
 #include "tests/support/files.hpp"
 
@@ -82,6 +83,27 @@ TEST_CASE("TensorBoard: CRC-32C as in RFC 3720, records and messages byte for by
         "b099490e"
         "616263"
         "6e57f121");
+}
+
+// Golden strings: written by tensorboard 2.21's plugin_data_pb2 and hparams.metadata.
+TEST_CASE("TensorBoard: what its page of hyperparameters reads, byte for byte") {
+  const std::vector<Hparam> hparams{{.name = "lr", .low = 0.25, .high = 0.5},
+                                    {.name = "net", .values = {std::string("a"), std::string("b")}},
+                                    {.name = "on", .values = {true}}};
+  CHECK(hex(hparams_experiment(2.0, "s", hparams, {"test/loss"})) ==
+        "0900000000000000402a8c010a89010a145f68706172616d735f2f6578706572696d656e7442060801120212004a690a670a"
+        "0768"
+        "706172616d73125c125a190000000000000040221a0a026c722003321209000000000000d03f11000000000000e03f22130a"
+        "036e"
+        "657420012a0a0a031a01610a031a0162220c0a026f6e20022a040a0220012a0d0a0b1209746573742f6c6f7373320173");
+  CHECK(hex(hparams_session_start(2.0, {{{"lr", 0.25}}, "g"})) ==
+        "0900000000000000402a560a540a1c5f68706172616d735f2f73657373696f6e5f73746172745f696e666f42060801120212"
+        "004a"
+        "2c0a2a0a0768706172616d73121f1a1d0a0f0a026c72120911000000000000d03f220167290000000000000040");
+  CHECK(hex(hparams_session_end(2.0, SessionStatus::kFailure)) ==
+        "0900000000000000402a420a400a1a5f68706172616d735f2f73657373696f6e5f656e645f696e666f42060801120212004a"
+        "1a0a"
+        "180a0768706172616d73120d220b0802110000000000000040");
 }
 
 TEST_CASE("TensorBoard: a file of records in a folder that is made") {
