@@ -300,11 +300,6 @@ void LocalLinks::retry_output() {
   }
 }
 
-pid_t LocalLinks::pid_of(ProcessId process) const {
-  const auto at = all_.find(process);
-  return at == all_.end() ? -1 : at->second.child.pid;
-}
-
 // The end of a process.
 
 void LocalLinks::kill(ProcessId process, const std::string& reason) {

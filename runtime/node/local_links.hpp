@@ -53,8 +53,6 @@ class LocalLinks {
   void send(ProcessId process, const wire::FrameHeader& header, wire::ByteView body,
             std::vector<UniqueFd> fds = {});
   void kill(ProcessId process, const std::string& reason);
-  /// Of a worker; -1: it is none, or gone.
-  pid_t pid_of(ProcessId process) const;
   /// Reads what a dying process sent and wrote last, and tells OutputDrained.
   void drain(ProcessId process);
   void forget(ProcessId process);
