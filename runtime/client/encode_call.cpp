@@ -45,7 +45,7 @@ void CallParts::refer(std::size_t place, const objects::HandlePtr& object) {
 
 bool CallParts::add_numbers(std::size_t place, wire::ByteView numbers) {
   if (numbers.size() <= most_) return false;
-  put(place, numbers.size(), [&] { return gate_.objects()->put(numbers, wait_for_room()); });
+  put(place, numbers.size(), [&] { return gate_.objects()->put(numbers, wait_for_room(), object_bytes_); });
   return true;
 }
 
@@ -54,7 +54,8 @@ void CallParts::add(std::size_t place, wire::Bytes&& bytes, std::vector<std::sha
   const std::size_t size = bytes.size();
   if (size <= most_) return message_.append(bytes);
   if (thread_may_wait())
-    return put(place, size, [&] { return gate_.objects()->put(wire::ByteView(bytes), wait_for_room()); });
+    return put(place, size,
+               [&] { return gate_.objects()->put(wire::ByteView(bytes), wait_for_room(), object_bytes_); });
   put(place, size, [&] { return put_object(gate_, std::move(bytes)); });
 }
 

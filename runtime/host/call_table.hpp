@@ -34,6 +34,7 @@ struct PendingCall {
   ActorAddress to;
   std::size_t bytes = 0;                 ///< that it takes of its receiver's window until it is answered
   std::shared_ptr<MovingCall> moving{};  ///< if its actor may be started again
+  std::uint64_t method = 0;              ///< of a kCall
 };
 
 /// Thread-safe. Sharded by number, so that a caller and the thread that receives seldom meet.

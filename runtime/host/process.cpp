@@ -18,6 +18,14 @@ constexpr Duration kActorsEnd = std::chrono::seconds(5);
 /// Large answers lie in this process until their callers have them.
 constexpr Duration kAnswersTaken = std::chrono::seconds(5);
 
+/// What had no room at its receiver does not know for what it was.
+ErrorInfo with_name(ErrorInfo error, const PendingCall& call) {
+  const auto* method = Registry::instance().method(call.method);
+  if (error.code == ErrorCode::kLimit && error.origin.empty() && method != nullptr)
+    error.what = method->name + ": " + error.what;
+  return error;
+}
+
 ErrorInfo actor_died(std::string why) {
   return {ErrorCode::kActorDied, "the actor is gone", std::move(why),
           "spawn it again, or monitor it to be told"};
@@ -174,7 +182,7 @@ std::shared_ptr<CallState> Process::send_call(wire::FrameKind kind, const ActorA
   header.job = config_.job;
   header.actor = to.actor;
   header.method = method;
-  header.id = calls_.add({state, kind, to, wire::kHeaderBytes + body.size()});
+  header.id = calls_.add({state, kind, to, wire::kHeaderBytes + body.size(), {}, method});
   if (auto sent = routes_->send(header, body); !sent) {
     if (calls_.take(header.id, header.to)) state->resolve(sent.error());
   }
@@ -332,7 +340,7 @@ void Process::on_reply(Message message) {
     outcome = names.error();
   } else if (error) {
     auto info = wire::decode<std::tuple<ErrorInfo>>(message.body);
-    outcome = info ? std::get<0>(*std::move(info)) : info.error();
+    outcome = info ? with_name(std::get<0>(*std::move(info)), *call) : info.error();
   } else if (call->kind == wire::FrameKind::kSpawn) {
     outcome = spawned(call->to);
   } else {
@@ -440,7 +448,7 @@ void Process::on_node_gone(const std::string& why) {
   fail_calls([](ProcessAddress) { return true; },
              {ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why,
               "its driver gets another node: spawn actors there again"});
-  objects_->close();
+  objects_->close(why);
   tasks_->close("this host's node is gone: " + why);
   directory_->close({ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why,
                      "its driver gets another node: spawn actors there again"});

@@ -44,8 +44,8 @@ Result<void> Process::send_moving(const std::shared_ptr<MovingCall>& call, Proce
   header.method = call->method;
   const std::size_t bytes = wire::kHeaderBytes + call->args.bytes.size();
   if (call->state != nullptr) {
-    header.id =
-        calls_.add({call->state, wire::FrameKind::kCall, {to.node, to.process, call->actor}, bytes, call});
+    header.id = calls_.add(
+        {call->state, wire::FrameKind::kCall, {to.node, to.process, call->actor}, bytes, call, call->method});
   }
   const auto sent = routes_->send(header, call->args.bytes);
   if (sent || call->state == nullptr) return sent;

@@ -120,6 +120,18 @@ void Registry::invoke(std::uint64_t id, ActorObject& object, wire::ByteView args
   known->invoke(self, args, std::move(responder));
 }
 
+namespace {
+
+/// Each task of a tree that throws on says so in front: who threw first is at the end.
+std::string ends_of(const std::string& text) {
+  constexpr std::size_t kEnd = 200;
+  constexpr std::string_view kCut = " ... ";
+  if (text.size() <= 2 * kEnd + kCut.size()) return text;
+  return text.substr(0, kEnd) + std::string(kCut) + text.substr(text.size() - kEnd);
+}
+
+}  // namespace
+
 ErrorInfo describe_exception(std::string_view where) {
   ErrorInfo info{ErrorCode::kTaskFailed, std::string(where) + " threw", "", ""};
   try {
@@ -127,7 +139,7 @@ ErrorInfo describe_exception(std::string_view where) {
   } catch (const Error& error) {
     // Its own kind: a caller who handles a Timeout handles this one, too.
     info = error.info();
-    info.what = std::string(where) + " threw: " + info.what;
+    info.what = ends_of(std::string(where) + " threw: " + info.what);
     if (info.type.empty()) info.type = demangled(typeid(error).name());
   } catch (const std::exception& error) {
     info.type = demangled(typeid(error).name());

@@ -306,6 +306,7 @@ struct MakeRegion {
   RegionId region;
   std::string name;
   std::uint64_t bytes = 0;
+  RegionId instead_of;  ///< this one's memory becomes it, if nobody uses that any more; it has as many bytes
 };
 struct DropRegion {
   RegionId region;

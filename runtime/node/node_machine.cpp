@@ -295,7 +295,7 @@ void NodeMachine::asked(LocalProcess& from, const wire::RegionAsk& ask) {
   regions_.open(from.job, from.id, ask, out_);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::RegionDrop& ask) {
-  regions_.drop(from.job, ask.key, out_);
+  regions_.drop(from.job, ask.key, now_, out_);
 }
 void NodeMachine::handle(const RegionMade& e) {
   regions_.made(e.region, e.error, out_);
@@ -377,7 +377,7 @@ void NodeMachine::output_taken(ProcessAddress driver, std::size_t bytes) {
 void NodeMachine::begin_end(LocalProcess& process, const std::string& how) {
   if (!locals_.begin_end(process, how)) return;
   // First of all the members of its groups leave their collectives; the rest can wait a microsecond.
-  regions_.process_died(process.id, process.end_reason, out_);
+  regions_.process_died(process.id, process.end_reason, now_, out_);
   out_.push_back(DrainOutput{process.id});
 }
 
@@ -523,6 +523,7 @@ void NodeMachine::handle(const Tick& /*e*/) {
   if (!left_) head_.tell(cluster::Heartbeat{self_.info.id}, out_);
   locals_.tick(now_, slip, out_);
   submissions_.tick(now_, slip, out_);
+  regions_.tick(now_, out_);
   watch_drain(slip);
   for (const auto& refused : peers_.tick(now_, slip, out_)) peer_refused(refused.node, refused.error);
   for (const auto& done : packages_.tick(now_, slip, out_)) package_done(done);

@@ -12,7 +12,7 @@ namespace troupe::node {
 /// sparse and touches the abort word alone: who asks for it pre-faults it.
 class RegionMemory {
  public:
-  /// Errors: kIo.
+  /// Memory of another region is taken if nobody reads or writes it. Errors: kIo.
   Result<void> make(const MakeRegion& region);
   void drop(RegionId region) { regions_.erase(region); }
   void abort(const AbortRegions& regions);

@@ -17,8 +17,11 @@ ErrorInfo no_memory(const std::string& key, std::string why, std::string todo) {
 std::string bytes_text(std::uint64_t count) {
   return std::to_string(count) + " bytes";
 }
+bool is_copy(const std::string& key) {
+  return key.starts_with(wire::kCopyRegions);
+}
 bool is_of_object(const std::string& key) {
-  return key.starts_with(wire::kObjectRegions) || key.starts_with(wire::kCopyRegions);
+  return key.starts_with(wire::kObjectRegions) || is_copy(key);
 }
 
 }  // namespace
@@ -45,7 +48,7 @@ std::optional<ErrorInfo> RegionNames::refuse(const wire::RegionAsk& ask) const {
 }
 
 std::optional<ErrorInfo> RegionNames::is_full(const wire::RegionAsk& ask) const {
-  if (regions_.size() >= limits_.regions)
+  if (regions_.size() + kept_.size() >= limits_.regions)
     return no_memory(ask.key, "the node has " + std::to_string(limits_.regions) + " regions already",
                      "drop regions");
   if (ask.bytes > limits_.regions_bytes - std::min(bytes_, limits_.regions_bytes))
@@ -79,17 +82,23 @@ void RegionNames::open(JobId job, ProcessId process, const wire::RegionAsk& ask,
   auto at = regions_.find(name);
   if (at == regions_.end()) {
     if (auto error = refuse(ask)) return out.push_back(answer_to(process, ask.request, *std::move(error)));
-    if (auto error = is_full(ask))
-      return out.push_back(answer_to(process, ask.request, full(job, *std::move(error))));
     // Memory comes in whole pages: who asks for all that another one mapped gets it.
-    const std::uint64_t bytes = (ask.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    std::uint64_t bytes = (ask.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    const Kept kept = is_copy(ask.key) && !ask.abortable ? take_kept(job, bytes) : Kept{};
+    if (kept.id) {
+      bytes = kept.bytes;
+    } else {
+      while (!kept_.empty() && is_full(ask)) drop_oldest_kept(out);
+      if (auto error = is_full(ask))
+        return out.push_back(answer_to(process, ask.request, full(job, *std::move(error))));
+      bytes_ += bytes;
+    }
     Region region;
     region.id = {++last_};
     region.bytes = bytes;
     region.abortable = ask.abortable;
     region.maker = process;
-    bytes_ += bytes;
-    out.push_back(MakeRegion{region.id, ask.key, ask.bytes});
+    out.push_back(MakeRegion{region.id, ask.key, bytes, kept.id});
     at = regions_.emplace(name, std::move(region)).first;
   } else if (at->second.bytes < ask.bytes || at->second.abortable != ask.abortable) {
     out.push_back(
@@ -130,11 +139,53 @@ RegionNames::Regions::iterator RegionNames::erase(Regions::iterator at, Actions&
   return regions_.erase(at);
 }
 
-void RegionNames::drop(JobId job, const std::string& key, Actions& out) {
-  if (const auto at = regions_.find({job, key}); at != regions_.end()) erase(at, out);
+// Memory of copies that have gone.
+
+RegionNames::Regions::iterator RegionNames::erase_or_keep(Regions::iterator at, Instant now, Actions& out) {
+  const Region& region = at->second;
+  const bool keeps = is_copy(at->first.second) && region.made && !region.abortable &&
+                     region.bytes >= kLeastKept && region.bytes <= limits_.regions_bytes / kPartKept;
+  if (!keeps) return erase(at, out);
+  kept_.push_back({at->first.first, region.id, region.bytes, now});
+  while (kept_bytes() > limits_.regions_bytes / kPartKept) drop_oldest_kept(out);
+  return regions_.erase(at);
 }
 
-void RegionNames::process_died(ProcessId process, const std::string& reason, Actions& out) {
+RegionNames::Kept RegionNames::take_kept(JobId job, std::uint64_t bytes) {
+  auto best = kept_.end();
+  for (auto at = kept_.begin(); at != kept_.end(); ++at) {
+    const bool fits = at->job == job && at->bytes >= bytes && at->bytes / 2 <= bytes;
+    if (fits && (best == kept_.end() || at->bytes < best->bytes)) best = at;
+  }
+  if (best == kept_.end()) return {};
+  const Kept kept = *best;
+  kept_.erase(best);
+  return kept;
+}
+
+void RegionNames::drop_oldest_kept(Actions& out) {
+  bytes_ -= kept_.front().bytes;
+  out.push_back(DropRegion{kept_.front().id});
+  kept_.pop_front();
+}
+
+std::uint64_t RegionNames::kept_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& kept : kept_) bytes += kept.bytes;
+  return bytes;
+}
+
+void RegionNames::tick(Instant now, Actions& out) {
+  while (!kept_.empty() && kept_.front().since + kKept <= now) drop_oldest_kept(out);
+}
+
+// Ends.
+
+void RegionNames::drop(JobId job, const std::string& key, Instant now, Actions& out) {
+  if (const auto at = regions_.find({job, key}); at != regions_.end()) erase_or_keep(at, now, out);
+}
+
+void RegionNames::process_died(ProcessId process, const std::string& reason, Instant now, Actions& out) {
   std::map<std::string, std::vector<RegionId>> aborts;  // by the label under which it held them
   for (const auto& [name, region] : regions_) {
     const auto holder = region.holders.find(process);
@@ -147,7 +198,7 @@ void RegionNames::process_died(ProcessId process, const std::string& reason, Act
     const Region& region = at->second;
     const bool held = at->second.holders.erase(process) > 0;
     const bool owned = region.maker == process && at->first.second.starts_with(wire::kObjectRegions);
-    at = owned || (held && region.holders.empty()) ? erase(at, out) : std::next(at);
+    at = owned || (held && region.holders.empty()) ? erase_or_keep(at, now, out) : std::next(at);
   }
 }
 
@@ -155,6 +206,12 @@ void RegionNames::end_job(JobId job, Actions& out) {
   for (auto at = regions_.lower_bound({job, ""}); at != regions_.end() && at->first.first == job;) {
     at = erase(at, out);
   }
+  std::erase_if(kept_, [&](const Kept& kept) {
+    if (kept.job != job) return false;
+    bytes_ -= kept.bytes;
+    out.push_back(DropRegion{kept.id});
+    return true;
+  });
 }
 
 }  // namespace troupe::node

@@ -30,25 +30,27 @@ ErrorInfo answer_lost(const ObjectName& name, const ErrorInfo& why) {
           "spawn it again, or monitor it to be told"};
 }
 
+bool Objects::may_offer(ProcessAddress to) const {
+  return !closed_ && dead_.find(to) == nullptr && dead_nodes_.find(to.node) == nullptr;
+}
+
 void Objects::offer(HandlePtr object, ProcessAddress to, const ObjectName& copy_of) {
   const std::lock_guard lock(mutex_);
-  if (closed_ || dead_.find(to) != nullptr || dead_nodes_.find(to.node) != nullptr) return;
   const std::uint64_t number = object->name().number;
-  offers_.insert_or_assign(number, Offer{to, std::move(object), copy_of});
+  if (may_offer(to)) offers_.add(number, {to, std::move(object), copy_of});
 }
 
 void Objects::offer_answer(HandlePtr object, ProcessAddress to) {
-  const std::uint64_t number = object->name().number;
-  offer(std::move(object), to);
   const std::lock_guard lock(mutex_);
-  if (offers_.contains(number)) answers_.insert(number);
+  const std::uint64_t number = object->name().number;
+  if (may_offer(to)) offers_.add_answer(number, {to, std::move(object)});
 }
 
 void Objects::wait_until_taken(Duration most) {
   const MonotonicClock clock;
   const Instant until = clock.now() + most;
   std::unique_lock lock(mutex_);
-  for (Instant now = clock.now(); !closed_ && !answers_.empty() && now < until; now = clock.now())
+  for (Instant now = clock.now(); !closed_ && offers_.has_answers() && now < until; now = clock.now())
     taken_.wait_for(lock, until - now);
 }
 
@@ -70,16 +72,9 @@ void Objects::take(const ObjectName& name, std::function<void(Outcome)> then) {
 }
 
 void Objects::withdraw(const OwnerTable::IsDown& is_down) {
-  std::vector<HandlePtr> dropped;  // without the lock
+  std::vector<HandlePtr> gone;  // without the lock
   const std::lock_guard lock(mutex_);
-  for (auto at = offers_.begin(); at != offers_.end();) {
-    if (!is_down(at->second.to)) {
-      ++at;
-      continue;
-    }
-    dropped.push_back(std::move(at->second.object));
-    at = offers_.erase(at);
-  }
+  gone = offers_.withdraw(is_down);
 }
 
 /// The answer may have been lost with its link: who called says then that it holds nothing.

@@ -110,8 +110,10 @@ void Objects::lose_those_at(const OwnerTable::IsDown& is_down, const std::string
 void Objects::place_of(std::uint64_t number, bool waits, OnPlace then) {
   FetchPtr known;
   HandlePtr at;
+  bool is_over = false;
   {
     const std::lock_guard lock(mutex_);
+    is_over = closed_;
     const auto found = computed_.find(number);
     if (found != computed_.end()) {
       known = found->second.known;
@@ -119,7 +121,7 @@ void Objects::place_of(std::uint64_t number, bool waits, OnPlace then) {
       if (!known->done.ready()) found->second.is_wanted = true;
     }
   }
-  if (known == nullptr) return then(freed(own_name(number)));
+  if (known == nullptr) return then(is_over ? lost_at_end(number) : freed(own_name(number)));
   if (!known->done.ready()) {
     if (const auto told = hooks()) told->wanted(number);
     if (!waits) return then(not_computed_yet(own_name(number)));
@@ -157,7 +159,7 @@ void Objects::when_computed(const ObjectName& name, std::function<void(Result<vo
         if (const auto again = weak.lock()) again->when_computed(name, then, broken + 1);
       });
     }
-    if (why.code == ErrorCode::kActorDied && why.origin.empty()) why = lost_with_owner(name, why.why);
+    if (why.code == ErrorCode::kActorDied && why.origin.empty()) why = self->lost_by_death(name, why.why);
     then(std::move(why));
   });
 }
@@ -274,7 +276,11 @@ Result<HandlePtr> Objects::copy_small(const Fetch& from) {
 }
 
 Result<HandlePtr> Objects::write_copy(std::uint64_t number, const Fetch& from, Result<Lent> lent) {
-  if (lent && lent->answer.full) lent = lent->answer.why;
+  if (lent && lent->answer.full) {
+    lent->answer.why.why +=
+        "; a computed value takes its room twice while it is copied to a process that stays";
+    lent = lent->answer.why;
+  }
   if (!lent) return lent.error();
   const wire::ByteView bytes = from.bytes->view();
   auto segment = Segment::write(number, lent->fd, number, bytes.size(), source_of(bytes));
@@ -288,10 +294,7 @@ Result<HandlePtr> Objects::write_copy(std::uint64_t number, const Fetch& from, R
 
 HandlePtr Objects::offered_copy(const ObjectName& of, ProcessAddress to) const {
   const std::lock_guard lock(mutex_);
-  for (const auto& [number, offer] : offers_) {
-    if (offer.copy_of == of && offer.to == to) return offer.object;
-  }
-  return nullptr;
+  return offers_.copy_for(to, of);
 }
 
 /// Who asks may ask again after its link broke: there is one copy.
@@ -324,11 +327,7 @@ HandlePtr Objects::accept(const ObjectName& name) {
   auto handle = hold(name);
   HandlePtr offered;  // goes without the lock
   const std::lock_guard lock(mutex_);
-  if (name.owner != gate_.address()) return handle;
-  if (const auto at = offers_.find(name.number); at != offers_.end()) {
-    offered = std::move(at->second.object);
-    offers_.erase(at);
-  }
+  if (name.owner == gate_.address()) offered = offers_.take(name.number, gate_.address());
   return handle;
 }
 

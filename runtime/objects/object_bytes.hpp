@@ -16,7 +16,8 @@ class ObjectBytes {
   ObjectBytes(const ObjectBytes&) = delete;
   ObjectBytes& operator=(const ObjectBytes&) = delete;
 
-  /// The first `bytes` of the memory. REQUIRES: is_sealed(fd). Errors: kIo, kRefused (it is shorter).
+  /// The first `bytes` of the memory. REQUIRES: nobody writes there any more. Errors: kIo, kRefused (it is
+  /// shorter).
   static Result<std::shared_ptr<const ObjectBytes>> map(const UniqueFd& fd, std::size_t bytes);
 
   wire::ByteView view() const { return view_; }

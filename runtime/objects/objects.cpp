@@ -10,6 +10,7 @@ namespace {
 /// What broke with its link is said again after this long.
 constexpr Duration kAgain = std::chrono::milliseconds(200);
 constexpr std::string_view kOwnerGone = "the process that made it is gone: ";
+constexpr std::string_view kOwnersNodeGone = "its owner's node died: ";
 constexpr std::string_view kNotYet = "it is being computed";
 
 std::string text_of(const ObjectName& name) {
@@ -21,13 +22,19 @@ std::string text_of(const ObjectName& name) {
 
 ErrorInfo lost(const ObjectName& name, std::string why) {
   return {ErrorCode::kObjectLost, text_of(name) + " is lost", std::move(why),
-          "put it again; an object lives as long as the process that made it"};
+          "put it again; an object lives as long as the process that made it, and that one's node"};
 }
 ErrorInfo lost_with_owner(const ObjectName& name, const std::string& why) {
-  return lost(name, std::string(kOwnerGone) + why);
+  // So the head tells of a node.
+  const bool is_node = why.starts_with("node " + to_string(name.owner.node) + " ");
+  return is_node ? lost_with_node(name, why) : lost(name, std::string(kOwnerGone) + why);
+}
+ErrorInfo lost_with_node(const ObjectName& name, const std::string& why) {
+  return lost(name, std::string(kOwnersNodeGone) + why);
 }
 bool is_lost_with_owner(const ErrorInfo& error) {
-  return error.code == ErrorCode::kObjectLost && error.why.starts_with(kOwnerGone);
+  return error.code == ErrorCode::kObjectLost &&
+         (error.why.starts_with(kOwnerGone) || error.why.starts_with(kOwnersNodeGone));
 }
 ErrorInfo not_computed_yet(const ObjectName& name) {
   return {ErrorCode::kObjectLost, text_of(name) + " has no value now", std::string(kNotYet), ""};
@@ -56,18 +63,19 @@ Handle::~Handle() {
   if (const auto objects = objects_.lock()) objects->dropped(name_);
 }
 
-void Objects::close() {
+void Objects::close(const std::string& why) {
   std::unordered_map<std::uint64_t, Responder> questions;
   std::unordered_map<ObjectName, FetchPtr> here;
-  std::unordered_map<std::uint64_t, Offer> offers;
+  std::vector<HandlePtr> offers;
   std::unordered_map<std::uint64_t, Computed> unknown;
   decltype(received_) received;
   SegmentPool pool;
   {
     const std::lock_guard lock(mutex_);
+    if (!closed_) why_closed_ = why;
     closed_ = true;
     std::swap(pool, pool_);
-    offers.swap(offers_);
+    offers = offers_.clear();
     unknown.swap(computed_);
     received.swap(received_);
     questions.swap(questions_);  // their responders fail them
@@ -75,8 +83,8 @@ void Objects::close() {
   }
   taken_.notify_all();
   argument_gone_.notify_all();
-  for (const auto& [name, fetch] : here) fetch->done.resolve(process_ends());  // those that are there stay so
-  for (const auto& [number, one] : unknown) one.known->done.resolve(process_ends());
+  for (const auto& [name, fetch] : here) fetch->done.resolve(is_over());  // those that are there stay so
+  for (const auto& [number, one] : unknown) one.known->done.resolve(lost_at_end(number));
 }
 
 void Objects::stop() {
@@ -105,6 +113,28 @@ void Objects::stop() {
   for (const auto& work : not_done) work(*this, true);
   for (const auto& one : borrowings) one->resolve(process_ends());
   for (const auto& one : coming) one->done.resolve(process_ends());  // those that are there stay so
+}
+
+ErrorInfo Objects::lost_by_death(const ObjectName& name, const std::string& why) const {
+  const std::lock_guard lock(mutex_);
+  return dead_nodes_.find(name.owner.node) == nullptr ? lost_with_owner(name, why)
+                                                      : lost_with_node(name, why);
+}
+
+ErrorInfo Objects::is_over() const {
+  const std::lock_guard lock(mutex_);
+  if (why_closed_.empty()) return process_ends();
+  return {ErrorCode::kUnavailable, "an object does not come", "this process's node is gone: " + why_closed_,
+          "ask again once the program has another node"};
+}
+
+ErrorInfo Objects::lost_at_end(std::uint64_t number) const {
+  std::string why;
+  {
+    const std::lock_guard lock(mutex_);
+    why = why_closed_;
+  }
+  return why.empty() ? process_ends() : lost_with_node(own_name(number), why);
 }
 
 bool Objects::is_closed() const {
@@ -164,7 +194,7 @@ void Objects::carry_out(OwnerTable::Actions actions) {
         values_.erase(at);
       }
       spills_.erase(free.number);
-      answers_.erase(free.number);
+      offers_.ended(free.number);
     }
     taken_.notify_all();
     if (gone.value != nullptr && !gone.value->done.ready())
@@ -309,10 +339,7 @@ void Objects::asked(ProcessAddress from, std::uint64_t operation, const wire::By
       HandlePtr taken;  // goes without the lock
       const std::lock_guard lock(mutex_);
       if (!owned_.borrow(told->number, from)) responder.fail(freed(own_name(told->number)));
-      if (const auto at = offers_.find(told->number); at != offers_.end() && at->second.to == from) {
-        taken = std::move(at->second.object);
-        offers_.erase(at);
-      }
+      taken = offers_.take(told->number, from);
     } else if (operation == kGiveBack) {
       const std::lock_guard lock(mutex_);
       owned_.give_back(told->number, from, actions);

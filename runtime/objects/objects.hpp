@@ -15,8 +15,10 @@
 #include "runtime/host/process_gate.hpp"
 #include "runtime/host/responder.hpp"
 #include "runtime/objects/borrow_table.hpp"
+#include "runtime/objects/copy_queue.hpp"
 #include "runtime/objects/direct_client.hpp"
 #include "runtime/objects/direct_server.hpp"
+#include "runtime/objects/offer_table.hpp"
 #include "runtime/objects/owner_table.hpp"
 #include "runtime/objects/references.hpp"
 #include "runtime/objects/segment_pool.hpp"
@@ -48,7 +50,6 @@ class Handle {
   const std::weak_ptr<Objects> objects_;
   const ObjectName name_;
 };
-using HandlePtr = std::shared_ptr<const Handle>;
 
 /// Objects of up to this many bytes travel in messages; larger ones lie in shared memory, once a node.
 inline constexpr std::size_t kInlineBytes = std::size_t{256} << 10;
@@ -72,21 +73,24 @@ class Objects : public std::enable_shared_from_this<Objects> {
   enum class Copies { kOverLinks, kDirect };
   /// `gate` must outlive the use of it, which close() ends.
   Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies = Copies::kOverLinks);
-  /// Nothing is asked or told any more.
-  void close();
+  /// Nothing is asked or told any more. `why`: its node is gone so; empty: the process ends.
+  void close(const std::string& why = {});
   /// Waits for what is under way on the disk; whoever waits for an object or for memory hears that the
   /// process ends. REQUIRES: close() came before; the node's answers still come.
   void stop();
 
   /// A new object with a copy of these bytes. Waits for shared memory if they are many: others are spilled
   /// for it when the store is full. Throws LimitExceeded when that makes no room; first, where arguments of
-  /// calls are in use that may go, it waits for that so long.
-  HandlePtr put(wire::ByteView bytes, Duration for_arguments = Duration::zero());
+  /// other calls are in use that may go, it waits for that so long. `of_call`: bytes of the same call's
+  /// arguments that are there.
+  HandlePtr put(wire::ByteView bytes, Duration for_arguments = Duration::zero(), std::uint64_t of_call = 0);
   HandlePtr put(wire::Bytes&& bytes);
   /// A reference that arrived, or another one to what is held already.
   HandlePtr hold(const ObjectName& name);
   /// The object's bytes, fetched if they are not here. `waits`: for one that is being computed.
-  std::shared_ptr<Fetch> fetch(const ObjectName& name, bool waits = true, bool is_argument = false);
+  /// `of_call`: it is an argument of that one.
+  std::shared_ptr<Fetch> fetch(const ObjectName& name, bool waits = true,
+                               const std::shared_ptr<CallBytes>& of_call = nullptr);
   /// Other shared memory of `bytes`, in a store that is full: `ask` is tried again as objects make room. In a
   /// thread that may wait.
   Result<Lent> lend(const Ask& ask, std::uint64_t bytes) { return lend(ask, bytes, Full::kMakesRoom, {}); }
@@ -176,6 +180,11 @@ class Objects : public std::enable_shared_from_this<Objects> {
   using PullPtr = std::shared_ptr<Pull>;
 
   bool is_closed() const;
+  /// Whoever was asked has died so: an owner, or its node.
+  ErrorInfo lost_by_death(const ObjectName& name, const std::string& why) const;
+  // Once it is closed: what becomes of an object on its way, and of an own one.
+  ErrorInfo is_over() const;
+  ErrorInfo lost_at_end(std::uint64_t number) const;
   void dropped(const ObjectName& name);
   /// Of what is owned.
   struct Own {
@@ -191,9 +200,11 @@ class Objects : public std::enable_shared_from_this<Objects> {
   };
   HandlePtr own(std::uint64_t number, BytesPtr bytes, SegmentPtr segment);
   // Memory of one's own objects.
-  Result<Placed> place(std::uint64_t number, std::uint64_t bytes, const Source& from, bool& is_full);
-  Result<Placed> place_in_time(std::uint64_t number, wire::ByteView bytes, Duration for_arguments);
-  bool wait_for_argument(std::uint64_t seen, Instant until);
+  /// `full_of`: the bytes of a store that is full of what is in use; else 0.
+  Result<Placed> place(std::uint64_t number, std::uint64_t bytes, const Source& from, std::uint64_t& full_of);
+  Result<Placed> place_in_time(std::uint64_t number, wire::ByteView bytes, Duration for_arguments,
+                               std::uint64_t of_call);
+  bool wait_for_argument(std::uint64_t seen, std::uint64_t of_call, Instant until);
   std::optional<Result<Placed>> place_again(std::uint64_t number, std::uint64_t bytes, const Source& from);
   enum class Full { kSaysSo, kMakesRoom };
   Result<Lent> lend(const std::string& key, std::uint64_t bytes, Full full) {
@@ -255,8 +266,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome);
   void open_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at, int tries);
   void make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes);
-  /// Copies of arguments get their memory in the order in which their calls came, and wait for it: those of
-  /// later calls would else hold what an earlier one, which is carried out first, waits for.
+  /// The first of copies_.
   void next_copy();
   void copy_into(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes, Result<Lent> lent);
   void pull_on(const PullPtr& pull);
@@ -290,6 +300,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void keep_for(const ObjectName& of, ProcessAddress from, Responder responder);
   void withdraw(const OwnerTable::IsDown& is_down);
   void when_held(ProcessAddress from, std::uint64_t call, Responder responder);
+  bool may_offer(ProcessAddress to) const;  ///< REQUIRES: the lock
   void owners_down(const OwnerTable::IsDown& is_down, const std::string& reason);
 
   std::shared_ptr<CallState> ask(ProcessAddress to, std::uint64_t operation, wire::Bytes body);
@@ -303,6 +314,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
 
   mutable std::mutex mutex_;  ///< guards all below
   bool closed_ = false;
+  std::string why_closed_;
   std::uint64_t last_number_ = 0;
   std::uint64_t last_ticket_ = 0;
   OwnerTable owned_;
@@ -312,17 +324,11 @@ class Objects : public std::enable_shared_from_this<Objects> {
   bool sweeps_ = false;  ///< a sweep of the pool is to come
   SpillTable spills_;
   std::unordered_map<std::uint64_t, Responder> questions_;  ///< by ticket
-  struct Offer {
-    ProcessAddress to;
-    HandlePtr object;
-    ObjectName copy_of;
-  };
-  std::unordered_map<std::uint64_t, Offer> offers_;  ///< by object
-  std::size_t arguments_ = 0;                        ///< of calls that have no answer yet
-  std::uint64_t arguments_gone_ = 0;                 ///< so far
-  Condition argument_gone_;                          ///< one more, or this is closed
-  std::set<std::uint64_t> answers_;                  ///< that were offered, and live
-  Condition taken_;                                  ///< answers_ is smaller, or this is closed
+  OfferTable offers_;
+  std::uint64_t argument_bytes_ = 0;  ///< of calls that have no answer yet
+  std::uint64_t arguments_gone_ = 0;  ///< so far
+  Condition argument_gone_;           ///< one more, or this is closed
+  Condition taken_;                   ///< an answer that was offered has gone, or this is closed
   struct Computed {
     FetchPtr known;          ///< ready: where the value is, or why there is none
     HandlePtr at;            ///< the object that has it
@@ -336,13 +342,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// Resolved once the owners know of what an answer referred to. By who answered, and which call.
   std::map<std::pair<ProcessAddress, std::uint64_t>, std::shared_ptr<CallState>> received_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them
-  struct Copy {
-    ObjectName name;
-    FetchPtr fetch;
-    std::uint64_t bytes = 0;
-    Instant until{};
-  };
-  std::deque<Copy> copies_;  ///< of arguments, without memory yet: the first is asked for
+  CopyQueue copies_;
   BoundedMemory<ProcessAddress, std::string> dead_;
   BoundedMemory<NodeId, std::string> dead_nodes_;
   bool stopped_ = false;

@@ -51,12 +51,12 @@ HandlePtr Objects::put(wire::Bytes&& bytes) {
   return own(next_number(), std::make_shared<ObjectBytes>(std::move(bytes)), nullptr);
 }
 
-HandlePtr Objects::put(wire::ByteView bytes, Duration for_arguments) {
+HandlePtr Objects::put(wire::ByteView bytes, Duration for_arguments, std::uint64_t of_call) {
   if (bytes.size() <= kInlineBytes || !thread_may_wait())  // shared memory has to be waited for
     return own(next_number(), std::make_shared<ObjectBytes>(wire::Bytes(bytes.begin(), bytes.end())),
                nullptr);
   const std::uint64_t number = next_number();
-  auto placed = place_in_time(number, bytes, for_arguments);
+  auto placed = place_in_time(number, bytes, for_arguments, of_call);
   if (!placed) {
     ErrorInfo why = placed.error();
     why.why = why.what + ": " + why.why;
@@ -135,15 +135,17 @@ std::optional<Result<Objects::Placed>> Objects::place_again(std::uint64_t number
   return placed;
 }
 
-/// In a thread that may wait. `is_full`: the store is, of what is in use.
+/// In a thread that may wait.
 Result<Objects::Placed> Objects::place(std::uint64_t number, std::uint64_t bytes, const Source& from,
-                                       bool& is_full) {
+                                       std::uint64_t& full_of) {
   if (auto placed = place_again(number, bytes, from)) return *std::move(placed);
   const std::string key = own_region(gate_.address(), number);
   auto lent = lend(key, bytes + kTagBytes, Full::kMakesRoom);
   if (!lent) return lent.error();
-  is_full = lent->answer.full;
-  if (is_full) return lent->answer.why;
+  if (lent->answer.full) {
+    full_of = lent->answer.store_bytes;
+    return lent->answer.why;
+  }
   auto segment = Segment::write(number, lent->fd, number, bytes, from);
   auto mapped = segment ? read_segment(lent->fd, number, bytes) : Result<BytesPtr>(segment.error());
   if (!mapped) {
@@ -157,15 +159,15 @@ Result<Objects::Placed> Objects::place(std::uint64_t number, std::uint64_t bytes
 
 class Objects::Argument {
  public:
-  Argument(std::weak_ptr<Objects> objects, HandlePtr object)
-      : objects_(std::move(objects)), object_(std::move(object)) {}
+  Argument(std::weak_ptr<Objects> objects, HandlePtr object, std::uint64_t bytes)
+      : objects_(std::move(objects)), object_(std::move(object)), bytes_(bytes) {}
   ~Argument() {
     object_ = nullptr;  // who is told that this goes finds its room free
     const auto objects = objects_.lock();
     if (objects == nullptr) return;
     {
       const std::lock_guard lock(objects->mutex_);
-      --objects->arguments_;
+      objects->argument_bytes_ -= bytes_;
       ++objects->arguments_gone_;
     }
     objects->argument_gone_.notify_all();
@@ -176,23 +178,28 @@ class Objects::Argument {
  private:
   const std::weak_ptr<Objects> objects_;
   HandlePtr object_;
+  const std::uint64_t bytes_;
 };
 
 HandlePtr Objects::argument(HandlePtr object) {
   const Handle* handle = object.get();
-  const auto made = std::make_shared<const Argument>(weak_from_this(), std::move(object));
-  const std::lock_guard lock(mutex_);
-  ++arguments_;
+  std::uint64_t bytes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = values_.find(handle->name().number); at != values_.end()) bytes = at->second.bytes;
+    argument_bytes_ += bytes;
+  }
+  const auto made = std::make_shared<const Argument>(weak_from_this(), std::move(object), bytes);
   return HandlePtr(made, handle);
 }
 
 /// Until more have gone than `seen`. False: none is left that could, or `until` has passed.
-bool Objects::wait_for_argument(std::uint64_t seen, Instant until) {
+bool Objects::wait_for_argument(std::uint64_t seen, std::uint64_t of_call, Instant until) {
   const MonotonicClock clock;
   std::unique_lock lock(mutex_);
   for (Instant now = clock.now(); !closed_ && now < until; now = clock.now()) {
     if (arguments_gone_ != seen) return true;
-    if (arguments_ == 0) return false;
+    if (argument_bytes_ <= of_call) return false;  // all are of the call that waits
     argument_gone_.wait_for(lock, until - now);
   }
   return false;
@@ -200,7 +207,7 @@ bool Objects::wait_for_argument(std::uint64_t seen, Instant until) {
 
 /// In a thread that may wait.
 Result<Objects::Placed> Objects::place_in_time(std::uint64_t number, wire::ByteView bytes,
-                                               Duration for_arguments) {
+                                               Duration for_arguments, std::uint64_t of_call) {
   const Instant until = MonotonicClock().now() + for_arguments;
   for (;;) {
     std::uint64_t seen = 0;
@@ -208,9 +215,17 @@ Result<Objects::Placed> Objects::place_in_time(std::uint64_t number, wire::ByteV
       const std::lock_guard lock(mutex_);
       seen = arguments_gone_;
     }
-    bool is_full = false;
-    auto placed = place(number, bytes.size(), source_of(bytes), is_full);
-    if (!is_full || !wait_for_argument(seen, until)) return placed;
+    std::uint64_t full_of = 0;
+    auto placed = place(number, bytes.size(), source_of(bytes), full_of);
+    if (full_of == 0) return placed;
+    if (bytes.size() + of_call > full_of)
+      return ErrorInfo{
+          ErrorCode::kLimit, "no shared memory",
+          "with the " + std::to_string(of_call) +
+              " bytes of the same call's other arguments that is more than the node's limit of " +
+              std::to_string(full_of) + " bytes",
+          "give less to one call, or set TROUPE_REGIONS_BYTES"};
+    if (!wait_for_argument(seen, of_call, until)) return placed;
   }
 }
 

@@ -17,9 +17,16 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
 constexpr int kMostTries = 20;
 /// Its owner is asked again twice at once, then after a pause, which doubles up to this.
 constexpr Duration kLongestPause = std::chrono::milliseconds(250);
-/// So long an argument's copy waits for the room of those of earlier calls, and looks so often.
-constexpr Duration kRoomForArgument = std::chrono::seconds(60);
+/// An argument's copy that waits for room looks so often.
 constexpr Duration kLooksForRoom = std::chrono::milliseconds(20);
+
+/// Of an argument of a call.
+struct ArgumentFetch : Fetch {
+  ArgumentFetch(Waiter* waiter, std::shared_ptr<CallBytes> of) : Fetch(waiter), of_call(std::move(of)) {
+    is_argument = true;
+  }
+  const std::shared_ptr<CallBytes> of_call;
+};
 
 Duration pause_before(int tries) {
   const Duration pause = std::chrono::milliseconds(1) * (1 << std::min(tries, 10));
@@ -35,9 +42,10 @@ ErrorInfo comes_and_goes(const ObjectName& name) {
 
 }  // namespace
 
-std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits, bool is_argument) {
-  auto fresh = std::make_shared<Fetch>(waiter_);
-  fresh->is_argument = is_argument;
+std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits,
+                                      const std::shared_ptr<CallBytes>& of_call) {
+  FetchPtr fresh = of_call == nullptr ? std::make_shared<Fetch>(waiter_)
+                                      : std::make_shared<ArgumentFetch>(waiter_, of_call);
   fresh->waits = waits || !name.is_computed();
   if (name.is_computed()) {
     if (auto value = value_here(name)) return value;
@@ -61,7 +69,7 @@ std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits, bool i
     } else if (const std::string* reason = dead_.find(name.owner)) {
       why = lost_with_owner(name, *reason);
     } else if (const std::string* node = dead_nodes_.find(name.owner.node)) {
-      why = lost_with_owner(name, "its node is gone: " + *node);
+      why = lost_with_node(name, *node);
     } else if (fresh->waits) {
       const auto [at, added] = here_.emplace(name, fresh);
       if (!added) return at->second;
@@ -90,7 +98,7 @@ void Objects::located(const ObjectName& name, const FetchPtr& fetch, int tries, 
   if (!outcome.ok()) {
     if (locates_again(name, fetch, tries, outcome)) return;
     ErrorInfo why = outcome.error();
-    if (why.code == ErrorCode::kActorDied && why.origin.empty()) why = lost_with_owner(name, why.why);
+    if (why.code == ErrorCode::kActorDied && why.origin.empty()) why = lost_by_death(name, why.why);
     return done(name, fetch, std::move(why));
   }
   auto location = wire::decode<Location>(*outcome);
@@ -124,12 +132,12 @@ void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
     if (self == nullptr) return;
     if (lent && lent->answer.full) lent = lent->answer.why;
     if (!lent) return self->done(name, fetch, lent.error());
-    auto read = read_segment(lent->fd, name.number, bytes);
+    auto read = near ? read_segment(lent->fd, name.number, bytes) : read_copy(lent->fd, name, bytes);
     if (read || read.error().code != ErrorCode::kUnavailable) return self->done(name, fetch, std::move(read));
     // Its owner has spilled the object meanwhile, or has freed it and put another one where it lay. Those
     // that held a copy ended or made room: then the node has made new memory for us.
     const bool over = tries >= kMostTries;
-    if ((near || over) && !is_sealed(lent->fd)) self->gate_.drop_region(key);
+    if (near ? !is_sealed(lent->fd) : over && !is_copy_of(lent->fd, name)) self->gate_.drop_region(key);
     if (over) return self->done(name, fetch, comes_and_goes(name));
     const Duration pause = pause_before(tries);
     if (pause == Duration::zero()) return self->locate(name, fetch, tries + 1);
@@ -142,12 +150,14 @@ void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
 
 void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes) {
   if (fetch->is_argument) {
+    const auto& of_call = static_cast<const ArgumentFetch&>(*fetch).of_call;
+    bool is_first = false;
     {
       const std::lock_guard lock(mutex_);
-      copies_.push_back({name, fetch, bytes, MonotonicClock().now() + kRoomForArgument});
-      if (copies_.size() > 1) return;  // whoever is first goes on with it
+      is_first = copies_.add({name, fetch, bytes + kTagBytes, of_call, {}}, MonotonicClock().now());
     }
-    return next_copy();
+    if (is_first) next_copy();  // else whoever is goes on with it
+    return;
   }
   obtain(ask_for(copy_region(name), bytes + kTagBytes), bytes + kTagBytes,
          [weak = weak_from_this(), name, fetch, bytes](Result<Lent> lent) {
@@ -156,34 +166,35 @@ void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint
 }
 
 void Objects::next_copy() {
-  Copy first;
+  std::optional<CopyQueue::Copy> first;
   {
     const std::lock_guard lock(mutex_);
-    if (copies_.empty()) return;
-    first = copies_.front();
+    first = copies_.first();
   }
-  const auto then = [weak = weak_from_this(), first](Result<Lent> lent) {
+  if (!first) return;
+  const auto then = [weak = weak_from_this(), copy = *first](Result<Lent> lent) {
     const auto self = weak.lock();
     if (self == nullptr) return;
-    const bool is_full = lent && lent->answer.full;
     bool goes_on = false;
     {
       const std::lock_guard lock(self->mutex_);
-      goes_on = is_full && !self->closed_ && MonotonicClock().now() < first.until;
-      if (!goes_on) self->copies_.pop_front();
+      if (lent && lent->answer.full && !self->closed_) {
+        auto why = self->copies_.full(lent->answer.store_bytes, MonotonicClock().now());
+        goes_on = !why;
+        if (why) lent = *std::move(why);
+      }
+      if (!goes_on) self->copies_.end_first();
     }
     if (goes_on) {
       return self->gate_.later(kLooksForRoom, [weak] {
         if (const auto again = weak.lock()) again->next_copy();
       });
     }
-    if (is_full)
-      log(LogLevel::kWarning, "an argument of " + std::to_string(first.bytes) +
-                                  " bytes found no room on this node for a minute: its call fails");
-    self->copy_into(first.name, first.fetch, first.bytes, std::move(lent));
+    if (!lent) log(LogLevel::kWarning, "a call fails: " + lent.error().message());
+    self->copy_into(copy.name, copy.fetch, copy.bytes - kTagBytes, std::move(lent));
     self->next_copy();
   };
-  obtain(ask_for(copy_region(first.name), first.bytes + kTagBytes), first.bytes + kTagBytes, then);
+  obtain(ask_for(copy_region(first->name), first->bytes), first->bytes, then);
 }
 
 void Objects::copy_into(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes,
@@ -198,7 +209,7 @@ void Objects::copy_into(const ObjectName& name, const FetchPtr& fetch, std::uint
     return end_pull(pull);
   }
   pull->fd = std::move(lent->fd);
-  if (is_sealed(pull->fd)) return end_pull(pull);  // it was made before
+  if (is_copy_of(pull->fd, name)) return end_pull(pull);  // it was made before
   this->pull(pull);
 }
 
@@ -248,17 +259,14 @@ void Objects::pulled(const PullPtr& pull, std::uint64_t offset, const Outcome& o
 }
 
 void Objects::end_pull(const PullPtr& pull) {
-  if (!pull->failed && !is_sealed(pull->fd)) {
-    auto sealed = write_tag(pull->fd, pull->name.number);
-    if (sealed) sealed = seal(pull->fd);
-    if (!sealed) pull->failed = sealed.error();
+  if (!pull->failed) {
+    if (auto whole = finish_copy(pull->fd, pull->name); !whole) pull->failed = whole.error();
   }
-  auto mapped =
-      pull->failed ? Result<BytesPtr>(*pull->failed) : read_segment(pull->fd, pull->name.number, pull->bytes);
+  auto mapped = pull->failed ? Result<BytesPtr>(*pull->failed) : read_copy(pull->fd, pull->name, pull->bytes);
   if (!mapped.ok()) gate_.drop_region(copy_region(pull->name));  // before another process makes the copy
   tell_surely(pull->name.owner, kCopied, wire::encode(CopiedTell{pull->name.number, mapped.ok()}));
   if (!mapped.ok() && mapped.error().code == ErrorCode::kActorDied)
-    mapped = lost_with_owner(pull->name, mapped.error().why);
+    mapped = lost_by_death(pull->name, mapped.error().why);
   done(pull->name, pull->fetch, std::move(mapped));
 }
 
@@ -291,7 +299,8 @@ Result<std::shared_ptr<const References>> Objects::references(wire::Bytes& body,
   auto given = Given::cut(body);
   if (!given) return given.error();
   std::vector<FetchPtr> fetches;
-  for (const auto& name : given->names) fetches.push_back(fetch(name, waits, true));
+  const auto of_call = std::make_shared<CallBytes>();
+  for (const auto& name : given->names) fetches.push_back(fetch(name, waits, of_call));
   return std::shared_ptr<const References>(std::make_shared<References>(given->places, std::move(fetches)));
 }
 

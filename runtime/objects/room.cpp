@@ -156,8 +156,10 @@ std::uint64_t Objects::let_go() {
     if (name.owner.node == gate_.address().node) continue;
     const auto lent = lend(copy_region(name), bytes + kTagBytes, Full::kSaysSo);
     if (!lent || lent->answer.full || !is_unread(lent->fd)) continue;
+    const bool is_copy =
+        is_copy_of(lent->fd, name);  // else another process has dropped it, and this one is new
     gate_.drop_region(copy_region(name));
-    if (is_sealed(lent->fd)) freed += bytes;  // else another process has dropped it, and this one is new
+    if (is_copy) freed += bytes;
   }
   return freed;
 }

@@ -12,19 +12,6 @@
 namespace troupe::objects {
 namespace {
 
-struct Tag {
-  std::uint64_t object = 0;
-  std::uint64_t unused = 0;
-};
-static_assert(sizeof(Tag) == kTagBytes);
-
-/// Locks belong to an open file, and descriptors that are sent share one: this makes an open file of our own.
-Result<UniqueFd> reopen(const UniqueFd& fd, int flags) {
-  UniqueFd own(::open(("/proc/self/fd/" + std::to_string(fd.get())).c_str(), flags | O_CLOEXEC));
-  if (!own) return io_error("cannot open an object's memory", errno, "objects need /proc, and ulimit -n");
-  return own;
-}
-
 Result<std::uint64_t> size_of(const UniqueFd& fd) {
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return io_error("cannot see an object's memory", errno);
@@ -49,7 +36,7 @@ Result<SegmentPtr> Segment::write(std::uint64_t region, const UniqueFd& fd, std:
     if (auto wrote = write_at(fd, done, *part); !wrote) return wrote.error();
     done += part->size();
   }
-  if (auto tagged = write_tag(fd, object); !tagged) return tagged.error();
+  if (auto tagged = write_tag(fd, {object, 0}); !tagged) return tagged.error();
   auto size = size_of(fd);
   if (!size) return size.error();
   // A writable mapping of before the seal stays one.
@@ -71,7 +58,7 @@ Result<bool> Segment::write_again(const UniqueFd& fd, std::uint64_t object, std:
   auto own = reopen(fd, O_RDONLY);
   if (!own) return own.error();
   if (::flock(own->get(), LOCK_EX | LOCK_NB) != 0) return false;
-  const Tag none;
+  const MemoryTag none;
   std::memcpy(at_ + capacity(), &none, sizeof none);  // whatever fails below leaves no object here
   for (std::uint64_t done = 0; done < bytes;) {
     auto part = from(done);
@@ -79,38 +66,48 @@ Result<bool> Segment::write_again(const UniqueFd& fd, std::uint64_t object, std:
     std::memcpy(at_ + done, part->data(), part->size());
     done += part->size();
   }
-  const Tag tag{object, 0};
+  const MemoryTag tag{object, 0};
   std::memcpy(at_ + capacity(), &tag, sizeof tag);
   return true;
 }
 
-bool is_unread(const UniqueFd& fd) {
-  const auto own = reopen(fd, O_RDONLY);
-  return own && ::flock(own->get(), LOCK_EX | LOCK_NB) == 0;
+namespace {
+
+MemoryTag tag_of(const ObjectName& name) {
+  return {name.number, name.owner.process.value};
 }
 
-Result<void> write_tag(const UniqueFd& fd, std::uint64_t object) {
-  auto size = size_of(fd);
-  if (!size) return size.error();
-  const Tag tag{object, 0};
-  return write_at(fd, *size - kTagBytes, std::as_bytes(std::span(&tag, 1)));
+Result<std::shared_ptr<const ObjectBytes>> read_memory(const UniqueFd& fd, const MemoryTag& tag,
+                                                       std::uint64_t bytes) {
+  auto own = reopen(fd, O_RDONLY);
+  if (!own) return own.error();
+  if (::flock(own->get(), LOCK_SH | LOCK_NB) != 0) return other_bytes("its memory is being written");
+  const auto there = read_tag(*own);
+  if (!there) return there.error();
+  if (*there != tag) return other_bytes("another object lies in its memory");
+  return ObjectBytes::map(*own, bytes);  // the mapping keeps the lock
 }
+
+}  // namespace
 
 Result<std::shared_ptr<const ObjectBytes>> read_segment(const UniqueFd& fd, std::uint64_t object,
                                                         std::uint64_t bytes) {
   if (!is_sealed(fd)) return other_bytes("its memory is empty");
-  auto own = reopen(fd, O_RDONLY);
-  if (!own) return own.error();
-  if (::flock(own->get(), LOCK_SH | LOCK_NB) != 0) return other_bytes("its memory is being written");
-  const auto size = size_of(*own);
-  if (!size) return size.error();
-  Tag tag;
-  if (*size < kTagBytes || ::pread(own->get(), &tag, sizeof tag, static_cast<off_t>(*size - kTagBytes)) !=
-                               static_cast<ssize_t>(sizeof tag)) {
-    return io_error("cannot read an object's memory", errno);
-  }
-  if (tag.object != object) return other_bytes("another object lies in its memory");
-  return ObjectBytes::map(*own, bytes);  // the mapping keeps the lock
+  return read_memory(fd, {object, 0}, bytes);
+}
+
+bool is_copy_of(const UniqueFd& fd, const ObjectName& name) {
+  const auto tag = read_tag(fd);
+  return tag && *tag == tag_of(name);
+}
+
+Result<void> finish_copy(const UniqueFd& fd, const ObjectName& name) {
+  return write_tag(fd, tag_of(name));
+}
+
+Result<std::shared_ptr<const ObjectBytes>> read_copy(const UniqueFd& fd, const ObjectName& name,
+                                                     std::uint64_t bytes) {
+  return read_memory(fd, tag_of(name), bytes);
 }
 
 }  // namespace troupe::objects

@@ -4,16 +4,15 @@
 #include <functional>
 #include <memory>
 
+#include "runtime/core/memory_tag.hpp"
 #include "runtime/objects/object_bytes.hpp"
+#include "runtime/objects/object_name.hpp"
 
 namespace troupe::objects {
 
 /// Where the bytes of an object come from: those from `offset` on, as many as are at hand and one at least.
 using Source = std::function<Result<wire::ByteView>(std::uint64_t offset)>;
 Source source_of(wire::ByteView bytes);
-
-/// The end of a region says whose bytes lie in it.
-inline constexpr std::size_t kTagBytes = 16;
 
 /// Of the process that owns the objects in it, the only one that can write it. Not thread-safe.
 ///
@@ -47,12 +46,19 @@ class Segment {
 };
 using SegmentPtr = std::unique_ptr<Segment>;
 
-/// Whether nobody maps the region for reading.
-bool is_unread(const UniqueFd& fd);
-/// Writes the end of a region that is made by parts.
-Result<void> write_tag(const UniqueFd& fd, std::uint64_t object);
 /// Maps the object. Errors: kUnavailable, when other bytes lie there, or none that are sealed; kIo.
 Result<std::shared_ptr<const ObjectBytes>> read_segment(const UniqueFd& fd, std::uint64_t object,
                                                         std::uint64_t bytes);
+
+// Copies of others' objects. Their memory is not sealed: when nobody reads one any more, the node lends it
+// for the next.
+
+/// Whether all of the copy is there.
+bool is_copy_of(const UniqueFd& fd, const ObjectName& name);
+/// All bytes have been written.
+Result<void> finish_copy(const UniqueFd& fd, const ObjectName& name);
+/// Errors: as read_segment().
+Result<std::shared_ptr<const ObjectBytes>> read_copy(const UniqueFd& fd, const ObjectName& name,
+                                                     std::uint64_t bytes);
 
 }  // namespace troupe::objects

@@ -4,6 +4,7 @@
 
 #include "runtime/client/session.hpp"
 #include "runtime/core/count.hpp"
+#include "runtime/core/stack.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/objects.hpp"
 #include "runtime/wire/messages.hpp"
@@ -21,6 +22,22 @@ constexpr std::size_t kMostNotWanted = 64;
 bool is_lost(const Outcome& outcome) {
   if (outcome.ok() || !outcome.error().origin.empty()) return false;
   return outcome.error().code == ErrorCode::kActorDied || outcome.error().code == ErrorCode::kUnavailable;
+}
+
+/// Tasks that run in this thread, each while the one before it waits for it.
+thread_local int depth = 0;
+
+/// A worker keeps this much of its stack for what a task calls, and for the error.
+constexpr std::size_t kStackKept = std::size_t{1} << 20;
+
+std::optional<ErrorInfo> why_too_deep(std::string_view task) {
+  const StackRoom stack = stack_room();
+  if (stack.all == 0 || stack.left >= std::min(kStackKept, stack.all / 4)) return std::nullopt;
+  return ErrorInfo{ErrorCode::kLimit, "cannot run " + std::string(task),
+                   "it would be number " + std::to_string(depth + 1) +
+                       " of tasks that wait for one another in one thread, whose stack of " +
+                       std::to_string(stack.all) + " bytes has room for no more",
+                   "split the work more broadly and less deep, or raise ulimit -s where the nodes start"};
 }
 
 std::string in_words(const LeasePool::Waiting& task, const std::vector<std::shared_ptr<CallState>>& asked) {
@@ -213,6 +230,9 @@ bool Tasks::run_own(std::uint64_t frame) {
 
 void Tasks::run_here(Pending task) {
   Responder responder(task.answer);
+  if (auto why = why_too_deep(task.spec.name)) return responder.fail(*std::move(why));
+  ++depth;
+  const std::shared_ptr<void> leave(nullptr, [](void*) { --depth; });
   const auto* function = Registry::instance().method(task.spec.function);
   wire::Bytes args = std::move(task.spec.args.bytes);
   const auto invoke = [&](Responder to) { function->invoke(nullptr, args, std::move(to)); };

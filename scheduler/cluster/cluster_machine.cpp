@@ -344,6 +344,19 @@ void ClusterMachine::answer_again(const Requester& requester, Actor& actor, cons
   }
 }
 
+namespace {
+
+/// What helps where no node could ever hold a spawn.
+std::string todo_of(const ActorDemand& demand, bool has_group, bool has_node) {
+  if (demand.group && !has_group) return "make a placement group again, and spawn or submit in that one";
+  if (demand.group) return "ask for less, or make a placement group whose bundles have it";
+  if (demand.affinity && !has_node) return "name a live node (Session::nodes() lists them), or none";
+  if (demand.affinity) return "ask for less, or name another node or none";
+  return "ask for less, or add a node that has it";
+}
+
+}  // namespace
+
 /// Starts the spawn, has it wait, or refuses it.
 void ClusterMachine::settle(PendingSpawn spawn) {
   const Placement placement = place(spawn.spec.demand);
@@ -354,8 +367,10 @@ void ClusterMachine::settle(PendingSpawn spawn) {
   if (placement.verdict == PlacementVerdict::kPlaced) return start(std::move(spawn), placement);
   if (placement.verdict == PlacementVerdict::kWait || may_come_back(spawn.spec.demand))
     return wait(std::move(spawn));
-  refuse(spawn, {ErrorCode::kRefused, "cannot place " + spawn.spec.type, placement.reason,
-                 "ask for less, or add a node that has it"});
+  const ActorDemand& demand = spawn.spec.demand;
+  refuse(spawn,
+         {ErrorCode::kRefused, "cannot place " + spawn.spec.type, placement.reason,
+          todo_of(demand, groups_.find(demand.group) != nullptr, index_.nodes().contains(demand.affinity))});
 }
 
 void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {

@@ -254,7 +254,8 @@ void ClusterMachine::handle(const NodesWanted& e) {
   if (!is_registered(e.requester.from.node)) return;
   NodesAnswered all{e.requester, {}};
   for (const auto& [id, node] : nodes_) {
-    if (!node.drain && !node.leaving) all.nodes.push_back(node.info);  // nothing new is to go there
+    if (!node.drain && !node.leaving && !node.info.gateway)
+      all.nodes.push_back(node.info);  // nothing new is to go there
   }
   out_.push_back(std::move(all));
 }

@@ -74,6 +74,13 @@ struct Guest {
   std::vector<SharedMemory> regions;
 };
 
+std::vector<double> many(double value) {
+  return std::vector<double>(100'000, value);
+}
+double first_of(const std::vector<double>& values) {
+  return values.at(0);
+}
+
 /// Opens a connection to the head, sends `bytes` and waits for the end of what comes back.
 std::string knock(std::uint16_t port, const std::string& bytes) {
   const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -304,6 +311,51 @@ TEST_CASE("a program that loses its node while the head is away goes on when the
   ::kill(start, SIGCONT);
   CHECK(eventually([&] { return refusal().empty(); }, 60s));
   CHECK(session.spawn<Guest>({.isolated = true}).call<&Guest::pid>().get(30s) > 0);
+}
+
+TEST_CASE("what a program had made before its own node died is lost, and says so", "[cluster]") {
+  // Was: "the process that made it is gone", of one that lives, and "nobody held a reference to it any more".
+  const Cluster cluster;
+  auto session = cluster.join("careless");
+  const NodeId own = session.node();
+  for (const auto& node : session.nodes()) CHECK_FALSE(node.gateway);
+  const auto put = session.put(many(1));
+  const auto small = session.put(std::vector<double>{2});
+  const auto computed = session.compute<&many>(3.0);
+  CHECK(session.submit<&first_of>(put).get(60s) == 1);
+  CHECK(session.submit<&first_of>(computed).get(60s) == 3);
+  ::kill(children(::getpid(), "troupe-node").at(0), SIGKILL);
+  REQUIRE(eventually([&] { return session.node() != own; }, 60s));
+  const auto why = [&](const auto& read) -> std::string {
+    try {
+      read();
+    } catch (const ObjectLost& error) {
+      return error.info().why;
+    } catch (const Error& error) {
+      return "other: " + std::string(error.what());
+    }
+    return "";
+  };
+  CHECK(eventually([&] {
+    try {
+      return session.submit<&first_of>(many(4)).get(60s) == 4;
+    } catch (const Unavailable&) {
+      return false;
+    }
+  }));
+  const auto names_node = Catch::Matches(".*node (has )?died.*");
+  CHECK_THAT(why([&] { session.submit<&first_of>(put).get(60s); }), names_node);
+  CHECK_THAT(why([&] { session.submit<&first_of>(small).get(60s); }), names_node);
+  CHECK_THAT(why([&] { session.submit<&first_of>(computed).get(60s); }), names_node);
+  CHECK_THAT(why([&] { computed.get(60s); }), names_node);
+  CHECK(put.get(60s) == many(1));
+  // A node that is dead is no matter of asking for less.
+  try {
+    session.with({.node = own}).submit<&first_of>(many(5)).get(60s);
+    FAIL("it ran");
+  } catch (const Refused& error) {
+    CHECK_THAT(std::string(error.what()), Catch::Contains("name a live node"));
+  }
 }
 
 TEST_CASE("who has no key or no manners stays out, with a line in the log", "[cluster]") {

@@ -59,6 +59,10 @@ int go_on(const std::string& file, bool looks) {
 int fail(int n) {
   throw std::out_of_range("no " + std::to_string(n));
 }
+/// Waits for one task a level.
+int dig(int levels) {
+  return levels == 0 ? 0 : 1 + this_actor().session().submit<&dig>(levels - 1).get(60s);
+}
 /// The first so many that come are killed.
 std::size_t die_first(const std::string& folder, std::size_t deaths) {
   const std::size_t before = names_in(folder).size();
@@ -282,6 +286,22 @@ TEST_CASE("A tree of tasks that wait for tasks ends on one CPU") {
   auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
   CHECK(session.submit<&leaves>(6).get(60s) == 64);
 }
+TEST_CASE("A tree of tasks that is too deep for a worker's stack ends with an error that says so") {
+  // Was: its worker ended by SIGSEGV, four times.
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
+  CHECK(session.submit<&dig>(500).get(60s) == 500);
+  try {
+    session.submit<&dig>(1'000'000).get(120s);
+    FAIL("it ended");
+  } catch (const LimitExceeded& error) {
+    const std::string what = error.what();
+    INFO(what);
+    CHECK(what.find("has room for no more") != std::string::npos);
+    CHECK(what.find(" ... ") != std::string::npos);  // of each level's word the first and the last ones
+    CHECK(what.size() < 4000);
+  }
+}
+
 // It looked for its own tasks as it began to wait, and no more: that one came back later, and waited for
 // good.
 TEST_CASE("A task that waits on the last CPU runs its own task whose node died") {

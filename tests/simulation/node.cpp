@@ -278,6 +278,7 @@ void Node::act(node::MakeRing& a) {
 // Regions: a group's abort word is in one.
 
 void Node::act(node::MakeRegion& a) {
+  regions_.erase(a.instead_of);
   regions_[a.region] = a.name;
   memory_.make(a).value();
   tell(node::RegionMade{a.region, std::nullopt});

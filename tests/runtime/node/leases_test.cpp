@@ -1,6 +1,12 @@
 /// Leases of processes for light actors, executables on their way, and shared memory by name.
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include "runtime/core/memory_tag.hpp"
 #include "runtime/node/output_lines.hpp"
+#include "runtime/node/region_memory.hpp"
 #include "runtime/wire/region_answer.hpp"
 #include "tests/runtime/node/machine_fixture.hpp"
 
@@ -275,6 +281,94 @@ TEST_CASE("Memory of a process's objects goes with it, and copies with the last 
   REQUIRE(f.machine.regions().size() == 1);
   f.on(ProcessEnded{reader, "killed"});
   REQUIRE(f.machine.regions().size() == 0);
+}
+
+TEST_CASE("Memory of a copy that has gone is lent for the job's next one, and counts until then") {
+  // Story: a GiB from another node took twice the wire's time, since each landed in fresh pages.
+  constexpr std::uint64_t kBytes = RegionNames::kLeastKept;
+  Limits limits;
+  limits.regions_bytes = limits.region_bytes = 16 * kBytes;
+  F f(limits);
+  const ProcessId one = f.worker({1});
+  const ProcessId stranger = f.worker({2}, true, {8});
+  const auto asks = [&](ProcessId who, const char* key, std::uint64_t bytes) {
+    return f.said(who, wire::RegionAsk{1, key, bytes, "", false});
+  };
+  const auto first = asks(one, "copy/a", kBytes);
+  const RegionId memory = F::find<MakeRegion>(first)->region;
+  REQUIRE_FALSE(F::find<MakeRegion>(first)->instead_of);
+  REQUIRE(F::find<DropRegion>(f.said(one, wire::RegionDrop{"copy/a"})) == nullptr);
+  REQUIRE(f.machine.regions().size() == 0);
+  REQUIRE(f.machine.regions().bytes() == kBytes);
+
+  // Neither another job nor another kind of memory, nor what is far smaller, gets it.
+  REQUIRE_FALSE(F::find<MakeRegion>(asks(stranger, "copy/b", kBytes))->instead_of);
+  REQUIRE_FALSE(F::find<MakeRegion>(asks(one, "object/1.1.1", kBytes))->instead_of);
+  REQUIRE_FALSE(F::find<MakeRegion>(asks(one, "copy/c", kBytes / 4))->instead_of);
+  REQUIRE_FALSE(F::find<MakeRegion>(asks(one, "copy/d", kBytes + 1))->instead_of);
+  const auto again = asks(one, "copy/e", kBytes - 4096);
+  REQUIRE(F::find<MakeRegion>(again)->instead_of == memory);
+  REQUIRE(F::find<MakeRegion>(again)->bytes == kBytes);
+
+  // Its last reader's death keeps it, too; a time without use, or the end of its job, gives it back.
+  const std::uint64_t before = f.machine.regions().bytes();
+  f.on(ProcessEnded{one, "killed"});
+  f.now += RegionNames::kKept / 2;
+  REQUIRE(F::find<DropRegion>(f.on(Tick{})) == nullptr);
+  f.now += RegionNames::kKept / 2;
+  REQUIRE(F::find<DropRegion>(f.on(Tick{})) != nullptr);
+  REQUIRE(f.machine.regions().bytes() < before);
+  f.said(stranger, wire::RegionDrop{"copy/b"});
+  REQUIRE(f.machine.regions().bytes() == kBytes);
+  REQUIRE(F::find<DropRegion>(f.head(cluster::EndJob{F::kNode, {8}, "its driver ended"})) != nullptr);
+  REQUIRE(f.machine.regions().bytes() == 0);
+}
+
+TEST_CASE(
+    "Memory that is kept for copies goes first when the store is full, and is an eighth of it at most") {
+  constexpr std::uint64_t kBytes = RegionNames::kLeastKept;
+  Limits limits;
+  limits.regions_bytes = limits.region_bytes = 16 * kBytes;
+  F f(limits);
+  const ProcessId one = f.worker({1});
+  for (const char* key : {"copy/a", "copy/b", "copy/c"})
+    f.said(one, wire::RegionAsk{1, key, kBytes, "", false});
+  f.said(one, wire::RegionAsk{1, "copy/large", 3 * kBytes, "", false});
+  for (const char* key : {"copy/a", "copy/b", "copy/c", "copy/large"}) f.said(one, wire::RegionDrop{key});
+  REQUIRE(f.machine.regions().bytes() == 2 * kBytes);
+  const auto all = f.said(one, wire::RegionAsk{2, "object/1.1.1", 15 * kBytes, "", false});
+  REQUIRE(F::find<MakeRegion>(all) != nullptr);
+  REQUIRE(F::find<DropRegion>(all) != nullptr);
+  REQUIRE(f.machine.regions().bytes() == 16 * kBytes);
+}
+
+TEST_CASE("Memory is used again once nobody reads it, and only if all of it had been written") {
+  RegionMemory regions;
+  const auto inode = [&](RegionId region) {
+    struct stat info {};
+    REQUIRE(::fstat(regions.descriptor(region).value().get(), &info) == 0);
+    return info.st_ino;
+  };
+  REQUIRE(regions.make({{1}, "copy/a", 4096, {}}));
+  const auto first = inode({1});
+  // Nobody has said that it is whole: somebody may be writing still.
+  REQUIRE(regions.make({{2}, "copy/b", 4096, {1}}));
+  REQUIRE(inode({2}) != first);
+  REQUIRE_FALSE(regions.descriptor({1}));
+
+  const auto second = inode({2});
+  const auto fd = regions.descriptor({2}).value();
+  REQUIRE(write_tag(fd, {7, 8}));
+  auto reader = reopen(fd, O_RDONLY).value();
+  REQUIRE(::flock(reader.get(), LOCK_SH) == 0);
+  REQUIRE(regions.make({{3}, "copy/c", 4096, {2}}));
+  REQUIRE(inode({3}) != second);
+
+  const auto third = inode({3});
+  REQUIRE(write_tag(regions.descriptor({3}).value(), {7, 8}));
+  REQUIRE(regions.make({{4}, "copy/d", 4096, {3}}));
+  REQUIRE(inode({4}) == third);
+  REQUIRE(read_tag(regions.descriptor({4}).value()).value() == MemoryTag{});  // who comes late finds nothing
 }
 
 TEST_CASE("A full store names who can make room for an object, the largest first") {

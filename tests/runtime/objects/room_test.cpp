@@ -333,6 +333,28 @@ TEST_CASE("What a call keeps of a large argument is a handle of its object") {
   CHECK(store.objects->counts().owned == 0);
 }
 
+// Was: the second argument of the call waited a minute for the first one to go.
+TEST_CASE("A put does not wait for the room that its own call's arguments hold") {
+  Store store;
+  const auto three = wire::Bytes(3 * kBytes);
+  const auto first = store.objects->argument(store.objects->put(wire::ByteView(three)));
+  const auto second = [&](std::size_t bytes, std::uint64_t of_call) -> std::string {
+    try {
+      store.objects->put(wire::ByteView(wire::Bytes(bytes)), 1h, of_call);
+    } catch (const LimitExceeded& error) {
+      return error.what();
+    }
+    return "";
+  };
+  // Together they never fit.
+  CHECK_THAT(second(2 * kBytes, three.size()), Catch::Contains("of the same call's other arguments"));
+  // They do, but what is in use is not an argument of another call.
+  const auto used = store.objects->put(Store::bytes(1));
+  const auto looks = store.objects->fetch(used->name());
+  const auto looks_at_first = store.objects->fetch(first->name());
+  CHECK_THAT(second(kBytes, three.size()), Catch::Contains("in use"));
+}
+
 // Between the loss of a value and the moment when what computes it again hears of that, a reader's wish for
 // it changed nothing: nobody computed it, and the reader waited for good.
 TEST_CASE("Who wants a value while it is being said that it is lost is heard") {

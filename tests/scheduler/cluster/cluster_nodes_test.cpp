@@ -103,8 +103,23 @@ TEST_CASE("whoever asks for the nodes gets the live ones") {
   s.on(NodeLeft{NodeId{2}, "bye"});
   s.on(NodesWanted{{kDriver, 4}});
   REQUIRE(s.get<NodesAnswered>() != nullptr);
-  CHECK(s.get<NodesAnswered>()->nodes.size() == 2);
+  CHECK(s.get<NodesAnswered>()->nodes.size() == 1);  // and none that only carries a program
   CHECK(s.get<NodesAnswered>()->to.request == 4);
+}
+
+TEST_CASE("a spawn that no node will ever hold is told what would help") {
+  // Was: "ask for less, or add a node that has it" of a node that has died.
+  Script s;
+  const JobId job = s.job_on({4, 4});
+  const auto todo = [&](std::uint64_t request, int cpus, NodeId only) {
+    s.on(SpawnRequested{{kDriver, request}, {job, "T", "", "arguments", {cpus * kCpu, true, only}}});
+    REQUIRE(s.get<SpawnAnswered>() != nullptr);
+    return s.get<SpawnAnswered>()->error.todo;
+  };
+  CHECK(todo(2, 5, {}) == "ask for less, or add a node that has it");
+  CHECK(todo(3, 5, NodeId{1}) == "ask for less, or name another node or none");
+  s.on(NodeLeft{NodeId{2}, "bye"});
+  CHECK(todo(4, 1, NodeId{2}) == "name a live node (Session::nodes() lists them), or none");
 }
 
 /// An actor that node 1 is starting, and a smaller node 2.

@@ -1,0 +1,44 @@
+/// Copies of arguments that have no memory yet: who gets the next, and who waits no longer. Pure.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "runtime/core/clock.hpp"
+#include "runtime/objects/references.hpp"
+
+namespace troupe::objects {
+
+/// What the arguments of one call take here together, as far as it is known.
+struct CallBytes {
+  std::uint64_t known = 0;
+};
+
+/// In the order in which their calls came: those of later calls would else hold what an earlier one, which is
+/// carried out first, waits for. One, the first, is asked for at a time. Not thread-safe.
+class CopyQueue {
+ public:
+  struct Copy {
+    ObjectName name;
+    std::shared_ptr<Fetch> fetch;
+    std::uint64_t bytes = 0;  ///< with all that lies beside the object
+    std::shared_ptr<CallBytes> of_call;
+    Instant until{};
+  };
+  /// True: it is the first, and is to be asked for.
+  bool add(Copy copy, Instant now);
+  /// Nothing: no copy waits.
+  std::optional<Copy> first() const;
+  /// The store had no room for the first one. Nothing: it is asked for again after a while; else it fails so.
+  std::optional<ErrorInfo> full(std::uint64_t store_bytes, Instant now) const;
+  /// It has memory, or failed. REQUIRES: there is one.
+  void end_first() { copies_.pop_front(); }
+
+  static constexpr Duration kWaits = std::chrono::seconds(60);
+
+ private:
+  std::deque<Copy> copies_;
+};
+
+}  // namespace troupe::objects
