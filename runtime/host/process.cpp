@@ -18,14 +18,6 @@ constexpr Duration kActorsEnd = std::chrono::seconds(5);
 /// Large answers lie in this process until their callers have them.
 constexpr Duration kAnswersTaken = std::chrono::seconds(5);
 
-/// What had no room at its receiver does not know for what it was.
-ErrorInfo with_name(ErrorInfo error, const PendingCall& call) {
-  const auto* method = Registry::instance().method(call.method);
-  if (error.code == ErrorCode::kLimit && error.origin.empty() && method != nullptr)
-    error.what = method->name + ": " + error.what;
-  return error;
-}
-
 ErrorInfo actor_died(std::string why) {
   return {ErrorCode::kActorDied, "the actor is gone", std::move(why),
           "spawn it again, or monitor it to be told"};
@@ -316,43 +308,6 @@ void Process::on_call(Message message, caf::execution_unit* unit, std::size_t by
                                              std::move(responder), one_way ? bytes : 0);
   call->references = std::move(references);
   actors_->deliver(header.actor, std::move(call), unit);
-}
-
-void Process::on_reply(Message message) {
-  auto call = calls_.take(message.header.id, message.header.from);
-  const bool in_object = (message.header.flags & objects::kFlagAnswerInObject) != 0;
-  Result<std::vector<objects::ObjectName>> names = std::vector<objects::ObjectName>();
-  if ((message.header.flags & wire::kFlagReferences) != 0) names = objects::cut_names(message.body);
-  if (!call) {  // an answer nobody waits for any more
-    if (in_object) decline_answer(message);
-    return;
-  }
-  routes_->answered(message.header.from, call->bytes);
-  const bool error = (message.header.flags & wire::kFlagError) != 0;
-  if ((message.header.flags & wire::kFlagRefused) != 0)
-    routes_->not_carried(message.header.from, call->bytes);
-  wire::Kept refers_to;
-  if (names && !names->empty() && !call->state->ready())
-    refers_to = objects_->received(*names, message.header.from, message.header.id);
-  if (in_object) return answer_in_object(*std::move(call), message, std::move(refers_to));
-  Outcome outcome = wire::Bytes{};
-  if (!names) {
-    outcome = names.error();
-  } else if (error) {
-    auto info = wire::decode<std::tuple<ErrorInfo>>(message.body);
-    outcome = info ? with_name(std::get<0>(*std::move(info)), *call) : info.error();
-  } else if (call->kind == wire::FrameKind::kSpawn) {
-    outcome = spawned(call->to);
-  } else {
-    outcome = std::move(message.body);
-  }
-  if (error && call->moving != nullptr) {
-    const bool never_sent = (message.header.flags & wire::kFlagRefused) != 0;
-    return directory_->answered(call->moving, call->to.home(), outcome.error(), never_sent);
-  }
-  const bool wanted = call->state->resolve(std::move(outcome), std::move(refers_to));
-  if (!wanted && !error && call->kind == wire::FrameKind::kSpawn)
-    kill(call->to, "nobody waits for it any more");
 }
 
 void Process::on_spawn(Message message, caf::execution_unit* unit) {

@@ -31,6 +31,15 @@ BundleDemand room_of(const ActorDemand& demand) {
   return {demand.cpu_e4, demand.gpu_e4, demand.other};
 }
 
+/// What helps where no node could ever hold a spawn.
+std::string todo_of(const ActorDemand& demand, bool has_group, bool has_node) {
+  if (demand.group && !has_group) return "make a placement group again, and spawn or submit in that one";
+  if (demand.group) return "ask for less, or make a placement group whose bundles have it";
+  if (demand.affinity && !has_node) return "name a live node (Session::nodes() lists them), or none";
+  if (demand.affinity) return "ask for less, or name another node or none";
+  return "ask for less, or add a node that has it";
+}
+
 ProcessAddress address_of(const ActorRecord& r) {
   return {r.node, r.process};
 }
@@ -343,19 +352,6 @@ void ClusterMachine::answer_again(const Requester& requester, Actor& actor, cons
     out_.push_back(start_of(actor, "its node may not have heard before the head restarted"));
   }
 }
-
-namespace {
-
-/// What helps where no node could ever hold a spawn.
-std::string todo_of(const ActorDemand& demand, bool has_group, bool has_node) {
-  if (demand.group && !has_group) return "make a placement group again, and spawn or submit in that one";
-  if (demand.group) return "ask for less, or make a placement group whose bundles have it";
-  if (demand.affinity && !has_node) return "name a live node (Session::nodes() lists them), or none";
-  if (demand.affinity) return "ask for less, or name another node or none";
-  return "ask for less, or add a node that has it";
-}
-
-}  // namespace
 
 /// Starts the spawn, has it wait, or refuses it.
 void ClusterMachine::settle(PendingSpawn spawn) {
