@@ -95,15 +95,17 @@ Result<void> CheckpointStore::prepare() {
   return {};
 }
 
-Result<void> CheckpointStore::write_whole(const std::string& name,
-                                          std::span<const std::span<const std::byte>> parts) {
+Result<void> CheckpointStore::write_whole(const std::string& name, std::size_t parts, const PartAt& part_at,
+                                          Sha256& digest) {
   const std::string temporary = path(name + std::string(kTemporarySuffix));
   const auto write = [&]() -> Result<void> {
     auto file = files_.create(temporary);
     if (!file) return file.error();
-    for (auto part : parts) {
+    for (std::size_t i = 0; i < parts; ++i) {
+      auto part = part_at(i);
       while (!part.empty()) {
         const auto piece = part.first(std::min(part.size(), kPieceBytes));
+        digest.update(piece);
         if (auto appended = (*file)->append(piece); !appended) return appended;
         part = part.subspan(piece.size());
         if (part.empty()) break;
@@ -128,35 +130,37 @@ Result<void> CheckpointStore::write_whole(const std::string& name,
   return files_.sync_folder(options_.folder);
 }
 
-std::string CheckpointStore::digest_of(std::span<const std::span<const std::byte>> parts) const {
+std::string CheckpointStore::digest_of(std::span<const std::byte> bytes) const {
   Sha256 digest;
-  for (auto part : parts) {
-    for (; !part.empty(); part = part.subspan(std::min(part.size(), kPieceBytes))) {
-      digest.update(part.first(std::min(part.size(), kPieceBytes)));
-      if (options_.progress) options_.progress();
-    }
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), kPieceBytes))) {
+    digest.update(bytes.first(std::min(bytes.size(), kPieceBytes)));
+    if (options_.progress) options_.progress();
   }
   return digest.finish();
 }
 
 Result<void> CheckpointStore::write_pair(const SaveRequest& request, const SafetensorsLayout& layout,
                                          std::uint64_t number) {
-  std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(layout.prefix))};
-  for (const auto& tensor : layout.order) parts.push_back(tensor.bytes);
   const std::string data_name = file_name(number, kDataSuffix);
+  Sha256 digest;
+  const auto part_at = [&](std::size_t i) {
+    if (i == 0) return std::as_bytes(std::span(layout.prefix));
+    const TensorView& tensor = layout.order[i - 1];
+    return request.bytes_of ? request.bytes_of(tensor) : tensor.bytes;
+  };
+  if (auto written = write_whole(data_name, layout.order.size() + 1, part_at, digest); !written)
+    return written;
   const Manifest manifest{request.job,
                           request.position,
                           request.state_hash,
-                          {data_name, layout.total_bytes, digest_of(parts)},
+                          {data_name, layout.total_bytes, digest.finish()},
                           request.metadata};
   const auto text = encode_manifest(manifest);
   if (!text) return text.error();
-  auto written = write_whole(data_name, parts);
-  if (written) {
-    const auto bytes = std::as_bytes(std::span(*text));
-    written = write_whole(file_name(number, kManifestSuffix), std::span(&bytes, 1));
-  }
-  return written;
+  Sha256 unused;
+  return write_whole(
+      file_name(number, kManifestSuffix), 1, [&](std::size_t) { return std::as_bytes(std::span(*text)); },
+      unused);
 }
 
 Result<SavedCheckpoint> CheckpointStore::save(const SaveRequest& request) {
@@ -241,17 +245,17 @@ Result<LoadedCheckpoint> CheckpointStore::load(std::uint64_t number) {
   if (file.name != file_name(number, kDataSuffix)) {
     return corrupt("cannot use manifest '" + loaded.manifest_path + "'", "it belongs to another file");
   }
-  auto bytes = files_.read(data_path, file.bytes);
-  if (!bytes) return bytes.error();
+  auto mapped = files_.map(data_path, file.bytes);
+  if (!mapped) return mapped.error();
+  const std::span<const std::byte> bytes = mapped->bytes;
   const std::string what = "cannot use '" + data_path + "'";
-  if (bytes->size() != file.bytes) {
+  if (bytes.size() != file.bytes) {
     return corrupt(
-        what, "expected " + std::to_string(file.bytes) + " bytes, found " + std::to_string(bytes->size()));
+        what, "expected " + std::to_string(file.bytes) + " bytes, found " + std::to_string(bytes.size()));
   }
-  const std::span<const std::byte> all(*bytes);
-  if (digest_of({&all, 1}) != file.sha256) return corrupt(what, "its SHA-256 is not the manifest's");
-  loaded.bytes = *std::move(bytes);
-  auto decoded = read_safetensors(data_path, loaded.bytes);
+  if (digest_of(bytes) != file.sha256) return corrupt(what, "its SHA-256 is not the manifest's");
+  loaded.file = *std::move(mapped);
+  auto decoded = read_safetensors(data_path, loaded.file.bytes);
   if (!decoded) return decoded.error();
   loaded.tensors = std::move(decoded->tensors);
   return loaded;

@@ -16,6 +16,7 @@
 #include "actors/checkpoint/file_system.hpp"
 #include "actors/checkpoint/manifest.hpp"
 #include "actors/checkpoint/safetensors.hpp"
+#include "actors/checkpoint/sha256.hpp"
 
 namespace troupe::checkpoint {
 
@@ -27,12 +28,15 @@ struct StoreOptions {
 };
 
 /// What to save. The tensors' bytes must not change during the call.
+/// `bytes_of`: gives them, where it is set, once each in the order of the file; the tensors' own are looked
+/// at for their size alone.
 struct SaveRequest {
   JobIdentity job;
   JobPosition position;
   std::string state_hash;  ///< 64 hexadecimal digits
   std::vector<TensorView> tensors;
   Metadata metadata;  ///< goes into the manifest
+  std::function<std::span<const std::byte>(const TensorView&)> bytes_of{};
 };
 
 /// A checkpoint that is durable, and was read back.
@@ -51,7 +55,7 @@ struct ListedCheckpoint {
 struct LoadedCheckpoint {
   std::string manifest_path;
   Manifest manifest;
-  std::vector<std::byte> bytes;     ///< what the tensors' views point into
+  MappedFile file;                  ///< what the tensors' views point into
   std::vector<TensorView> tensors;  ///< their data is aligned to 8 bytes at least
   LoadedCheckpoint() = default;
   LoadedCheckpoint(LoadedCheckpoint&&) = default;
@@ -96,10 +100,11 @@ class CheckpointStore {
     std::uint64_t needed = 0;
   };
   ErrorInfo cannot_save(const ErrorInfo& cause, std::optional<Space> space = {}) const;
-  Result<void> write_whole(const std::string& name, std::span<const std::span<const std::byte>> parts);
+  using PartAt = std::function<std::span<const std::byte>(std::size_t)>;
+  Result<void> write_whole(const std::string& name, std::size_t parts, const PartAt& part_at, Sha256& digest);
   Result<void> write_pair(const SaveRequest& request, const SafetensorsLayout& layout, std::uint64_t number);
   void discard(std::uint64_t number);
-  std::string digest_of(std::span<const std::span<const std::byte>> parts) const;
+  std::string digest_of(std::span<const std::byte> bytes) const;
   Result<LoadedCheckpoint> load(std::uint64_t number);
 
   FileSystem& files_;

@@ -1,6 +1,7 @@
 #include "actors/checkpoint/file_system.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -48,7 +49,35 @@ class PosixOutput final : public OutputFile {
   std::string path_;
 };
 
+struct OpenedFile {
+  UniqueFd fd;
+  std::size_t size = 0;
+};
+
+Result<OpenedFile> open_to_read(const std::string& path, std::size_t max_bytes) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd) return failed("open", path, errno);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return failed("stat", path, errno);
+  if (!S_ISREG(info.st_mode)) return failed("read", path, EINVAL);
+  const auto size = static_cast<std::size_t>(info.st_size);
+  if (size > max_bytes) {
+    return ErrorInfo{
+        ErrorCode::kLimit, "cannot read '" + path + "'",
+        "it has " + std::to_string(size) + " bytes, at most " + std::to_string(max_bytes) + " were expected",
+        ""};
+  }
+  return OpenedFile{std::move(fd), size};
+}
+
 }  // namespace
+
+Result<MappedFile> FileSystem::map(const std::string& path, std::size_t max_bytes) {
+  auto bytes = read(path, max_bytes);
+  if (!bytes) return bytes.error();
+  const auto owner = std::make_shared<const std::vector<std::byte>>(*std::move(bytes));
+  return MappedFile{owner, *owner};
+}
 
 Result<void> PosixFileSystem::make_folder(const std::string& folder) {
   std::error_code error;
@@ -75,18 +104,9 @@ Result<std::unique_ptr<OutputFile>> PosixFileSystem::create(const std::string& p
 }
 
 Result<std::vector<std::byte>> PosixFileSystem::read(const std::string& path, std::size_t max_bytes) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!fd) return failed("open", path, errno);
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return failed("stat", path, errno);
-  if (!S_ISREG(info.st_mode)) return failed("read", path, EINVAL);
-  const auto size = static_cast<std::size_t>(info.st_size);
-  if (size > max_bytes) {
-    return ErrorInfo{
-        ErrorCode::kLimit, "cannot read '" + path + "'",
-        "it has " + std::to_string(size) + " bytes, at most " + std::to_string(max_bytes) + " were expected",
-        ""};
-  }
+  const auto file = open_to_read(path, max_bytes);
+  if (!file) return file.error();
+  const auto& [fd, size] = *file;
   std::vector<std::byte> bytes(size);
   std::size_t at = 0;
   while (at < size) {
@@ -99,6 +119,17 @@ Result<std::vector<std::byte>> PosixFileSystem::read(const std::string& path, st
   }
   bytes.resize(at);
   return bytes;
+}
+
+Result<MappedFile> PosixFileSystem::map(const std::string& path, std::size_t max_bytes) {
+  const auto file = open_to_read(path, max_bytes);
+  if (!file) return file.error();
+  const std::size_t size = file->size;
+  if (size == 0) return MappedFile{};
+  void* const at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file->fd.get(), 0);
+  if (at == MAP_FAILED) return failed("map", path, errno);
+  return MappedFile{std::shared_ptr<const void>(at, [size](void* one) { ::munmap(one, size); }),
+                    {static_cast<const std::byte*>(at), size}};
 }
 
 Result<void> PosixFileSystem::rename(const std::string& from, const std::string& to) {

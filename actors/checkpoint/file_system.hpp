@@ -25,6 +25,12 @@ class OutputFile {
   virtual Result<void> sync() = 0;
 };
 
+/// A file's bytes, for as long as `owner` lives. What is written to the file meanwhile may be seen.
+struct MappedFile {
+  std::shared_ptr<const void> owner;
+  std::span<const std::byte> bytes;
+};
+
 /// Every error is kIo, naming the operation and the path; reads may also give kLimit.
 class FileSystem {
  public:
@@ -37,6 +43,9 @@ class FileSystem {
   virtual Result<std::unique_ptr<OutputFile>> create(const std::string& path) = 0;
   /// All of a regular file of at most `max_bytes`; a symbolic link is refused.
   virtual Result<std::vector<std::byte>> read(const std::string& path, std::size_t max_bytes) = 0;
+  /// The same bytes, which take memory only while they are looked at, where the system can do that. The file
+  /// must not be cut short meanwhile.
+  virtual Result<MappedFile> map(const std::string& path, std::size_t max_bytes);
   /// Atomically gives `from` the name `to`; durable after sync_folder.
   virtual Result<void> rename(const std::string& from, const std::string& to) = 0;
   virtual Result<void> remove(const std::string& path) = 0;
@@ -56,6 +65,7 @@ class PosixFileSystem final : public FileSystem {
   Result<std::vector<std::string>> list(const std::string& folder) override;
   Result<std::unique_ptr<OutputFile>> create(const std::string& path) override;
   Result<std::vector<std::byte>> read(const std::string& path, std::size_t max_bytes) override;
+  Result<MappedFile> map(const std::string& path, std::size_t max_bytes) override;
   Result<void> rename(const std::string& from, const std::string& to) override;
   Result<void> remove(const std::string& path) override;
   Result<void> sync_folder(const std::string& folder) override;

@@ -19,7 +19,14 @@ namespace troupe::train {
 /// What trainers share out instead of keeping all of it each. docs/sharding.md.
 enum class Shard : std::uint8_t {
   kNothing,
-  kOptimizer,  ///< what optimizers keep for parameters: ZeRO-1
+  kOptimizer,   ///< what optimizers keep for parameters: ZeRO-1
+  kGradients,   ///< gradients, too, and between steps parameters: ZeRO-2
+  kParameters,  ///< parameters, too, of which a unit at a time is whole: ZeRO-3
+};
+
+struct Sharding {
+  Shard what = Shard::kNothing;
+  std::int64_t min_num_params = 0;  ///< of a unit; with kGradients and kParameters
 };
 
 /// Fixed from the start of a run. All of it but the run's name is the job's identity or how it is kept.
@@ -48,7 +55,7 @@ struct RunSettings {
   int threads = 1;               ///< intra-op threads of a trainer
   bool encrypt_data_plane = false;
   double trainer_gpus = 0;  ///< that each trainer holds, and computes on
-  Shard shard = Shard::kNothing;
+  Sharding sharding;
   NotFinite not_finite = NotFinite::kGoOn;
 };
 

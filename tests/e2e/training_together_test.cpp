@@ -145,6 +145,82 @@ TEST_CASE("a sharded optimizer: one hash for 1, 2 and 4 trainers, with and witho
   }));
 }
 
+TEST_CASE("sharded gradients and parameters: one hash and one file of weights, and under kills",
+          "[training]") {
+  auto session = init(0, nullptr);
+  const auto whole = run(session, options_of(2), {});
+  REQUIRE(whole.result.state_hash.size() == 64);
+  REQUIRE(!whole.result.weights.empty());
+  const auto with = [](train::TrainOptions options, train::Shard shard) {
+    options.shard = shard;
+    options.shard_min_num_params = 300;  // two units and the root
+    return options;
+  };
+  for (const auto& [trainers, shard] :
+       {std::pair(1, train::Shard::kParameters), std::pair(2, train::Shard::kGradients),
+        std::pair(4, train::Shard::kParameters)}) {
+    INFO(trainers << " trainers");
+    const auto seen = run(session, with(options_of(trainers), shard), {});
+    CHECK(seen.result.state_hash == whole.result.state_hash);
+    CHECK(seen.result.metrics == whole.result.metrics);
+    CHECK((seen.result.weights == whole.result.weights));  // bytes have no text
+    CHECK(seen.faults == 0);
+  }
+  // A death takes shards with it: from the beginning, or from the last checkpoint.
+  auto killed = with(options_of(3, {{What::kKillTrainer, 5, -1}, {What::kKillTrainer, 8, 0}}),
+                     train::Shard::kParameters);
+  const auto again = run(session, killed, {});
+  CHECK(again.result.state_hash == whole.result.state_hash);
+  CHECK(again.faults >= 2);
+  const e2e::TempFolder folder;
+  killed.checkpoint_folder = folder.path();
+  killed.checkpoint_every = 8;
+  killed.chaos.push_back({What::kKillTrainer, 30, -1});
+  const auto saved = run(session, killed, {});
+  CHECK(saved.result.state_hash == whole.result.state_hash);
+  CHECK(saved.faults >= 3);
+  CHECK(std::any_of(saved.lines.begin(), saved.lines.end(), [](const std::string& line) {
+    return line.find("again from step 24") != std::string::npos;
+  }));
+}
+
+TEST_CASE("a checkpoint of sharded parameters goes on with another number of trainers, and whole",
+          "[training]") {
+  auto session = init(0, nullptr);
+  auto options = options_of(2);
+  options.epochs = 2;
+  const auto whole = run(session, options, {});
+  for (const auto shard : {train::Shard::kParameters, train::Shard::kNothing}) {
+    const e2e::TempFolder folder;
+    auto first = options_of(4);
+    first.shard = train::Shard::kParameters;
+    first.shard_min_num_params = 300;
+    first.checkpoint_folder = folder.path();
+    run(session, first, {});
+    auto second = options;
+    second.trainers = 3;
+    second.shard = shard;
+    second.checkpoint_folder = folder.path();
+    second.resume = true;
+    const auto seen = run(session, second, {});
+    CHECK(seen.result.steps == 80);
+    CHECK(seen.result.state_hash == whole.result.state_hash);
+  }
+  // No trainer has a whole state to give.
+  options.shard = train::Shard::kParameters;
+  auto going = train::start(session, NormedJob{}, options);
+  CHECK_THROWS_WITH(going.pause(), Catch::Contains("sharded over its trainers"));
+}
+
+TEST_CASE("what does not go with sharded parameters is refused", "[training]") {
+  auto session = init(0, nullptr);
+  auto options = options_of(2);
+  options.shard = train::Shard::kParameters;
+  CHECK_THROWS_WITH(run(session, options, {.converts = true}), Catch::Contains("SyncBatchNorm"));
+  options.find_unused_parameters = true;
+  CHECK_THROWS_WITH(run(session, options, {}), Catch::Contains("find_unused_parameters"));
+}
+
 TEST_CASE("a checkpoint of a sharded job goes on with another number of trainers, with or without shards",
           "[training]") {
   auto session = init(0, nullptr);

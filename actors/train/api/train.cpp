@@ -90,6 +90,18 @@ void check(const TrainOptions& o) {
     refuse("resume without a checkpoint folder", "name the folder");
   if (!o.stop_early.metric.empty() && o.stop_early.patience < 1)
     refuse("stop_early.patience = " + std::to_string(o.stop_early.patience), "use at least 1 epoch");
+  if (o.shard == Shard::kGradients || o.shard == Shard::kParameters) {
+    const std::string shard = o.shard == Shard::kGradients ? "Shard::kGradients" : "Shard::kParameters";
+    if (o.trainer_gpus > 0)
+      refuse(shard + " on GPUs: in a job parameters are sharded on the CPU alone",
+             "use Shard::kOptimizer, or FullyShardedDataParallel in a loop of your own");
+    if (o.find_unused_parameters)
+      refuse(shard + " with find_unused_parameters: all leaves use the same units",
+             "leave one of them out, or use Shard::kOptimizer");
+    if (o.hold) refuse(shard + " with hold: no trainer has a whole state to clone", "use Shard::kOptimizer");
+    if (o.shard_min_num_params < 1)
+      refuse("shard_min_num_params = " + std::to_string(o.shard_min_num_params), "use at least 1");
+  }
   if (!o.keep_best.empty() && o.checkpoint_folder.empty())
     refuse("keep_best = " + o.keep_best + " without a checkpoint folder", "name the folder");
 }
@@ -266,7 +278,8 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.settings.rehearse = options.rehearse;
   run.settings.threads = options.threads;
   run.settings.trainer_gpus = options.trainer_gpus;
-  run.settings.shard = options.shard;
+  run.settings.sharding.what = options.shard;
+  run.settings.sharding.min_num_params = options.shard_min_num_params;
   run.settings.not_finite = options.not_finite;
   run.settings.encrypt_data_plane = options.encrypt_data_plane;
   run.settings.group_timeout_s = to_seconds(collective_timeout(options.deadlines));

@@ -72,8 +72,13 @@ struct TrainOptions {
   /// min_trainers are there. Part of the numerics, not of the job's identity.
   double trainer_gpus = 0;
   /// Shard::kOptimizer: each trainer keeps what optimizers keep for its share of the parameters, and steps
-  /// these alone (ZeRO-1). The same bits; a death goes back to the last checkpoint. docs/sharding.md.
+  /// these alone (ZeRO-1). Shard::kGradients: its shards of the gradients, too (ZeRO-2). Shard::kParameters:
+  /// its shards of the parameters, of which one unit at a time is whole (ZeRO-3). The same bits; a death goes
+  /// back to the last checkpoint. docs/sharding.md.
   Shard shard = Shard::kNothing;
+  /// Of kGradients and kParameters: a module with so many elements, that are in no unit inside of it, is a
+  /// unit (FsdpOptions::min_num_params).
+  std::int64_t shard_min_num_params = std::int64_t{1} << 20;
   /// A step whose loss is NaN or infinite is applied as any other (kGoOn), left out (kSkip), or left out and
   /// the last (kStop). RunResult::not_finite counts them.
   NotFinite not_finite = NotFinite::kGoOn;

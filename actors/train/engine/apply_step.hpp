@@ -36,8 +36,8 @@ inline void observe_plateaus(TrainingModel& model, const StepValues& evaluated) 
 inline StepValues apply_step(
     TrainingModel& model, const ApplyInfo& info,
     Apply::StepOptimizer how = [](torch::optim::Optimizer& one) { one.step(); },
-    const Apply::StepOptimizer& after = [](torch::optim::Optimizer&) {}) {
-  Apply apply(model.setup(), info.step, info.epoch, std::move(how));
+    const Apply::StepOptimizer& after = [](torch::optim::Optimizer&) {}, GradientsOfAll of_all = {}) {
+  Apply apply(model.setup(), info.step, info.epoch, std::move(how), std::move(of_all));
   model.apply(apply);
   for (const TrainedBy& trained : model.optimizers()) {  // in their order, the same on every trainer
     if (apply.given_out().contains(trained.optimizer)) after(*trained.optimizer);

@@ -12,6 +12,7 @@
 
 #include "actors/data/batch_layout.hpp"
 #include "actors/train/engine/state_parts.hpp"
+#include "actors/train/engine/state_walk.hpp"
 #include "actors/train/job/figures.hpp"
 #include "collectives/process_group.hpp"
 
@@ -73,6 +74,27 @@ class TrainEngine {
   /// Collective; without shards it does nothing.
   virtual void gather_state(int /*root*/) {}
 
+  // With sharded parameters (parameter_shards.hpp) it holds a part of the state from the first step that it
+  // begins with others, or the state that it installs with them: state() throws Unavailable then.
+
+  virtual bool holds_whole_state() const { return true; }
+  /// A walk over the whole state, on rank `root` or, with -1, on all. Collective.
+  virtual std::unique_ptr<StateWalk> walk(int root) {
+    gather_state(root);
+    State whole = state();
+    return std::make_unique<WholeWalk>(std::move(whole.parts), std::move(whole.owner));
+  }
+  /// At a job's end: weights() are there until a step begins, on every rank. Collective.
+  virtual void gather_weights() {}
+  /// Parameters and buffers, where state() throws; else what it has.
+  virtual State weights() { return state(); }
+  /// What all trainers have, to be compared, where the state is sharded.
+  virtual State common() {
+    State whole = state();
+    whole.parts.erase(whole.parts.begin() + static_cast<std::ptrdiff_t>(weight_parts()), whole.parts.end());
+    return whole;
+  }
+
   /// Memory for copies to and from the device, until what it returns goes (pinned_memory.hpp). Any thread.
   virtual std::shared_ptr<const void> pin(std::span<std::byte> /*memory*/) { return nullptr; }
 
@@ -116,6 +138,8 @@ class TrainEngine {
   virtual void take_record(std::int64_t step, int epoch, std::span<const std::byte> record) = 0;
   /// The part of the job's code that was called last (TrainingModel::part); empty: not known.
   virtual std::string part() const { return {}; }
+  /// evaluate() follows for so many pieces, then end_evaluation(). With sharded parameters collective.
+  virtual void begin_evaluation(std::int64_t /*pieces*/) {}
   /// What a piece of the test set counts to.
   virtual std::vector<Figure> evaluate(std::int64_t piece, int epoch, const data::BatchView& batch) = 0;
   /// The pieces of an epoch are evaluated: what they took of memory, steps may not need.

@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "actors/ddp/torch_compat.hpp"
 #include "actors/ddp/optimizer_state.hpp"
+#include "actors/ddp/torch_compat.hpp"
 #include "runtime/core/assert.hpp"
 #include "runtime/core/error.hpp"
 
@@ -19,6 +19,7 @@ using collectives::DType;
 
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kBundle_bytes = std::size_t{16} << 20;
+constexpr std::size_t kDirect_bytes = std::size_t{256} << 10;  ///< a copy costs more than a message then
 
 Buffer bytes_at(const void* data, std::size_t count) {
   Buffer buffer;
@@ -107,15 +108,27 @@ void OptimizerShards::attach(std::shared_ptr<collectives::ProcessGroup> group) {
     }
   }
   bundles_.clear();
+  direct_.clear();
   memory_ = torch::Tensor();
   for (std::size_t optimizer = 0; optimizer < trained_.size(); ++optimizer) bundle(optimizer);
+}
+
+/// It lies alike on every trainer, where the group's operations are.
+bool OptimizerShards::goes_directly(std::size_t parameter) const {
+  const torch::Tensor& one = parameters_[parameter].tensor;
+  return one.is_cpu() && one.nbytes() >= kDirect_bytes && one.is_non_overlapping_and_dense();
 }
 
 /// So that the memory they go through stays small: of the largest parameter, or kBundle_bytes.
 void OptimizerShards::bundle(std::size_t optimizer) {
   std::vector<Bundle>& bundles = bundles_.emplace_back();
+  std::vector<std::size_t>& direct = direct_.emplace_back();
   std::size_t size = kBundle_bytes;
   for (const std::size_t i : trained_[optimizer]) {
+    if (goes_directly(i)) {
+      direct.push_back(i);
+      continue;
+    }
     const std::size_t bytes = padded(parameters_[i].tensor.nbytes());
     if (size + bytes > kBundle_bytes) {
       bundles.emplace_back().counts.resize(static_cast<std::size_t>(group_->size()));
@@ -174,7 +187,16 @@ void OptimizerShards::step(torch::optim::Optimizer& optimizer) {
 void OptimizerShards::gather(const torch::optim::Optimizer& optimizer) {
   if (group_->size() == 1) return;
   const torch::NoGradGuard no_grad;
-  for (const Bundle& one : bundles_[number_of(optimizer, model_)]) gather(one);
+  const std::size_t number = number_of(optimizer, model_);
+  std::vector<std::shared_ptr<collectives::Work>> works;
+  for (const std::size_t i : direct_[number]) {
+    const torch::Tensor& one = parameters_[i].tensor;
+    works.push_back(group_->broadcast(bytes_at(one.data_ptr(), one.nbytes()), ranks_[i]));
+  }
+  for (const Bundle& one : bundles_[number]) gather(one);
+  told_(true);
+  for (const auto& work : works) work->wait();
+  told_(false);
 }
 
 torch::Tensor OptimizerShards::place_of(const Bundle& bundle, std::size_t member) {

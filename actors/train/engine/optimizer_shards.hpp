@@ -61,6 +61,7 @@ class OptimizerShards {
   void bundle(std::size_t optimizer);
   torch::Tensor place_of(const Bundle& bundle, std::size_t member);
   void gather(const Bundle& bundle);
+  bool goes_directly(std::size_t parameter) const;
   bool is_mine(std::size_t parameter) const;
   void step_mine(torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& parameters) const;
   std::vector<std::byte> state_of_mine() const;
@@ -74,9 +75,10 @@ class OptimizerShards {
   std::vector<int> shards_;                        ///< by parameter; -1: no optimizer has it
   bool gathered_ = false;
   std::shared_ptr<collectives::ProcessGroup> group_;
-  std::vector<int> ranks_;                    ///< by parameter: who keeps it
-  std::vector<std::vector<Bundle>> bundles_;  ///< by optimizer
-  torch::Tensor memory_;                      ///< of a bundle on its way
+  std::vector<int> ranks_;                        ///< by parameter: who keeps it
+  std::vector<std::vector<Bundle>> bundles_;      ///< by optimizer
+  std::vector<std::vector<std::size_t>> direct_;  ///< by optimizer: parameters that go from where they lie
+  torch::Tensor memory_;                          ///< of a bundle on its way
 };
 
 }  // namespace troupe::train

@@ -118,13 +118,15 @@ std::string hash_of_bytes(std::span<const std::byte> bytes, const WalkProgress& 
   return to_hex(digest.high) + to_hex(digest.low);
 }
 
+void FinalHash::add(const StatePart& part, const WalkProgress& progress) {
+  if (part.name.starts_with(kOptionPrefix)) return;
+  put_entry(hash_, part);
+  in_pieces(part.bytes, progress, [&](auto piece) { hash_.update(piece); });
+}
+
 std::string final_hash(std::span<const StatePart> parts, const WalkProgress& progress) {
-  checkpoint::Sha256 hash;
-  for (const StatePart& part : parts) {
-    if (part.name.starts_with(kOptionPrefix)) continue;
-    put_entry(hash, part);
-    in_pieces(part.bytes, progress, [&](auto piece) { hash.update(piece); });
-  }
+  FinalHash hash;
+  for (const StatePart& part : parts) hash.add(part, progress);
   return hash.finish();
 }
 

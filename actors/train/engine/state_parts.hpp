@@ -11,6 +11,7 @@
 
 #include "actors/checkpoint/part_hash.hpp"
 #include "actors/checkpoint/safetensors.hpp"
+#include "actors/checkpoint/sha256.hpp"
 
 namespace troupe::train {
 
@@ -57,6 +58,16 @@ std::vector<PartHash> hash_layout(std::span<const StatePart> parts);
 
 /// XXH3-128 of a whole file's bytes, as text.
 std::string hash_of_bytes(std::span<const std::byte> bytes, const WalkProgress& progress = {});
+
+/// final_hash() part by part. Not thread-safe.
+class FinalHash {
+ public:
+  void add(const StatePart& part, const WalkProgress& progress = {});
+  std::string finish() { return hash_.finish(); }
+
+ private:
+  checkpoint::Sha256 hash_;
+};
 
 /// The hash of a job's last line, by which runs are compared: SHA-256 over names, dtypes, shapes and bytes,
 /// in order; 64 lower-case hexadecimal characters. Optimizer options are left out: the job's struct has them.

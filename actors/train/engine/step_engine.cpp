@@ -88,6 +88,9 @@ StepEngine::StepEngine(std::unique_ptr<TrainingModel> model, EngineOptions optio
   for (const NamedTensor& parameter : model_->parameters()) parameters_.push_back(parameter.tensor);
   if (options.shard_optimizer)
     shards_.emplace(*model_, state_, options.logical_ranks, [this](bool begins) { told_(begins); });
+  if (options.shard_parameters)
+    pieces_.emplace(*model_, state_, options.logical_ranks, *options.shard_parameters,
+                    [this](bool begins) { told_(begins); });
 }
 
 StepEngine::~StepEngine() = default;
@@ -95,15 +98,18 @@ StepEngine::~StepEngine() = default;
 void StepEngine::attach(std::shared_ptr<collectives::ProcessGroup> group,
                         std::shared_ptr<collectives::ProcessGroup> gradients) {
   abandon_step();
-  reducer_.attach(group, std::move(gradients));
   if (shards_) shards_->attach(group);
+  if (pieces_) pieces_->attach(group);
   group_ = std::move(group);
+  reducer_.detach();
+  if (!is_in_pieces()) reducer_.attach(group_, std::move(gradients));
 }
 
 void StepEngine::detach() {
   abandon_step();
   reducer_.detach();
   if (shards_) shards_->detach();
+  if (pieces_) pieces_->detach();
   group_.reset();
 }
 
@@ -153,6 +159,7 @@ void StepEngine::begin_step(std::uint64_t global_step, int epoch) {
   gathered_.clear();
   guarded([&] {
     if (in_step_) check_leaves_in_step(options_.device, group_->leaves().size());
+    if (is_in_pieces()) return pieces_->begin_step();
     reducer_.begin_step();
   });
   phase_ = Phase::kLeaves;
@@ -162,6 +169,12 @@ void StepEngine::run_leaf(const LeafBatch& leaf) {
   TROUPE_ASSERT(phase_ == Phase::kLeaves && leaf.leaf == next_leaf_,
                 "leaves run in the order of the interval");
   ++next_leaf_;
+  if (is_in_pieces()) {
+    return guarded([&] {
+      compute_pieces(leaf);
+      if (next_leaf_ == group_->leaves().end) pieces_->other_rounds();
+    });
+  }
   if (!together_) return guarded([&] { compute_leaf(leaf); });
   waiting_.push_back({leaf.leaf, copy_of(leaf.batch)});
   if (next_leaf_ == group_->leaves().end) guarded([&] { compute_together(); });
@@ -225,6 +238,21 @@ void StepEngine::compute_leaf(const LeafBatch& leaf) {
   buffers_.restore(committed_buffers_);
   reducer_.end_leaf();
   if (rehearses(leaf.leaf)) rehearse_leaf(leaf, value);
+}
+
+/// As compute_leaf.
+void StepEngine::compute_pieces(const LeafBatch& leaf) {
+  pieces_->begin_leaf();
+  Leaf at = leaf_at(leaf.leaf);
+  try {
+    forward_backward(leaf, at, [&](const torch::Tensor& loss) { results_.add(loss, at); });
+  } catch (...) {
+    pieces_->rethrow_failure();
+    throw;
+  }
+  if (leaf.leaf == 0) buffers_.save(next_buffers_);
+  buffers_.restore(committed_buffers_);
+  pieces_->end_leaf();
 }
 
 void StepEngine::rehearse_leaf(const LeafBatch& leaf, double loss) {
@@ -339,10 +367,20 @@ std::vector<Figure> StepEngine::evaluate(int piece, int epoch, const data::Batch
   const auto of_epoch = static_cast<std::uint64_t>(epoch);
   Leaf at({0, epoch, piece}, leaf_seed(options_.seed, RandomPurpose::kEvaluationLeaf, of_epoch, piece));
   const std::uint64_t before = changes_of_parameters();
+  if (is_in_pieces()) pieces_->begin_piece();
   model_->evaluate(batch, at);
+  if (is_in_pieces()) pieces_->end_piece();
   end_forked_child();
   check_parameters_unchanged(before);
   return at.read_figures();
+}
+
+void StepEngine::begin_evaluation(std::int64_t pieces) {
+  if (is_in_pieces()) pieces_->begin_evaluation(pieces);
+}
+
+void StepEngine::end_evaluation() {
+  if (is_in_pieces()) pieces_->end_evaluation();
 }
 
 /// It would write into the memory of its parent's group.
@@ -358,7 +396,7 @@ void StepEngine::finish_step() {
                 "every leaf of the rank has run");
   guarded([&] {
     share_buffers();
-    reducer_.finish();
+    if (!is_in_pieces()) reducer_.finish();
   });
   phase_ = Phase::kReduced;
 }
@@ -366,7 +404,9 @@ void StepEngine::finish_step() {
 /// Leaf 0's buffers go to every rank behind the last bucket. Its host is rank 0: intervals lie in rank order.
 void StepEngine::share_buffers() {
   if (next_buffers_.numel() == 0 || group_->size() == 1) return;
-  reducer_.broadcast(next_buffers_);
+  if (!is_in_pieces()) return reducer_.broadcast(next_buffers_);
+  group_->broadcast({next_buffers_.data_ptr(), next_buffers_.nbytes(), collectives::DType::kUInt8}, 0)
+      ->wait();
 }
 
 /// Gradients are sums of weight x gradient over L: makes them means by weight.
@@ -386,6 +426,8 @@ void StepEngine::observe(const StepValues& evaluated) {
 StepValues StepEngine::apply(bool ends_epoch, double total_weight) {
   TROUPE_ASSERT(phase_ == Phase::kReduced, "apply follows a step that was reduced");
   phase_ = Phase::kIdle;
+  if (is_in_pieces())
+    return apply_pieces({static_cast<std::int64_t>(global_step_), epoch_, ends_epoch}, total_weight);
   if (total_weight > 0) divide_by(total_weight);
   const ApplyInfo info{static_cast<std::int64_t>(global_step_), epoch_, ends_epoch};
   if (rehearsal_) rehearsal_->take_gradients(*model_);
@@ -419,6 +461,19 @@ StepValues StepEngine::skip(bool ends_epoch) {
   StepValues values;
   step_schedules(*model_, ends_epoch, values);
   if (shards_) shards_->shed();
+  if (is_in_pieces()) pieces_->drop_gradients();
+  return values;
+}
+
+StepValues StepEngine::apply_pieces(const ApplyInfo& info, double total_weight) {
+  const ParameterShards::Applying applying(*pieces_);
+  if (total_weight > 0) divide_by(total_weight);
+  seed_apply(options_.seed, global_step_, options_.device);
+  StepValues values = apply_step(
+      *model_, info, [](torch::optim::Optimizer& one) { one.step(); }, [](torch::optim::Optimizer&) {},
+      pieces_->gradients_of_all());
+  end_forked_child();
+  buffers_.restore(next_buffers_);
   return values;
 }
 
@@ -429,6 +484,11 @@ StepValues StepEngine::apply_sharded(const ApplyInfo& info) {
       [this](torch::optim::Optimizer& one) { shards_->gather(one); });
   shards_->shed();
   return values;
+}
+
+void StepEngine::install(std::span<const StatePart> parts) {
+  if (pieces_) return pieces_->install(parts);
+  state_.install(parts).value();
 }
 
 void StepEngine::gather_state(int root) {
@@ -489,6 +549,7 @@ void StepEngine::take(std::uint64_t global_step, int epoch, std::span<const std:
 void StepEngine::abandon_step() {
   if (phase_ == Phase::kLeaves) buffers_.restore(committed_buffers_);
   if (phase_ != Phase::kIdle) reducer_.abandon();
+  if (phase_ != Phase::kIdle && is_in_pieces()) pieces_->abandon();
   phase_ = Phase::kIdle;
   rehearsal_.reset();
   waiting_.clear();

@@ -7,6 +7,9 @@
 /// If run_step throws (CollectiveAborted, Timeout, what the user's code threw), the TrainState is what it
 /// was, and the step may run again, in this group if it is good or in another, with the same bits.
 ///
+/// Where parameters are in shards (parameter_shards.hpp), the state changes in apply() alone, too, but no
+/// trainer has all of it.
+///
 /// Leaves run one after another; where the model has layers over all leaves of a step (SyncBatchNorm), side
 /// by side, handing over at each of these (leaf_relay.hpp).
 ///
@@ -25,6 +28,7 @@
 #include "actors/train/engine/engine.hpp"
 #include "actors/train/engine/leaf_results.hpp"
 #include "actors/train/engine/optimizer_shards.hpp"
+#include "actors/train/engine/parameter_shards.hpp"
 #include "actors/train/engine/reducer.hpp"
 #include "actors/train/engine/rehearsal.hpp"
 #include "actors/train/engine/train_state.hpp"
@@ -40,6 +44,8 @@ struct EngineOptions {
   ReducerOptions reducer;
   torch::Device device = torch::kCPU;  ///< where the model is, and computes
   bool shard_optimizer = false;        ///< over the leaves (optimizer_shards.hpp)
+  /// Gradients and parameters, too (parameter_shards.hpp).
+  std::optional<FsdpOptions> shard_parameters{};
 };
 
 /// One leaf's batch, on the model's device.
@@ -106,16 +112,28 @@ class StepEngine {
   /// A piece of the test set in evaluation mode: what it counts to, a function of the state, the piece and
   /// the epoch. Between steps.
   std::vector<Figure> evaluate(int piece, int epoch, const data::Batch& batch);
+  /// TrainEngine's.
+  void begin_evaluation(std::int64_t pieces);
+  void end_evaluation();
 
   /// TrainEngine::gather_state.
   void gather_state(int root);
+
+  /// TrainEngine::install.
+  void install(std::span<const StatePart> parts);
+  /// Of parameters that are in pieces, here too; null: they are whole.
+  ParameterShards* pieces() { return is_in_pieces() ? &*pieces_ : nullptr; }
+  /// Whether this trainer keeps, or will once it steps, pieces of the parameters.
+  bool shards_parameters() const { return pieces_.has_value(); }
+  bool is_cut() const { return pieces_ && pieces_->is_cut(); }
 
   TrainState& state() { return state_; }
   TrainingModel& model() { return *model_; }
   const char* part() const { return model_->part(); }
 
   /// What attach() allocates of the group's segment: see native_tree_bytes.
-  std::vector<Reducer::Allocation> allocations(bool gradients) const {
+  std::vector<Reducer::Allocation> allocations(bool gradients, bool alone = true) const {
+    if (pieces_ && !alone) return {};
     return reducer_.allocations(gradients);
   }
 
@@ -123,6 +141,7 @@ class StepEngine {
   enum class Phase { kIdle, kLeaves, kReduced };
   struct Turn;
   void compute_leaf(const LeafBatch& leaf);
+  void compute_pieces(const LeafBatch& leaf);
   void compute_together();
   void rehearse_leaf(const LeafBatch& leaf, double loss);
   Leaf leaf_at(int leaf) const;
@@ -132,6 +151,8 @@ class StepEngine {
   std::shared_ptr<InStep> in_step_of(int leaf, std::function<torch::Tensor(const torch::Tensor&)> gather);
   bool rehearses(int leaf) const { return rehearsal_ && leaf == group_->leaves().begin; }
   StepValues apply_sharded(const ApplyInfo& info);
+  StepValues apply_pieces(const ApplyInfo& info, double total_weight);
+  bool is_in_pieces() const { return pieces_ && pieces_->is_used(); }
   std::uint64_t changes_of_parameters() const;
   void check_parameters_unchanged(std::uint64_t before) const;
   void share_buffers();
@@ -148,6 +169,7 @@ class StepEngine {
   BufferPack buffers_;
   Reducer reducer_;
   std::optional<OptimizerShards> shards_;
+  std::optional<ParameterShards> pieces_;
   std::shared_ptr<collectives::ProcessGroup> group_;
 
   Phase phase_ = Phase::kIdle;

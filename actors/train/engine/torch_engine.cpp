@@ -36,7 +36,13 @@ EngineOptions options_of(const RunSettings& settings, torch::Device device) {
   options.logical_ranks = settings.logical_ranks;
   options.seed = settings.seed;
   options.reducer.allow_unused = settings.find_unused_parameters;
-  options.shard_optimizer = settings.shard == Shard::kOptimizer;
+  options.shard_optimizer = settings.sharding.what == Shard::kOptimizer;
+  if (settings.sharding.what == Shard::kGradients || settings.sharding.what == Shard::kParameters) {
+    options.shard_parameters = FsdpOptions{
+        .min_num_params = static_cast<std::size_t>(settings.sharding.min_num_params),
+        .sharding_strategy = settings.sharding.what == Shard::kGradients ? ShardingStrategy::kShardGradOp
+                                                                         : ShardingStrategy::kFullShard};
+  }
   return options;
 }
 
@@ -75,12 +81,12 @@ class TorchEngine final : public TrainEngine {
   std::string numerics() const override { return numerics_fingerprint(device_); }
 
   State state() override {
-    auto view = std::make_shared<StateView>(engine_.state().view());
-    auto parts = view->parts;
-    return {std::move(parts), std::move(view)};
+    check_whole();
+    return as_state(engine_.state().view());
   }
   PieceHashes prove(int piece) override { return engine_.state().prove(piece); }
   std::unique_ptr<StateCopy> copy_state() override {
+    check_whole();
     StateView view = engine_.state().view();
     if (!device_.is_cpu()) return std::make_unique<HostCopy>(std::move(view));
     return std::make_unique<ForkedCopy>(checkpoint::lay_out_safetensors(view.parts).value());
@@ -90,7 +96,7 @@ class TorchEngine final : public TrainEngine {
   }
   void install(std::span<const StatePart> parts) override {
     pristine_ = false;
-    engine_.state().install(parts).value();
+    engine_.install(parts);
   }
   void install_with_own_options(std::vector<StatePart> parts) override {
     // The engine's own model will do where nothing has changed it so far: a large one takes a while to make.
@@ -103,7 +109,7 @@ class TorchEngine final : public TrainEngine {
     install(parts);
   }
   void install_initial() override {
-    if (!std::exchange(pristine_, false)) engine_.state().install(TrainState(*make()).view().parts).value();
+    if (!std::exchange(pristine_, false)) engine_.install(TrainState(*make()).view().parts);
   }
   void know_run(std::int64_t steps, std::int64_t steps_per_epoch) override {
     run_ = {steps, steps_per_epoch};
@@ -111,6 +117,22 @@ class TorchEngine final : public TrainEngine {
   }
 
   void gather_state(int root) override { engine_.gather_state(root); }
+  bool holds_whole_state() const override { return !engine_.is_cut(); }
+  std::unique_ptr<StateWalk> walk(int root) override {
+    if (auto* pieces = engine_.pieces()) return pieces->walk(root);
+    return TrainEngine::walk(root);
+  }
+  void gather_weights() override {
+    if (auto* pieces = engine_.pieces()) pieces->gather_weights();
+  }
+  State weights() override {
+    auto* pieces = engine_.pieces();
+    return pieces != nullptr && pieces->has_weights() ? as_state(pieces->weights()) : state();
+  }
+  State common() override {
+    auto* pieces = engine_.pieces();
+    return pieces != nullptr ? as_state(pieces->common()) : TrainEngine::common();
+  }
 
   std::shared_ptr<const void> pin(std::span<std::byte> memory) override {
     return pin_memory(memory, device_);
@@ -118,7 +140,7 @@ class TorchEngine final : public TrainEngine {
   std::size_t group_bytes(const std::vector<collectives::LeafInterval>& leaves,
                           bool gradients) const override {
     std::size_t bytes = 0;
-    for (const auto& allocation : engine_.allocations(gradients))
+    for (const auto& allocation : engine_.allocations(gradients, leaves.size() == 1))
       bytes += collectives::native_tree_bytes(leaves, allocation.count, allocation.dtype);
     return bytes;
   }
@@ -128,7 +150,9 @@ class TorchEngine final : public TrainEngine {
   }
   void detach() override { engine_.detach(); }
   void on_exchange(std::function<void(bool)> told) override { engine_.on_exchange(std::move(told)); }
-  void rehearse() override { engine_.rehearse(make()); }
+  void rehearse() override {
+    if (!engine_.shards_parameters()) engine_.rehearse(make());  // a copy is whole
+  }
   void begin_step(std::int64_t step, int epoch) override {
     note_process("step", std::to_string(step));
     batches_.begin();
@@ -154,6 +178,7 @@ class TorchEngine final : public TrainEngine {
     engine_.take(static_cast<std::uint64_t>(step), epoch, record);
   }
   std::string part() const override { return engine_.part(); }
+  void begin_evaluation(std::int64_t pieces) override { engine_.begin_evaluation(pieces); }
   std::vector<Figure> evaluate(std::int64_t piece, int epoch, const data::BatchView& batch) override {
     batches_.begin();
     auto figures = engine_.evaluate(static_cast<int>(piece), epoch, batches_.take(as_batch(batch)));
@@ -161,6 +186,7 @@ class TorchEngine final : public TrainEngine {
     return figures;
   }
   void end_evaluation() override {
+    engine_.end_evaluation();
     const Instant now = MonotonicClock().now();
     if (now - gave_back_ < kGivesBackAfter) return;  // taking it again costs a page fault a page
     gave_back_ = now;
@@ -168,6 +194,18 @@ class TorchEngine final : public TrainEngine {
   }
 
  private:
+  static State as_state(StateView view) {
+    auto owner = std::make_shared<StateView>(std::move(view));
+    auto parts = owner->parts;
+    return {std::move(parts), std::move(owner)};
+  }
+  void check_whole() const {
+    if (holds_whole_state()) return;
+    throw_error({ErrorCode::kUnavailable, "this trainer has no whole state",
+                 "the job's parameters are sharded over its trainers",
+                 "take it from a checkpoint: set checkpoint_folder"});
+  }
+
   /// A model as the seed makes it.
   std::unique_ptr<TrainingModel> make() const {
     auto model = make_model(settings_, device_);

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
-#include "actors/ddp/torch_compat.hpp"
 #include "actors/ddp/optimizer_state.hpp"
+#include "actors/ddp/torch_compat.hpp"
 
 namespace troupe::train {
 namespace {
@@ -105,7 +105,8 @@ struct Incoming {
 /// Takes the parts of an incoming state by name and says where it differs from the model.
 class Check {
  public:
-  Check(TrainingModel& model, std::span<const StatePart> parts) : model_(model), parts_(parts) {}
+  Check(TrainingModel& model, std::span<const StatePart> parts, Pieces* pieces = nullptr)
+      : model_(model), parts_(parts), pieces_(pieces) {}
 
   /// What optimizers keep for parameters, and nothing else.
   Result<Incoming> run_fields() {
@@ -195,6 +196,7 @@ class Check {
     const std::string prefix = Names(to.trained).field(parameter.name, "");
     const torch::Tensor plain = real_view(parameter.tensor);
     std::vector<OptimizerField> fields;
+    bool is_elsewhere = false;
     for (auto at = left_.lower_bound(prefix); at != left_.end() && at->first.starts_with(prefix);
          at = left_.erase(at)) {
       const StatePart& field = *at->second;
@@ -204,11 +206,17 @@ class Check {
       if (!scalar && !like_parameter) {
         return does_not_fit(field.name, "its shape and type are not the parameter's");
       }
-      torch::Tensor own = tensor_of(field).clone();
+      const std::string name = field.name.substr(prefix.size());
+      const bool in_pieces = pieces_ != nullptr && name != "step";
+      torch::Tensor own =
+          in_pieces ? pieces_->piece(parameter.tensor, tensor_of(field)) : tensor_of(field).clone();
+      is_elsewhere = is_elsewhere || !own.defined();
+      if (is_elsewhere) continue;
       if (like_parameter) own = own.to(parameter.tensor.device());
       if (like_parameter && parameter.tensor.is_complex()) own = torch::view_as_complex(own);
-      fields.push_back({field.name.substr(prefix.size()), std::move(own)});
+      fields.push_back({name, std::move(own)});
     }
+    if (is_elsewhere) fields.clear();
     auto state = make_optimizer_state(*to.trained.optimizer, fields);
     if (!state) return does_not_fit(prefix, state.error().message());
     to.fields.emplace_back(parameter.tensor, *std::move(state));
@@ -251,6 +259,7 @@ class Check {
 
   TrainingModel& model_;
   std::span<const StatePart> parts_;
+  Pieces* pieces_;
   std::map<std::string_view, const StatePart*> left_;
   Incoming incoming_;
 };
@@ -269,12 +278,23 @@ StatePart tensor_as_part(const std::string& name, const torch::Tensor& tensor) {
 }
 
 void TrainState::each_part(const Part& part) const {
+  each_part(part, [&](const TrainedBy& trained) {
+    each_field(
+        trained, [](std::size_t) { return true; }, part);
+  });
+}
+
+std::string TrainState::field_name(const TrainedBy& trained, const std::string& parameter,
+                                   const std::string& field) {
+  return Names(trained).field(parameter, field);
+}
+
+void TrainState::each_part(const Part& part, const std::function<void(const TrainedBy&)>& fields) const {
   for (const NamedTensor& item : model_.parameters()) part(item.name, item.tensor);
   for (const NamedTensor& item : model_.buffers()) part(item.name, item.tensor);
   for (const TrainedBy& trained : model_.optimizers()) {
     const Names names(trained);
-    each_field(
-        trained, [](std::size_t) { return true; }, part);
+    fields(trained);
     for (const OptimizerField& option : optimizer_options(*trained.optimizer))
       part(names.option(option.name), option.tensor);
     part(names.learning_rates(), torch::tensor(learning_rates(*trained.optimizer), torch::kFloat64));
@@ -348,12 +368,14 @@ void TrainState::step_schedulers(std::span<const StatePart> like) {
   }
 }
 
-Result<void> TrainState::install(std::span<const StatePart> parts) {
-  Result<Incoming> checked = Check(model_, parts).run();
+Result<void> TrainState::install(std::span<const StatePart> parts, Pieces* pieces) {
+  Result<Incoming> checked = Check(model_, parts, pieces).run();
   if (!checked) return checked.error();
   Incoming& incoming = *checked;
   const torch::NoGradGuard no_grad;
-  for (auto& [tensor, value] : incoming.values) real_view(tensor).copy_(value);
+  for (auto& [tensor, value] : incoming.values) {
+    if (pieces == nullptr || !pieces->set(tensor, value)) real_view(tensor).copy_(value);
+  }
   for (auto& [trained, fields, options, rates, steps] : incoming.optimizers) {
     for (auto& [parameter, state] : fields) set_param_state(*trained.optimizer, parameter, std::move(state));
     set_optimizer_options(*trained.optimizer, options);

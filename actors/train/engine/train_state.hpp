@@ -32,6 +32,16 @@ torch::Tensor part_as_tensor(const StatePart& part);
 /// A part that is a view of `tensor`, which is on the CPU and row-major.
 StatePart tensor_as_part(const std::string& name, const torch::Tensor& tensor);
 
+/// How a trainer that keeps pieces of parameters takes a state.
+class Pieces {
+ public:
+  virtual ~Pieces() = default;
+  /// Its piece of `whole`, which lies like the parameter, in memory of its own; undefined: it keeps none.
+  virtual torch::Tensor piece(const torch::Tensor& parameter, const torch::Tensor& whole) = 0;
+  /// The parameter's piece gets its values. False: it has none, and is whole.
+  virtual bool set(const torch::Tensor& parameter, const torch::Tensor& value) = 0;
+};
+
 class TrainState {
  public:
   /// `model` outlives this.
@@ -55,10 +65,16 @@ class TrainState {
 
   /// Replaces the whole state: everything is checked first, and after an error nothing has changed. The
   /// values are copied. Errors: kBadInput with the first part that does not fit this model and optimizer.
-  Result<void> install(std::span<const StatePart> parts);
+  Result<void> install(std::span<const StatePart> parts, Pieces* pieces = nullptr);
+
+  using Part = std::function<void(const std::string& name, const torch::Tensor& tensor)>;
+  /// All parts in their order; `fields` is called where what an optimizer keeps for parameters is due.
+  void each_part(const Part& part, const std::function<void(const TrainedBy&)>& fields) const;
+  /// What such a part is called.
+  static std::string field_name(const TrainedBy& trained, const std::string& parameter,
+                                const std::string& field);
 
  private:
-  using Part = std::function<void(const std::string& name, const torch::Tensor& tensor)>;
   void each_field(const TrainedBy& trained, const std::function<bool(std::size_t)>& wanted,
                   const Part& part) const;
   void each_part(const Part& part) const;

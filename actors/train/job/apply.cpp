@@ -2,12 +2,18 @@
 
 #include <torch/nn/utils/clip_grad.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace troupe::train {
 
-Apply::Apply(Setup& setup, std::int64_t global_step, int in_epoch, StepOptimizer how)
-    : step_number(global_step), epoch(in_epoch), setup_(setup), how_(std::move(how)) {}
+Apply::Apply(Setup& setup, std::int64_t global_step, int in_epoch, StepOptimizer how, GradientsOfAll of_all)
+    : step_number(global_step),
+      epoch(in_epoch),
+      setup_(setup),
+      how_(std::move(how)),
+      of_all_(std::move(of_all)) {}
 
 std::vector<torch::Tensor> Apply::gradients() const {
   std::vector<torch::Tensor> found;
@@ -20,15 +26,36 @@ std::vector<torch::Tensor> Apply::gradients() const {
 double Apply::clip_grad_norm(double max_norm, double norm_type) {
   std::vector<torch::Tensor> parameters;
   for (const NamedTensor& parameter : setup_.parameters()) parameters.push_back(parameter.tensor);
-  const double norm = torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+  const double norm = of_all_.norms ? clip_parts(max_norm, norm_type)
+                                    : torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
   count("gradient_norm", norm);
   return norm;
+}
+
+/// As torch does it, operation by operation, so that the bits are the same.
+double Apply::clip_parts(double max_norm, double norm_type) const {
+  const torch::NoGradGuard no_grad;
+  const std::vector<torch::Tensor> norms = of_all_.norms(norm_type);
+  if (norms.empty()) return 0;
+  torch::Tensor total = norms.front();
+  if (norm_type == 0) {
+    total = torch::full({}, static_cast<double>(norms.size()));
+  } else if (norms.size() > 1) {
+    total = std::isinf(norm_type) ? torch::max(torch::stack(norms)) : torch::stack(norms).norm(norm_type);
+  }
+  const torch::Tensor factor = torch::clamp_max(max_norm / (total + 1e-6), 1.0);
+  for (torch::Tensor& gradient : gradients()) gradient.mul_(factor);
+  return total.item<double>();
 }
 
 double Apply::grad_norm(double norm_type) {
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> norms;  // added as clip_grad_norm_ adds them
-  for (const torch::Tensor& gradient : gradients()) norms.push_back(gradient.norm(norm_type));
+  if (of_all_.norms) {
+    norms = of_all_.norms(norm_type);
+  } else {
+    for (const torch::Tensor& gradient : gradients()) norms.push_back(gradient.norm(norm_type));
+  }
   const double norm = norms.empty() ? 0 : torch::stack(norms).norm(norm_type).item<double>();
   count("gradient_norm", norm);
   return norm;
@@ -39,10 +66,11 @@ void Apply::clip_grad_value(double limit) {
 }
 
 bool Apply::gradients_are_finite() const {
-  for (const torch::Tensor& gradient : gradients()) {
-    if (!gradient.isfinite().all().item<bool>()) return false;
-  }
-  return true;
+  const std::vector<torch::Tensor> mine = gradients();
+  const bool finite = std::all_of(mine.begin(), mine.end(), [](const torch::Tensor& gradient) {
+    return gradient.isfinite().all().item<bool>();
+  });
+  return of_all_.all ? of_all_.all(finite) : finite;
 }
 
 bool Apply::skip_if_not_finite() {

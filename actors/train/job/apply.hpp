@@ -18,15 +18,24 @@
 
 namespace troupe::train {
 
+/// What a trainer that has a part of each gradient asks of all.
+struct GradientsOfAll {
+  /// The norm of the whole gradient of each parameter, in their order. Collective.
+  std::function<std::vector<torch::Tensor>(double norm_type)> norms{};
+  /// Whether it holds on every trainer. Collective.
+  std::function<bool(bool mine)> all{};
+};
+
 /// Every trainer applies the same step to the same state: it may depend on nothing else. Without an apply()
-/// of the job's own all optimizers step. Schedulers step by themselves.
+/// of the job's own all optimizers step. Schedulers step by themselves. With Shard::kGradients and
+/// kParameters a parameter and its gradient are here what the trainer keeps of it, in one dimension.
 class Apply {
  public:
   /// How an optimizer steps. A trainer with shards steps some of its parameters, and gets the others.
   using StepOptimizer = std::function<void(torch::optim::Optimizer&)>;
   Apply(
       Setup& setup, std::int64_t global_step, int in_epoch,
-      StepOptimizer how = [](torch::optim::Optimizer& one) { one.step(); });
+      StepOptimizer how = [](torch::optim::Optimizer& one) { one.step(); }, GradientsOfAll of_all = {});
 
   const std::int64_t step_number;  ///< of the job, from 0
   const int epoch;                 ///< from 0
@@ -60,10 +69,12 @@ class Apply {
 
  private:
   std::vector<torch::Tensor> gradients() const;
+  double clip_parts(double max_norm, double norm_type) const;
   torch::optim::Optimizer& find(const std::string& name) const;
 
   Setup& setup_;
   const StepOptimizer how_;
+  const GradientsOfAll of_all_;
   std::set<torch::optim::Optimizer*> given_out_;
   bool skipped_ = false;
   StepValues values_;

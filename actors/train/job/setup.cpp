@@ -1,5 +1,8 @@
 #include "actors/train/job/setup.hpp"
 
+#include <torch/nn/modules/container/moduledict.h>
+#include <torch/nn/modules/container/modulelist.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -78,6 +81,28 @@ std::vector<NamedTensor> Setup::buffers() const {
   std::unordered_set<const torch::TensorImpl*> seen;
   for (const Module& one : modules_) add_named(named, seen, one.name, one.module->named_buffers());
   return named;
+}
+
+std::vector<Setup::NamedModule> Setup::all_modules() const {
+  std::vector<NamedModule> all;
+  for (const Module& one : modules_) {
+    for (const auto& item : one.module->named_modules("", /*include_self=*/!one.name.empty())) {
+      const torch::nn::Module& module = *item.value();
+      all.push_back({item.key().empty() ? one.name : full_name(one.name, item.key()),
+                     module.as<torch::nn::ModuleListImpl>() != nullptr ||
+                         module.as<torch::nn::ModuleDictImpl>() != nullptr});
+    }
+  }
+  return all;
+}
+
+std::vector<NamedTensor> Setup::all_parameters() const {
+  std::vector<NamedTensor> all;
+  for (const Module& one : modules_) {
+    for (const auto& item : one.module->named_parameters())
+      all.push_back({full_name(one.name, item.key()), item.value()});
+  }
+  return all;
 }
 
 void Setup::check() const {

@@ -88,6 +88,14 @@ class Setup {
   std::vector<NamedTensor> parameters() const;
   std::vector<NamedTensor> buffers() const;
   const std::vector<TrainedBy>& optimizers() const { return trained_; }
+  /// Of a module, or one inside of it: its name in those of parameters.
+  struct NamedModule {
+    std::string name;
+    bool is_container = false;  ///< it holds others and computes nothing
+  };
+  std::vector<NamedModule> all_modules() const;
+  /// As parameters(), but a tied one comes by each of its names.
+  std::vector<NamedTensor> all_parameters() const;
   /// Throws BadConfig for a job that trains nothing, an optimizer's parameter of no module, or one of two
   /// optimizers, for a tensor that is not on the device, and for a SyncBatchNorm over a group. An optimizer
   /// may have a tied parameter as often as modules have it: LibTorch's parameters() lists it so.

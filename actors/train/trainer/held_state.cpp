@@ -17,7 +17,7 @@ HeldPiece HeldState::piece(const TrainerMachine& machine, TrainEngine& engine, b
                            std::uint64_t offset) {
   if (!holds(machine, weights_only)) {
     check(machine);
-    auto state = engine.state();
+    auto state = weights_only ? engine.weights() : engine.state();
     if (weights_only) {
       const auto rest = state.parts.begin() + static_cast<std::ptrdiff_t>(engine.weight_parts());
       state.parts.erase(std::remove_if(rest, state.parts.end(),

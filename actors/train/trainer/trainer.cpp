@@ -13,6 +13,7 @@
 #include "actors/train/floor.hpp"
 #include "actors/train/snapshot.hpp"
 #include "actors/train/trainer/fetch_snapshot.hpp"
+#include "actors/train/trainer/state_walks.hpp"
 #include "actors/train/trainer/step_slots.hpp"
 #include "actors/train/trainer/task_failures.hpp"
 #include "actors/train/trainer/trainer_machine.hpp"
@@ -161,6 +162,7 @@ class Trainer::Work {
       }
       lock.lock();
       if (stopping_) return;  // the others are asked, and this one's end is told by its process
+      machine_.holds_whole_state(engine_->holds_whole_state());
       handle(machine_.done(*result));
     }
   }
@@ -404,24 +406,24 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const HashState&) {
-    engine_->gather_state(-1);  // the job is over: whoever is asked has it all
-    const auto state = engine_->state();
-    return Hashed{final_hash(state.parts, [this] { progress(); }),
-                  hash_parts(state.parts, [this] { progress(); })};
+    const Hashed done = hash_state(*engine_->walk(-1), [this] { progress(); });
+    engine_->gather_weights();  // the job is over: whoever is asked has them
+    return done;
   }
 
   TrainerResult perform(const HashParts&) {
-    engine_->gather_state(kWriter);
-    return PartsHashed{hashes_that_all_have(engine_->state().parts)};
+    follow_save(*engine_->walk(kWriter));
+    return PartsHashed{hashes_that_all_have()};
   }
   /// Of shards each trainer has its own.
-  std::vector<PartHash> hashes_that_all_have(std::span<const StatePart> parts) {
-    if (settings_.shard != Shard::kNothing) parts = parts.first(engine_->weight_parts());
-    return hash_parts(parts, [this] { progress(); });
+  std::vector<PartHash> hashes_that_all_have() {
+    const auto state = settings_.sharding.what == Shard::kNothing ? engine_->state() : engine_->common();
+    return hash_parts(state.parts, [this] { progress(); });
   }
 
   TrainerResult perform(const RunEvaluation& task) {
     Evaluated done;
+    engine_->begin_evaluation(task.order.end - task.order.begin);
     feed_->each_test_piece(task.order.begin, task.order.end,
                            [&](std::int64_t piece, const data::BatchView& view) {
                              computes("piece " + std::to_string(piece));
@@ -435,17 +437,14 @@ class Trainer::Work {
 
   TrainerResult perform(const RunCheckpoint& task) {
     const auto files = floor_.files([this] { progress(); });
-    engine_->gather_state(kWriter);
-    const auto state = engine_->state();
-    const checkpoint::SaveRequest request{
+    checkpoint::SaveRequest request{
         .job = job_identity(settings_, info_, engine_->numerics()),
         .position = {static_cast<std::uint64_t>(task.order.step / feed_->steps_per_epoch()),
                      static_cast<std::uint64_t>(task.order.step)},
-        .state_hash = final_hash(state.parts, [this] { progress(); }),
-        .tensors = state.parts,
         .metadata = {{kHistoryKey, task.order.history}}};
-    const auto saved = make_store(*files).save(request).value();
-    return CheckpointStored{saved.manifest_path, request.state_hash, hashes_that_all_have(state.parts)};
+    const auto saved =
+        save_state(*engine_->walk(kWriter), make_store(*files), request, [this] { progress(); });
+    return CheckpointStored{saved.manifest_path, request.state_hash, hashes_that_all_have()};
   }
 
   TrainerResult perform(const RunPrune& task) {

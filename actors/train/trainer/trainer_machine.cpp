@@ -438,7 +438,7 @@ void TrainerMachine::leave(const TaskAborted& why, TrainerOutput& out) {
 
 void TrainerMachine::report_quiesced(TrainerOutput& out) {
   state_ = State::kQuiesced;
-  if (!whole_) {
+  if (!whole_ || !has_whole_) {
     steps_ = kNoState;
     uncommitted_.clear();
   }

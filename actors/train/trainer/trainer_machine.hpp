@@ -161,6 +161,8 @@ class TrainerMachine {
   void computes(const std::string& part);
   void waits();
   void advanced() { ++progress_.count; }
+  /// Told before done(): with sharded parameters a trainer may have none, whatever it was given.
+  void holds_whole_state(bool holds) { has_whole_ = holds; }
   /// What the driver is told every second.
   TrainerReport heartbeat() const { return TrainerHeartbeat{self_, progress_}; }
 
@@ -252,7 +254,8 @@ class TrainerMachine {
   std::int64_t limit_ = 0;
   std::optional<TrainerTask> doing_;  ///< taken, not done
   Progress progress_;
-  bool whole_ = true;  ///< what it holds: with shards it keeps its own alone from its first step on
+  bool has_whole_ = true;  ///< the engine says so
+  bool whole_ = true;      ///< what it holds: with shards it keeps its own alone from its first step on
   std::deque<StepReport> uncommitted_;  ///< applied, not known to be committed; ends with steps_ - 1
   std::map<std::int64_t, StepValues> evaluated_;  ///< GenerationPlan::evaluated, and what came since
   std::vector<SlotReport> reduced_;               ///< slots of the step to apply

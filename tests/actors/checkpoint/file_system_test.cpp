@@ -32,6 +32,43 @@ TEST_CASE("a store on the real disk saves, prunes and loads") {
   CHECK(check_whole(moved) == 4);
 }
 
+TEST_CASE("a state that is not at hand as a whole is asked for part by part, in the order of its file") {
+  const TempFolder folder;
+  PosixFileSystem files;
+  CheckpointStore store(files, {folder.path()});
+  SampleState state(7);
+  const auto whole = state.request.tensors;
+  std::vector<std::string> asked;
+  for (auto& tensor : state.request.tensors)
+    tensor.bytes = {static_cast<const std::byte*>(nullptr), tensor.bytes.size()};
+  state.request.bytes_of = [&](const TensorView& tensor) {
+    asked.push_back(tensor.name);
+    return tensor.name == whole[0].name ? whole[0].bytes : whole[1].bytes;
+  };
+  REQUIRE(store.save(state.request).ok());
+  CHECK(asked == std::vector<std::string>{"bn.num_batches_tracked", "conv1.weight"});
+  const auto loaded = load_newest(store);
+  REQUIRE(loaded.ok());
+  CHECK(check_whole(*loaded) == 7);
+}
+
+TEST_CASE("a file is mapped as it is read") {
+  const TempFolder folder;
+  PosixFileSystem files;
+  const std::string path = folder.path() + "/file";
+  auto created = files.create(path);
+  REQUIRE(created.ok());
+  const auto file = *std::move(created);
+  CHECK(files.map(path, 100)->bytes.empty());
+  const std::vector<std::byte> bytes(10, std::byte{7});
+  REQUIRE(file->append(bytes).ok());
+  const auto mapped = files.map(path, 10);
+  REQUIRE(mapped.ok());
+  CHECK(std::equal(bytes.begin(), bytes.end(), mapped->bytes.begin(), mapped->bytes.end()));
+  CHECK(files.map(path, 9).error().code == ErrorCode::kLimit);
+  CHECK(files.map(folder.path(), 9).error().code == ErrorCode::kIo);
+}
+
 TEST_CASE("a symbolic link out of the folder is not followed") {
   const TempFolder folder;
   PosixFileSystem files;

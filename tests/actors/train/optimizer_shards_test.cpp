@@ -23,9 +23,10 @@ struct OwnOptimizer : torch::optim::SGD {
 struct AnyJob {
   Kind kind = Kind::kSgd;
   bool direct = false;  ///< steps the optimizer itself, not through Apply
+  int hidden = 24;
 
   SmallNet setup(Setup& s) const {
-    auto net = s.module("", SmallNet(24, 0.3));
+    auto net = s.module("", SmallNet(hidden, 0.3));
     const auto make = [&](const std::string& name, std::vector<torch::Tensor> parameters) {
       std::vector<torch::optim::OptimizerParamGroup> groups;
       groups.emplace_back(std::vector<torch::Tensor>(parameters.begin() + 1, parameters.end()));
@@ -114,6 +115,15 @@ TEST_CASE(
 
 TEST_CASE("an optimizer that the job steps by itself is sharded, too") {
   const AnyJob job{.kind = Kind::kAdam, .direct = true};
+  const auto whole = fork_ranks(
+      kShards, 1, [&](auto group) { return train(*engine_for(job, kShards, {}, false), group, job); });
+  for (const auto& said : fork_ranks(
+           kShards, 2, [&](auto group) { return train(*engine_for(job, kShards, {}, true), group, job); }))
+    CHECK(said.substr(0, 64) == whole[0].substr(0, 64));
+}
+
+TEST_CASE("large parameters, which go from where they lie, have the same bits") {
+  const AnyJob job{.kind = Kind::kAdamW, .hidden = 8192};  // one of 512 KiB
   const auto whole = fork_ranks(
       kShards, 1, [&](auto group) { return train(*engine_for(job, kShards, {}, false), group, job); });
   for (const auto& said : fork_ranks(

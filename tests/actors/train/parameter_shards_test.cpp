@@ -1,0 +1,378 @@
+// ZeRO-2 and ZeRO-3 in a job: sharded gradients and parameters, with the bits of whole ones.
+#include "actors/train/engine/parameter_shards.hpp"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <stdexcept>
+
+#include "actors/ddp/torch_compat.hpp"
+#include "actors/train/engine/numerics.hpp"
+#include "runtime/core/error.hpp"
+#include "tests/actors/train/train_jobs.hpp"
+
+namespace troupe::train::testing {
+namespace {
+
+using collectives::LeafInterval;
+using Group = std::shared_ptr<collectives::ProcessGroup>;
+
+constexpr int kLeaves = 4;
+
+/// Linear layers of unlike sizes, BatchNorm, dropout, a weight that is used twice, one that is not trained.
+struct DeepNetImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    torch::Tensor y = torch::tanh(norm->forward(in->forward(x)));
+    y = torch::dropout(y, 0.3, is_training());
+    y = torch::tanh(middle->forward(torch::tanh(middle->forward(y))));
+    return out->forward(y) + fixed;
+  }
+  torch::nn::Linear in = register_module("in", torch::nn::Linear(16, 37));
+  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(37));
+  torch::nn::Linear middle = register_module("middle", torch::nn::Linear(37, 37));
+  torch::nn::Linear out = register_module("out", torch::nn::Linear(37, 4));
+  torch::Tensor fixed = register_parameter("fixed", torch::full({4}, 0.25), /*requires_grad=*/false);
+};
+TORCH_MODULE(DeepNet);
+
+struct DeepJob {
+  bool adam = false;
+  bool skips_middle = false;  ///< in odd leaves
+  bool weighs = false;
+
+  DeepNet setup(Setup& s) const {
+    auto net = s.module("", DeepNet());
+    std::vector<torch::Tensor> trained;
+    for (const auto& one : net->parameters())
+      if (one.requires_grad()) trained.push_back(one);
+    if (adam) {
+      s.optimizer<torch::optim::AdamW>("all", trained, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+    } else {
+      s.optimizer<torch::optim::SGD>("all", trained, torch::optim::SGDOptions(0.05).momentum(0.9));
+    }
+    return net;
+  }
+  torch::Tensor loss(DeepNet& net, const data::Batch& batch, Leaf& at) const {
+    if (weighs) at.weight(1 + at.rank);
+    torch::Tensor output = net->forward(batch.input);
+    if (skips_middle && at.rank % 2 == 1)
+      output = net->out->forward(torch::tanh(net->in->forward(batch.input)));
+    return torch::nn::functional::cross_entropy(output, batch.target);
+  }
+  void apply(Apply& a) const {
+    a.clip_grad_norm(0.1);
+    a.clip_grad_value(0.01);
+    if (a.gradients_are_finite()) a.step();
+  }
+};
+
+using Strategy = std::optional<ShardingStrategy>;
+
+template <class Job>
+std::unique_ptr<StepEngine> sharded_engine(const Job& job, int leaves, Strategy strategy,
+                                           std::size_t unit_elements = 100) {
+  set_up_numerics();
+  EngineOptions options{.logical_ranks = leaves, .seed = kSeed};
+  if (strategy)
+    options.shard_parameters = FsdpOptions{.min_num_params = unit_elements, .sharding_strategy = *strategy};
+  return std::make_unique<StepEngine>(make_training_model(job, kSeed), options);
+}
+
+/// Of the whole state, wherever its parts are.
+std::string hash_of(StepEngine& engine) {
+  ParameterShards* pieces = engine.pieces();
+  if (pieces == nullptr) return engine.state().hash();
+  FinalHash hash;
+  const auto walk = pieces->walk(-1);
+  for (std::size_t i = 0; i < walk->parts().size(); ++i) {
+    StatePart part = walk->parts()[i];
+    part.bytes = walk->bytes(i);
+    hash.add(part);
+  }
+  return hash.finish();
+}
+
+/// Six steps; the hash, the losses of this rank's leaves and the norms of gradients.
+template <class Job>
+std::string train(StepEngine& engine, const Group& group, const Job& job, std::uint64_t first = 0) {
+  engine.attach(group);
+  std::string norms;
+  for (std::uint64_t step = first; step < first + 6; ++step) {
+    engine.run_step(step, leaf_batches(*group, step, small));
+    double weights = 0;
+    for (int leaf = 0; job.weighs && leaf < kLeaves; ++leaf) weights += 1 + leaf;
+    norms += " " + std::to_string(engine.apply(false, weights).at("gradient_norm"));
+  }
+  return hash_of(engine) + norms;
+}
+
+TEST_CASE("sharded gradients and parameters have the bits of whole ones, on any number of trainers") {
+  const DeepJob job{.adam = GENERATE(false, true), .weighs = GENERATE(false, true)};
+  CAPTURE(job.adam, job.weighs);
+  const std::string whole = fork_ranks(
+      kLeaves, 1, [&](auto group) { return train(*sharded_engine(job, kLeaves, {}), group, job); })[0];
+  REQUIRE(whole.find(' ') == 64);
+  for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp}) {
+    for (const int ranks : {1, 2, 3, 4}) {
+      CAPTURE(ranks, static_cast<int>(strategy));
+      for (const auto& said : fork_ranks(kLeaves, ranks, [&](auto group) {
+             return train(*sharded_engine(job, kLeaves, strategy), group, job);
+           }))
+        CHECK(said == whole);
+    }
+  }
+}
+
+TEST_CASE("leaves may be dealt unevenly, and partial sums be several") {
+  const DeepJob job{.adam = true};
+  const int leaves = 7;
+  const auto in_all = [&](const std::vector<LeafInterval>& dealt, Strategy strategy) {
+    return fork_ranks(dealt,
+                      [&](auto group) { return train(*sharded_engine(job, leaves, strategy), group, job); });
+  };
+  const std::string whole = in_all({{0, 7}}, {})[0];
+  REQUIRE(whole.find(' ') == 64);
+  for (const auto& dealt : std::vector<std::vector<LeafInterval>>{
+           {{0, 1}, {1, 2}, {2, 7}}, {{0, 3}, {3, 6}, {6, 7}}, {{0, 5}, {5, 7}}}) {
+    for (const auto& said : in_all(dealt, ShardingStrategy::kFullShard)) CHECK(said == whole);
+  }
+}
+
+TEST_CASE("a state that was saved in pieces is installed in other ones, or whole") {
+  const DeepJob job{.adam = true};
+  const auto going_on = [&](StepEngine& engine, const Group& group) {
+    // The walk gives each part; installed again on a fresh engine, as from a file.
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<StatePart> parts;
+    const auto read = [&](StateWalk& walk) {
+      for (std::size_t i = 0; i < walk.parts().size(); ++i) {
+        const auto bytes = walk.bytes(i);
+        memory.emplace_back(bytes.begin(), bytes.end());
+        parts.push_back(walk.parts()[i]);
+        parts.back().bytes = memory.back();
+      }
+    };
+    if (auto* pieces = engine.pieces())
+      read(*pieces->walk(-1));
+    else {
+      const StateView view = engine.state().view();
+      WholeWalk walk(view.parts, nullptr);
+      read(walk);
+    }
+    auto again = sharded_engine(job, kLeaves, ShardingStrategy::kFullShard);
+    again->attach(group);
+    again->install(parts);
+    const std::string same = hash_of(*again);
+    again->install(parts);  // over pieces that are there
+    return (same == hash_of(engine) ? "" : "another state was installed ") + train(*again, group, job, 6);
+  };
+  std::string expected;
+  for (const int ranks : {1, 4, 2}) {
+    CAPTURE(ranks);
+    for (const auto& said : fork_ranks(kLeaves, ranks, [&](auto group) {
+           auto engine = sharded_engine(job, kLeaves, ShardingStrategy::kFullShard);
+           train(*engine, group, job);
+           return going_on(*engine, group);
+         })) {
+      if (expected.empty()) expected = said;
+      CHECK(said == expected);
+    }
+  }
+  CHECK(expected.find(' ') == 64);
+}
+
+TEST_CASE("a state of another model does not fit, and both shapes are told") {
+  const auto said = fork_ranks(kLeaves, 2, [](auto group) -> std::string {
+    auto engine = sharded_engine(DeepJob{}, kLeaves, ShardingStrategy::kFullShard);
+    engine->attach(group);
+    auto other = make_training_model(SmallJob{}, kSeed);
+    try {
+      engine->install(TrainState(*other).view().parts);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "it fits";
+  });
+  CHECK_THAT(said[0],
+             Catch::Contains("in.weight") && Catch::Contains("F32[24,16]") && Catch::Contains("F32[37,16]"));
+}
+
+TEST_CASE("evaluations of unlike length see the same weights") {
+  const DeepJob job{.adam = true};
+  const auto evaluate = [&](StepEngine& engine, const Group& group, int pieces) {
+    engine.begin_evaluation(pieces);
+    std::string losses;
+    for (int piece = 0; piece < pieces; ++piece)
+      losses += " " + std::to_string(engine.evaluate(piece, 0, small_batch(99, piece)).back().sum);
+    engine.end_evaluation();
+    return losses + train(engine, group, job, 6);
+  };
+  const std::string whole = fork_ranks(kLeaves, 1, [&](auto group) {
+    auto engine = sharded_engine(job, kLeaves, {});
+    train(*engine, group, job);
+    return evaluate(*engine, group, 3);
+  })[0];
+  for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp}) {
+    const auto said = fork_ranks(kLeaves, 3, [&](auto group) {
+      auto engine = sharded_engine(job, kLeaves, strategy);
+      train(*engine, group, job);
+      return evaluate(*engine, group, group->rank() == 1 ? 3 : 0);  // the first has none
+    });
+    CHECK(said[1] == whole);
+  }
+}
+
+TEST_CASE("trainers that use other units are told which") {
+  const auto said = fork_ranks(2, 2, [](auto group) -> std::string {
+    const DeepJob job{.skips_middle = true};
+    auto engine = sharded_engine(job, 2, ShardingStrategy::kFullShard);
+    engine->attach(group);
+    try {
+      engine->run_step(0, leaf_batches(*group, 0, small));
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "nothing";
+  });
+  CHECK_THAT(said[1], Catch::Contains("rank 1") && Catch::Contains("rank 0") && Catch::Contains("unit"));
+  CHECK_THAT(said[0], Catch::Contains("rank 1"));
+}
+
+struct ChangesJob : DeepJob {
+  int how = 0;
+  torch::Tensor loss(DeepNet& net, const data::Batch& batch, Leaf& at) const {
+    if (how == 1) {
+      const torch::NoGradGuard no_grad;
+      net->middle->weight.mul_(0.5);
+    }
+    if (how == 2) return DeepJob::loss(net, batch, at).detach().requires_grad_();
+    return DeepJob::loss(net, batch, at);
+  }
+};
+
+TEST_CASE("a parameter that is changed in place, or has no gradient, is an error that names it") {
+  for (const auto& [how, told] :
+       {std::pair(1, "middle.weight"), std::pair(2, "parameters without a gradient: in.weight")}) {
+    const auto said = fork_ranks(2, 2, [how = how](auto group) -> std::string {
+      ChangesJob job;
+      job.how = how;
+      auto engine = sharded_engine(job, 2, ShardingStrategy::kFullShard);
+      engine->attach(group);
+      try {
+        engine->run_step(0, leaf_batches(*group, 0, small));
+      } catch (const std::exception& error) {
+        return error.what();
+      }
+      return "nothing";
+    });
+    CHECK_THAT(said[0], Catch::Contains(told));
+  }
+}
+
+TEST_CASE("a job whose parameters cannot be sharded is refused") {
+  struct Averages : SmallJob {
+    Ema ema() const { return {}; }
+  };
+  CHECK_THROWS_WITH(sharded_engine(Averages{}, 2, ShardingStrategy::kFullShard),
+                    Catch::Contains("an average of its weights"));
+}
+
+/// Counts tensors' bytes; has no more than its budget.
+class BudgetAllocator final : public c10::Allocator {
+ public:
+  explicit BudgetAllocator(double budget) : base_(*c10::GetCPUAllocator()) {
+    budget_ = budget;
+    now_ = most_ = 0;
+    c10::SetCPUAllocator(this);
+  }
+  double most() const { return most_; }
+  double now() const { return now_; }
+  void forget_most() { most_ = now_; }
+
+  c10::DataPtr allocate(std::size_t bytes) TROUPE_ALLOCATE_CONST override {
+    if (now_ + static_cast<double>(bytes) > budget_) throw std::runtime_error("the budget is spent");
+    auto* block = new Block{base_.allocate(bytes), static_cast<double>(bytes)};
+    now_ = now_ + block->bytes;
+    most_ = std::max(most_, now_);
+    return {block->memory.get(), block, &end, c10::DeviceType::CPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return base_.raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t count) const TROUPE_COPY_DATA_OVERRIDE {
+    std::memcpy(to, from, count);
+  }
+
+ private:
+  struct Block {
+    c10::DataPtr memory;
+    double bytes;
+  };
+  static void end(void* context) {
+    auto* block = static_cast<Block*>(context);
+    now_ = now_ - block->bytes;
+    delete block;
+  }
+  c10::Allocator& base_;
+  static inline double budget_ = 0, now_ = 0, most_ = 0;
+};
+
+/// Eight layers alike, 2.1 MB, under AdamW.
+struct LayersImpl : torch::nn::Module {
+  LayersImpl() {
+    for (int i = 0; i < 8; ++i) layers->push_back(torch::nn::Linear(256, 256));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (const auto& layer : *layers) x = torch::tanh(layer->as<torch::nn::LinearImpl>()->forward(x));
+    return x;
+  }
+  torch::nn::ModuleList layers = register_module("layers", torch::nn::ModuleList());
+};
+TORCH_MODULE(Layers);
+struct LayersJob {
+  Layers model() const { return Layers(); }
+  torch::optim::AdamW optimizer(Layers& net) const {
+    return torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.01));
+  }
+  torch::Tensor loss(Layers& net, const data::Batch& batch) const {
+    return net->forward(batch.input).square().mean();
+  }
+};
+
+TEST_CASE("a model that does not fit the budget of one trainer trains on four, within 5 % of the formula") {
+  constexpr double kLayer = (256 * 256 + 256) * 4;
+  constexpr double kParameters = 8 * kLayer;
+  constexpr double kBudget = 2.2 * kParameters;  // whole: four times the parameters
+  const auto batch = [](std::uint64_t, int) { return data::Batch{torch::ones({2, 256}), {}}; };
+  const auto steps = [&](Strategy strategy, const Group& group) -> std::string {
+    auto& budget = *new BudgetAllocator(kBudget);  // tensors may outlive statics
+    auto engine = sharded_engine(LayersJob{}, kLeaves, strategy, 60000);
+    engine->attach(group);
+    const auto run = [&](std::uint64_t step) {
+      engine->run_step(step, leaf_batches(*group, step, batch));
+      engine->apply();
+    };
+    for (std::uint64_t step = 0; step < 2; ++step) run(step);
+    const double between = budget.now();
+    budget.forget_most();
+    for (std::uint64_t step = 2; step < 4; ++step) run(step);
+    const double most = budget.most();
+    const std::string hash = hash_of(*engine);  // part by part: within the budget, too
+    return hash + " " + std::to_string(between / kParameters) + " " + std::to_string(most / kParameters);
+  };
+  CHECK(fork_ranks(kLeaves, 2, [&](auto group) { return steps({}, group); })[0].find("budget is spent") !=
+        std::string::npos);
+  for (const auto& said :
+       fork_ranks(kLeaves, 4, [&](auto group) { return steps(ShardingStrategy::kFullShard, group); })) {
+    CAPTURE(said);
+    REQUIRE(said.size() > 66);
+    const double between = std::stod(said.substr(65));
+    const double most = std::stod(said.substr(said.rfind(' ') + 1));
+    // (K + 1) P / N between steps; 3 U + (K + 2) P / N at most, of units U and no root.
+    CHECK(between == Approx(3.0 / 4).epsilon(0.05));
+    CHECK(most == Approx(3.0 / 8 + 4.0 / 4).epsilon(0.05));
+  }
+}
+
+}  // namespace
+}  // namespace troupe::train::testing
