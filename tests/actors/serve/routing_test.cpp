@@ -76,7 +76,7 @@ class RoutingWorld {
   }
   void answer(RequestId id) {
     const auto request = waiting_.extract(id);
-    REQUIRE_FALSE(request.empty());
+    if (request.empty()) FAIL("a request was answered twice");  // millions: no assertion each
     if (request.mapped() > 5s) took_.push_back(to_seconds(now_ - request.mapped()) * 1e3);
   }
 
