@@ -1,9 +1,6 @@
 #include "bench/tune/asha_trials.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,6 +10,7 @@
 #include "actors/data/idx_dataset.hpp"
 #include "actors/data/subset.hpp"
 #include "actors/tune/tune.hpp"
+#include "bench/tune/temp_folder.hpp"
 #include "examples/mnist/model.hpp"
 
 namespace troupe::bench {
@@ -71,9 +69,7 @@ class Busy {
 
 AshaFigures asha_trials(const DriverSession& session, const AshaTrials& of, const std::string& folder,
                         const std::string& json) {
-  char results[] = "/var/tmp/troupe-bench-tune-XXXXXX";
-  if (::mkdtemp(results) == nullptr)
-    throw IoError(io_error("cannot make a folder in /var/tmp", errno, "make room there"));
+  const TempFolder results;
   std::map<int, Busy> trials;
   tune::SweepOptions<Mnist> options{
       .space = {{&Mnist::lr, tune::log_uniform(1e-4, 1)}, {&Mnist::momentum, tune::uniform(0, 0.95)}},
@@ -88,12 +84,11 @@ AshaFigures asha_trials(const DriverSession& session, const AshaTrials& of, cons
       .seed = 7,
       .max_concurrent = 2,
       .name = "asha",
-      .folder = results,
+      .folder = results.path(),
       .show_progress = false};
   const Instant begin = now();
   const auto best = tune::run(session, Mnist{folder, of.samples, of.evaluated}, options);
   AshaFigures figures{.seconds = to_seconds(now() - begin), .best = best.metric};
-  std::filesystem::remove_all(results);
 
   Instant first = now();
   std::vector<Instant> ends;

@@ -1,13 +1,9 @@
 // Decisions of the schedulers: recorded runs decided again (--replay FILE), and how many ASHA makes a second;
 // how many results a second a sweep's file takes; what a trial's start and a clone cost; and trials of ASHA
 // on MNIST (--asha).
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -18,6 +14,7 @@
 #include "actors/tune/sweep_machine.hpp"
 #include "bench/tune/asha_trials.hpp"
 #include "bench/tune/replay.hpp"
+#include "bench/tune/temp_folder.hpp"
 #include "bench/tune/trials.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/core/escape.hpp"
@@ -54,10 +51,8 @@ double asha_decisions_per_second(int trials) {
 /// Reports of a trial a second, decided on and in the sweep's file when the next begins: each survives a kill
 /// -9 of the program, and, `synced`, the machine.
 double records_per_second(int reports, bool synced) {
-  char folder[] = "/var/tmp/troupe-bench-tune-XXXXXX";
-  if (::mkdtemp(folder) == nullptr)
-    throw IoError(io_error("cannot make a folder in /var/tmp", errno, "make room there"));
-  auto file = tune::RecordFile::create(folder, {{"space", "lr log_uniform(0.0001, 0.1)"}}).value();
+  const bench::TempFolder folder;
+  auto file = tune::RecordFile::create(folder.path(), {{"space", "lr log_uniform(0.0001, 0.1)"}}).value();
   tune::SweepMachine machine({.epochs = reports + 1, .metric = "test/accuracy"},
                              tune::make_scheduler(tune::Fifo{}, {.mode = tune::Mode::kMax, .seed = 7}),
                              tune::make_search(tune::RandomSearch{}, {}, tune::Mode::kMax, 7),
@@ -76,9 +71,7 @@ double records_per_second(int reports, bool synced) {
       file.append(tune::with_times(line, 1, 2)).value();
     if (synced) file.sync().value();
   }
-  const double rate = reports / to_seconds(clock.now() - begin);
-  std::filesystem::remove_all(folder);
-  return rate;
+  return reports / to_seconds(clock.now() - begin);
 }
 
 /// What a Python program prints, as its last line.
@@ -102,10 +95,8 @@ double optuna_per_second(const std::string& python, int reports) {
 /// Trials of ASHA, and the same trials in Ray Tune, if a Python is named.
 int asha(const DriverSession& session, const bench::AshaTrials& of, const std::string& folder,
          const std::string& ray, std::ofstream& out) {
-  char name[] = "/var/tmp/troupe-bench-tune-XXXXXX";
-  const int fd = ::mkstemp(name);
-  if (fd < 0) throw IoError(io_error("cannot make a file in /var/tmp", errno, "make room there"));
-  ::close(fd);
+  const bench::TempFolder peers;
+  const std::string name = peers.path() + "/trials.json";
   const auto ours = bench::asha_trials(session, of, folder, name);
   const double idle = 100 * ours.idle_s / ours.training_s;
   std::printf("%d trials of ASHA: %.1f s, %lld epochs, best %.4f; training %.1f s, idle %.2f %% of it\n",
@@ -129,7 +120,6 @@ int asha(const DriverSession& session, const bench::AshaTrials& of, const std::s
                  {"peer_epochs", peer["epochs"]},
                  {"peer_torch", peer["torch"]}});
   }
-  ::unlink(name);
   out << line.dump() << "\n";
   return 0;
 }

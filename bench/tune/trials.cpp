@@ -3,14 +3,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <filesystem>
 #include <vector>
 
 #include "actors/data/digits.hpp"
 #include "actors/train/api/train.hpp"
 #include "actors/tune/states.hpp"
+#include "bench/tune/temp_folder.hpp"
 
 namespace troupe::bench {
 namespace {
@@ -111,10 +109,8 @@ double trial_start_ms(const DriverSession& session, int times) {
 }
 
 double clone_ms(const DriverSession& session, int times) {
-  char folder[] = "/var/tmp/troupe-bench-tune-XXXXXX";
-  if (::mkdtemp(folder) == nullptr)
-    throw IoError(io_error("cannot make a folder in /var/tmp", errno, "make room there"));
-  tune::SavedStates states(folder);
+  const TempFolder folder;
+  tune::SavedStates states(folder.path());
   auto donor = train::start_in({}, session, Large(), options(), nullptr);
   auto trial = train::start_in({}, session, Large(), options(), nullptr);
   run_epoch(donor);
@@ -128,7 +124,6 @@ double clone_ms(const DriverSession& session, int times) {
     trial = train::start_in(workers, session, Large{.lr = 1e-3 / i}, options(), &state);
     clones.push_back(start_of(run_epoch(trial), begin));
   }
-  std::filesystem::remove_all(folder);
   return median(clones);
 }
 
