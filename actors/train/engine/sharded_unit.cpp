@@ -58,7 +58,10 @@ void ShardedUnit::cut(collectives::LeafInterval leaves) {
   }
   flat_ = zeros();
   whole_ = true;
-  for (std::size_t i = 0; i < members_.size(); ++i) part(flat_, i).copy_(members_[i].tensor);
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    views_.push_back(part(flat_, i));
+    views_.back().copy_(members_[i].tensor);
+  }
   shard_ = flat_.narrow(0, leaves.begin * shard_elements_, count).clone();
   show_whole();
   free();
@@ -71,12 +74,13 @@ void ShardedUnit::mend() {
         torch::empty_strided(geometry_[i].sizes, geometry_[i].strides, flat_.options()));
   }
   flat_ = shard_ = gradient_ = torch::Tensor();
+  views_.clear();
   whole_ = false;
 }
 
 void ShardedUnit::show_whole() {
   for (std::size_t i = 0; i < members_.size(); ++i) {
-    members_[i].tensor.set_data(part(flat_, i));
+    members_[i].tensor.set_data(views_[i]);
     members_[i].tensor.mutable_grad() = torch::Tensor();
   }
 }

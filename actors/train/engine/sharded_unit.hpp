@@ -84,7 +84,8 @@ class ShardedUnit {
   int shards_ = 1;
   std::int64_t shard_elements_ = 0;
   collectives::LeafInterval leaves_;
-  torch::Tensor flat_;  ///< undefined: not cut
+  torch::Tensor flat_;                ///< undefined: not cut
+  std::vector<torch::Tensor> views_;  ///< members of it, made while it had memory: torch makes none without
   torch::Tensor shard_;
   torch::Tensor gradient_;
   bool whole_ = false;  ///< the storage has memory
