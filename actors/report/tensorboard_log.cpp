@@ -65,11 +65,15 @@ Result<TensorBoardFile> TensorBoardFile::open(const std::string& folder, double 
     return io_error("cannot make the folder '" + folder + "'", failed.value(),
                     "name a folder that can be made and written");
   }
+  // One of this name is the same writer's, of the same second: a run that was paused and goes on.
   auto file = LogFile::open(folder + "/events.out.tfevents." +
-                            std::to_string(static_cast<std::int64_t>(wall_time_s)) + "." +
-                            std::to_string(::getpid()) + "." + writer);
+                                std::to_string(static_cast<std::int64_t>(wall_time_s)) + "." +
+                                std::to_string(::getpid()) + "." + writer,
+                            /*go_on=*/true);
   if (!file) return file.error();
+  const bool is_new = file->begins_empty();
   TensorBoardFile made(*std::move(file));
+  if (!is_new) return made;
   if (auto begun = made.write(tensorboard_version(wall_time_s)); !begun) {
     ErrorInfo why = begun.error();
     why.todo = "name a folder on a disk that has room";

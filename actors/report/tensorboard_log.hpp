@@ -30,7 +30,7 @@ std::string tensorboard_event(double wall_time_s, const Figures& figures);
 class TensorBoardFile {
  public:
   /// Makes `folder` where it is missing and begins a file in it, named as TensorBoard looks for it; `writer`
-  /// tells it from others of this program. Error (kIo): names the path and why it cannot be written.
+  /// tells it from others of this program. One that it has begun in the same second goes on. Error (kIo): names the path and why it cannot be written.
   static Result<TensorBoardFile> open(const std::string& folder, double wall_time_s,
                                       const std::string& writer);
   /// Of an event the bytes.

@@ -313,6 +313,7 @@ void Deployment::obey(const StartReplica& action) {
 void Deployment::obey(const StopReplica& action) {
   log(LogLevel::kInfo,
       parts_.name + ": replica " + std::to_string(action.replica) + " ends: " + action.reason);
+  if (action.has_failed) note_failure(action.replica, action.reason);
   const auto start = starts_.extract(action.replica);
   if (start.empty()) return;
   if (sender_.has(action.replica)) {
@@ -348,7 +349,6 @@ void Deployment::failed(ReplicaId id, const ErrorInfo& why) {
   if (starts_.contains(id))
     log(LogLevel::kWarning,
         parts_.name + ": replica " + std::to_string(id) + " does not come up: " + why.message());
-  note_failure(id, why.message());
   step(ReplicaFailed{id, why});
 }
 
@@ -356,13 +356,10 @@ void Deployment::failed(ReplicaId id, const ErrorInfo& why) {
 void Deployment::died(ReplicaId id, const std::string& why) {
   if (starts_.contains(id))
     log(LogLevel::kWarning, parts_.name + ": replica " + std::to_string(id) + " died: " + why);
-  note_failure(id, why);
   step(ReplicaDied{id, why});
 }
 
-/// What we end ourselves is no failure: it is not among starts_ any more.
 void Deployment::note_failure(ReplicaId id, const std::string& why) {
-  if (!starts_.contains(id)) return;
   std::string text = "replica " + std::to_string(id) + ": " + why;
   if (why.find("killed by signal 9") != std::string::npos && why.find("(its process: ") == std::string::npos)
     text += "; troupe did not send that: the kernel does where memory runs out (its log says so: dmesg)";

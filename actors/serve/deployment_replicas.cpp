@@ -116,7 +116,7 @@ void DeploymentMachine::drop_dead(ReplicaId id, const std::string& why, bool bla
   const auto at = replicas_.find(id);
   Version* version = at->second.state == ReplicaState::kDraining ? nullptr : version_of(at->second);
   replicas_.erase(at);
-  out_.push_back(StopReplica{id, why});  // it may live on, out of reach
+  out_.push_back(StopReplica{id, why, true});  // it may live on, out of reach
   router_.lose(id, why);
   if (version != nullptr) count_failure(*version, why, blamed);
   if (next_ && next_->deaths >= kMostDeathsOfUpdate)
@@ -260,12 +260,14 @@ void DeploymentMachine::scale_from_zero() {
 
 void DeploymentMachine::want(const Autoscaler::Wanted& wanted) {
   if (wanted.replicas == wanted_) return;
-  if (wanted_ == 0 && count(ReplicaState::kReady) == 0) cold_since_ = now_;
+  const bool from_zero = wanted_ == 0;
   if (wanted.replicas == 0) cold_since_.reset();
   current_.start_reason = wanted.reason;
   wanted_ = wanted.replicas;
   if (wanted_ == 0) current_.failures = current_.deaths = 0;  // who asks next finds nothing out of order
   reconcile();
+  // One that had not ended yet may have been taken back.
+  if (from_zero && count(ReplicaState::kReady) == 0) cold_since_ = now_;
   dispatch();
 }
 

@@ -193,6 +193,7 @@ struct StartReplica {
 struct StopReplica {
   ReplicaId replica = 0;
   std::string reason;
+  bool has_failed = false;  ///< it died, hung or did not come up
 };
 struct SendBatch {
   ReplicaId replica = 0;

@@ -387,6 +387,7 @@ class Sweep {
       const train::TrainOptions options = options_of(trial);
       begun.stops_not_finite = options.not_finite == train::NotFinite::kStop;
       begun.kind = kind_of(options);
+      on_board([&](SweepBoard& board) { return board.begin(trial); });
       const train::Workers workers = spare_.take(begun.kind);
       try {
         runs_.insert_or_assign(start.trial,
@@ -395,7 +396,6 @@ class Sweep {
         spare_.end(workers);
         throw;
       }
-      on_board([&](SweepBoard& board) { return board.begin(trial); });
     } catch (const BadConfig& error) {  // what was asked of it makes no sense, and will make none
       fail(error.what(), true);
     } catch (const std::exception& error) {
@@ -446,9 +446,11 @@ class Sweep {
   }
   void act(const PauseTrial& pause) {
     if (runs_.contains(pause.trial)) end_run(pause.trial);
+    if (board_) board_->pause(pause.trial);
   }
   void act(const DropTrial& drop) {
     if (runs_.contains(drop.trial)) end_run(drop.trial);
+    if (board_) board_->pause(drop.trial);
   }
   void act(const SaveState&) {}  // done before
   void act(const TellUser& tell) { say(tell.text); }

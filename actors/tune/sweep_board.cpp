@@ -6,6 +6,9 @@
 namespace troupe::tune {
 namespace {
 
+/// Its files come before those that a run of the same second begins.
+constexpr const char* kWriter = "sweep";
+
 report::HparamValue hparam_of(const Value& value) {
   if (const auto* is = std::get_if<bool>(&value)) return *is;
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
@@ -25,7 +28,7 @@ report::Hparam hparam_of(const Parameter& parameter) {
 }  // namespace
 
 Result<SweepBoard> SweepBoard::open(std::string folder, Of of, report::TensorBoardLog::WallTime wall_time) {
-  auto file = report::TensorBoardFile::open(folder, wall_time(), "troupe-sweep");
+  auto file = report::TensorBoardFile::open(folder, wall_time(), kWriter);
   if (!file) return file.error();
   return SweepBoard(*std::move(file), std::move(folder), std::move(of), std::move(wall_time));
 }
@@ -48,14 +51,14 @@ Result<void> SweepBoard::begin(const Trial& trial) {
     if (at->second.name == name) return {};
     if (auto ended = end(trial.number, report::SessionStatus::kSuccess); !ended) return ended;
   }
-  auto file = report::TensorBoardFile::open(folder_ + "/" + name, wall_time_(), "troupe-sweep");
-  if (!file) return file.error();
-  Session& session = sessions_.insert_or_assign(trial.number, Session{name, *std::move(file)}).first->second;
+  Session& session = sessions_.insert_or_assign(trial.number, Session{name}).first->second;
   report::HparamsSession of;
   for (const Setting& setting : trial.config.settings)
     of.values.emplace_back(setting.name, hparam_of(setting.value));
   if (of_.repeats > 1) of.group = "config-" + std::to_string(trial.number / of_.repeats);
-  return session.file.write(report::hparams_session_start(wall_time_(), of));
+  auto wrote = write(session, report::hparams_session_start(wall_time_(), of));
+  if (!of_.writes_scalars) session.file.reset();  // its run writes next, and its end is in a file behind that
+  return wrote;
 }
 
 Result<void> SweepBoard::report(const Trial& trial, int epoch, const report::Metrics& metrics) {
@@ -79,7 +82,7 @@ Result<void> SweepBoard::report(const Trial& trial, int epoch, const report::Met
   if (!of_.writes_scalars || session == sessions_.end()) return {};
   report::Figures figures{epoch, epoch, {}};
   for (const auto& [name, value] : metrics) figures.figures.push_back({name, value});
-  return session->second.file.write(report::tensorboard_event(wall_time_(), figures));
+  return write(session->second, report::tensorboard_event(wall_time_(), figures));
 }
 
 Result<void> SweepBoard::end(const Trial& trial) {
@@ -90,9 +93,22 @@ Result<void> SweepBoard::end(const Trial& trial) {
 Result<void> SweepBoard::end(int trial, report::SessionStatus status) {
   const auto session = sessions_.find(trial);
   if (session == sessions_.end()) return {};
-  auto wrote = session->second.file.write(report::hparams_session_end(wall_time_(), status));
+  auto wrote = write(session->second, report::hparams_session_end(wall_time_(), status));
   sessions_.erase(session);
   return wrote;
+}
+
+void SweepBoard::pause(int trial) {
+  if (const auto session = sessions_.find(trial); session != sessions_.end()) session->second.file.reset();
+}
+
+Result<void> SweepBoard::write(Session& session, std::string_view event) {
+  if (!session.file) {
+    auto file = report::TensorBoardFile::open(folder_ + "/" + session.name, wall_time_(), kWriter);
+    if (!file) return file.error();
+    session.file.emplace(*std::move(file));
+  }
+  return session.file->write(event);
 }
 
 }  // namespace troupe::tune

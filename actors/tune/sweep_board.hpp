@@ -3,7 +3,9 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "actors/report/tensorboard_hparams.hpp"
@@ -30,8 +32,11 @@ class SweepBoard {
 
   // Errors (kIo): a session's folder or file cannot be written.
 
-  /// It runs. One that runs again goes on.
+  /// It runs, or is about to. One that runs again goes on. Before its own run writes to the same folder:
+  /// TensorBoard reads a folder's files by their names' order, and leaves each behind for the next.
   Result<void> begin(const Trial& trial);
+  /// It does not run for now: its file is closed, since more trials may be paused than files be open.
+  void pause(int trial);
   /// The first report says which metrics there are.
   Result<void> report(const Trial& trial, int epoch, const report::Metrics& metrics);
   Result<void> end(const Trial& trial);
@@ -39,18 +44,19 @@ class SweepBoard {
  private:
   SweepBoard(report::TensorBoardFile file, std::string folder, Of of,
              report::TensorBoardLog::WallTime wall_time);
-  Result<void> end(int trial, report::SessionStatus status);
-
   struct Session {
     std::string name;
-    report::TensorBoardFile file;
+    std::optional<report::TensorBoardFile> file{};  ///< none: it is paused, or its run writes
   };
+  Result<void> end(int trial, report::SessionStatus status);
+  Result<void> write(Session& session, std::string_view event);
+
   report::TensorBoardFile file_;
   std::string folder_;
   Of of_;
   report::TensorBoardLog::WallTime wall_time_;
   bool has_experiment_ = false;
-  std::map<int, Session> sessions_;  ///< of trials that run
+  std::map<int, Session> sessions_;  ///< of trials that have begun and not ended
 };
 
 }  // namespace troupe::tune

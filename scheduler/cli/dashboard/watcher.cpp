@@ -119,7 +119,7 @@ void Watcher::actors(std::string_view query, Answer answer) {
                                            number("offset", 0, 1'000'000'000), number("limit", 50, 500)))));
 }
 
-/// A scrape asks the head once, and not on and on as for a page that is open.
+/// A scrape looks once, and not on and on as for a page that is open.
 void Watcher::metrics(Answer answer) {
   auto shared = std::make_shared<Answer>(std::move(answer));
   later(

@@ -118,6 +118,12 @@ TEST_CASE("TensorBoard: a file of records in a folder that is made") {
   CHECK(files[0].filename().string().starts_with("events.out.tfevents.7."));
   CHECK(read_file(files[0]) == tf_record(tensorboard_version(7)) +
                                    tf_record(tensorboard_event(7, {1, 600, {{"test/accuracy", 0.9}}})));
+  // It was emptied: a trial that goes on within a second lost what it had written.
+  auto again = TensorBoardLog::open(folder.path() + "/runs/1", [] { return 7.0; }).value();
+  REQUIRE(again.take(EpochDone{2, 1200, {{"test/accuracy", 0.95}}, 3}).ok());
+  CHECK(read_file(files[0]) == tf_record(tensorboard_version(7)) +
+                                   tf_record(tensorboard_event(7, {1, 600, {{"test/accuracy", 0.9}}})) +
+                                   tf_record(tensorboard_event(7, {2, 1200, {{"test/accuracy", 0.95}}})));
   const auto refused = TensorBoardLog::open("/dev/null/runs", [] { return 7.0; });
   CHECK(refused.error().message().starts_with("cannot make the folder '/dev/null/runs': "));
 }

@@ -194,6 +194,25 @@ TEST_CASE("a replica that hangs is killed, and what it had is answered by the ne
   CHECK(all(world.broken) == "");
 }
 
+// `troupe serve status` named no failure of a replica that hung or did not come up in time.
+TEST_CASE("a replica that does not come up in time is stopped as a failure, one at the end is not") {
+  DeploymentConfig config;
+  config.start_timeout = 60s;
+  const auto failed = [](const std::vector<Action>& actions) {
+    std::vector<int> all;
+    for (const auto& action : actions) {
+      if (const auto* stop = std::get_if<StopReplica>(&action)) all.push_back(stop->has_failed ? 1 : 0);
+    }
+    return all;
+  };
+  DeploymentMachine late(config);
+  (void)late.start(Instant(1h));
+  CHECK(failed(late.on(Tick{}, Instant(1h + 60s))) == std::vector<int>{1});
+  DeploymentMachine drained(config);
+  (void)drained.start(Instant(1h));
+  CHECK(failed(drained.on(DrainAsked{}, Instant(1h + 1s))) == std::vector<int>{0});
+}
+
 TEST_CASE("a machine that was stopped itself does not call its replicas silent") {
   // Was: after a SIGSTOP of the program for a minute every replica was killed.
   ServeWorld world(still(2));

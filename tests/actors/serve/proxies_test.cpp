@@ -410,6 +410,27 @@ TEST_CASE(
   CHECK(all(world.broken) == "");
 }
 
+// The next start of any replica was counted as a cold one, of all the time since.
+TEST_CASE("a replica that is taken back on its way to zero is no cold start") {
+  auto options = still({0, 2}, 1);
+  options.config.downscale_delay = 5s;
+  options.config.health_timeout = 30s;
+  ProxyWorld world(options);
+  world.run_for(1s);
+  world.told_nothing = true;
+  world.run_for(10s);
+  REQUIRE(world.machine.view().wanted == 0);
+  REQUIRE(world.machine.view().draining == 1);  // the proxy may send it a batch yet
+  world.submit(0, 2);
+  CHECK(world.machine.view().ready == 1);
+  world.hear(ScaleAsked{{2, 2}});
+  world.run_for(2s);
+  CHECK(world.machine.view().ready == 2);
+  CHECK(world.answered[0] == 1);
+  CHECK(world.machine.view().cold_starts == 0);
+  CHECK(all(world.broken) == "");
+}
+
 TEST_CASE("a replica that is not wanted any more ends when every proxy has seen that") {
   ProxyWorld world(still(2, 2));
   world.run_for(1s);
