@@ -176,6 +176,7 @@ void Objects::next_copy() {
     const auto self = weak.lock();
     if (self == nullptr) return;
     bool goes_on = false;
+    bool another = false;
     {
       const std::lock_guard lock(self->mutex_);
       if (lent && lent->answer.full && !self->closed_) {
@@ -183,7 +184,7 @@ void Objects::next_copy() {
         goes_on = !why;
         if (why) lent = *std::move(why);
       }
-      if (!goes_on) self->copies_.end_first();
+      if (!goes_on) another = self->copies_.end_first();
     }
     if (goes_on) {
       return self->gate_.later(kLooksForRoom, [weak] {
@@ -192,7 +193,7 @@ void Objects::next_copy() {
     }
     if (!lent) log(LogLevel::kWarning, "a call fails: " + lent.error().message());
     self->copy_into(copy.name, copy.fetch, copy.bytes - kTagBytes, std::move(lent));
-    self->next_copy();
+    if (another) self->next_copy();  // else whoever adds one meanwhile asks for it
   };
   obtain(ask_for(copy_region(first->name), first->bytes), first->bytes, then);
 }
