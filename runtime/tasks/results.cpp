@@ -128,25 +128,30 @@ std::vector<HandlePtr> Tasks::take_results(const Outcome& outcome, std::size_t c
 
 void Tasks::leave_objects(detail::EncodedAnswer& answer) {
   if (!answer.outcome.ok()) return;
-  wire::Bytes bytes = *answer.outcome;
+  const auto name_of = [](const auto& reference) {
+    return static_cast<const objects::Handle*>(reference.get())->name();
+  };
   std::map<ObjectName, HandlePtr> left;
-  objects::BorrowScope borrows;
-  for (std::size_t i = 0; i < answer.refers_to.size(); ++i) {
-    const ObjectName name = static_cast<const objects::Handle*>(answer.refers_to[i].get())->name();
-    if (name.owner != gate_.address()) continue;
-    HandlePtr& there = left[name];
-    if (there == nullptr) {
-      auto kept = keep_own(name);
-      if (!kept) {
-        ErrorInfo why = kept.error();  // with an origin it is not taken for that of an argument, or a death
-        if (why.origin.empty()) why.origin = "an object that a task's answer refers to";
-        answer = {std::move(why), {}, {}};
-        return;
-      }
-      there = gate_.objects()->hold((*kept)->name());
+  for (const auto& reference : answer.refers_to) {
+    const ObjectName name = name_of(reference);
+    if (name.owner != gate_.address() || left.contains(name)) continue;
+    auto kept = keep_own(name);
+    if (!kept) {
+      ErrorInfo why = kept.error();  // with an origin it is not taken for that of an argument, or a death
+      if (why.origin.empty()) why.origin = "an object that a task's answer refers to";
+      answer = {std::move(why), {}, {}};
+      return;
     }
-    std::memcpy(bytes.data() + answer.names_at[i], &there->name(), sizeof(ObjectName));
-    answer.refers_to[i] = there;
+    left.emplace(name, *std::move(kept));
+  }
+  wire::Bytes bytes = *answer.outcome;
+  objects::BorrowScope borrows;  // not before: to decode the arguments of the tasks that ran here ends it
+  for (auto& [name, there] : left) there = gate_.objects()->hold(there->name());
+  for (std::size_t i = 0; i < answer.refers_to.size(); ++i) {
+    const auto there = left.find(name_of(answer.refers_to[i]));
+    if (there == left.end()) continue;
+    std::memcpy(bytes.data() + answer.names_at[i], &there->second->name(), sizeof(ObjectName));
+    answer.refers_to[i] = there->second;
   }
   const auto known = std::make_shared<CallState>(waiter_);
   borrows.when_known([known] { known->resolve(wire::Bytes{}); });
