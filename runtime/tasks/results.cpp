@@ -68,6 +68,10 @@ void Tasks::keep_results(TaskNumber task, std::uint32_t attempt, std::vector<Com
          if (self == nullptr) return;
          if (!at) {  // it died with its worker or with the keeper, and can be computed anew
            for (std::size_t i = 0; i < next; ++i) self->arrived(results[i].name);
+           // The worker has offered the others, and would hold them as long as it lives.
+           for (std::size_t i = next; i < results.size(); ++i) {
+             if (results[i].name) self->gate_.objects()->hold(results[i].name);  // and drop it
+           }
            ErrorInfo why = at.error();
            if (why.code != ErrorCode::kLimit) why.code = ErrorCode::kActorDied;
            self->task_answered(task, attempt, why);
@@ -112,14 +116,17 @@ HandlePtr Tasks::arrived(const ObjectName& name) {
 /// The objects of so many results. Throws what is wrong with them.
 std::vector<HandlePtr> Tasks::take_results(const Outcome& outcome, std::size_t count) {
   const auto computed = wire::decode<std::vector<Computed>>(*outcome).value();
+  const auto objects = gate_.objects();
+  std::vector<HandlePtr> values;  // all that were kept, first: whatever fails below lets go of them
+  for (const auto& one : computed) {
+    const auto kept = arrived(one.name);
+    values.push_back(one.name ? objects->accept(one.name) : nullptr);
+  }
   if (computed.size() != count)
     throw BadInput({ErrorCode::kBadInput, "refused what a task computed", "it has another number of results",
                     "both processes must run the same executable"});
-  const auto objects = gate_.objects();
-  std::vector<HandlePtr> values;
-  for (const auto& one : computed) {
-    const auto kept = arrived(one.name);
-    values.push_back(one.name ? objects->accept(one.name) : objects->put(wire::Bytes(one.value)));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (values[i] == nullptr) values[i] = objects->put(wire::Bytes(computed[i].value));
   }
   return values;
 }
