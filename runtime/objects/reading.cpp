@@ -210,7 +210,8 @@ void Objects::copy_into(const ObjectName& name, const FetchPtr& fetch, std::uint
     return end_pull(pull);
   }
   pull->fd = std::move(lent->fd);
-  if (is_copy_of(pull->fd, name)) return end_pull(pull);  // it was made before
+  pull->was_there = is_copy_of(pull->fd, name);  // it was made before
+  if (pull->was_there) return end_pull(pull);
   this->pull(pull);
 }
 
@@ -260,10 +261,12 @@ void Objects::pulled(const PullPtr& pull, std::uint64_t offset, const Outcome& o
 }
 
 void Objects::end_pull(const PullPtr& pull) {
-  if (!pull->failed) {
-    if (auto whole = finish_copy(pull->fd, pull->name); !whole) pull->failed = whole.error();
-  }
-  auto mapped = pull->failed ? Result<BytesPtr>(*pull->failed) : read_copy(pull->fd, pull->name, pull->bytes);
+  const auto map = [&pull]() -> Result<BytesPtr> {
+    if (pull->failed) return *pull->failed;
+    return pull->was_there ? read_copy(pull->fd, pull->name, pull->bytes)
+                           : finish_copy(pull->fd, pull->name, pull->bytes);
+  };
+  auto mapped = map();
   if (!mapped.ok()) gate_.drop_region(copy_region(pull->name));  // before another process makes the copy
   tell_surely(pull->name.owner, kCopied, wire::encode(CopiedTell{pull->name.number, mapped.ok()}));
   if (!mapped.ok() && mapped.error().code == ErrorCode::kActorDied)
