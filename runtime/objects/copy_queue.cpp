@@ -19,6 +19,12 @@ std::optional<CopyQueue::Copy> CopyQueue::first() const {
   return copies_.front();
 }
 
+bool CopyQueue::end_first() {
+  TROUPE_ASSERT(!copies_.empty(), "the first one ends once");
+  copies_.pop_front();
+  return !copies_.empty();
+}
+
 std::optional<ErrorInfo> CopyQueue::full(std::uint64_t store_bytes, Instant now) const {
   TROUPE_ASSERT(!copies_.empty(), "what is asked for waits");
   const Copy& copy = copies_.front();

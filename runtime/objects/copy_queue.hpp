@@ -32,8 +32,9 @@ class CopyQueue {
   std::optional<Copy> first() const;
   /// The store had no room for the first one. Nothing: it is asked for again after a while; else it fails so.
   std::optional<ErrorInfo> full(std::uint64_t store_bytes, Instant now) const;
-  /// It has memory, or failed. REQUIRES: there is one.
-  void end_first() { copies_.pop_front(); }
+  /// It has memory, or failed. True: there is another first one, and it is to be asked for. One that is added
+  /// later is asked for by who adds it. REQUIRES: there is one.
+  bool end_first();
 
   static constexpr Duration kWaits = std::chrono::seconds(60);
 

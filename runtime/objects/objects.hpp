@@ -172,7 +172,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
     FetchPtr fetch;
     UniqueFd fd;
     std::uint64_t bytes = 0;
-    std::mutex mutex;  ///< guards what follows
+    bool was_there = false;  ///< the memory has all of it, by another process
+    std::mutex mutex;        ///< guards what follows
     std::uint64_t next = 0;
     std::size_t under_way = 0;
     std::optional<ErrorInfo> failed;

@@ -176,6 +176,7 @@ void Objects::next_copy() {
     const auto self = weak.lock();
     if (self == nullptr) return;
     bool goes_on = false;
+    bool another = false;
     {
       const std::lock_guard lock(self->mutex_);
       if (lent && lent->answer.full && !self->closed_) {
@@ -183,7 +184,7 @@ void Objects::next_copy() {
         goes_on = !why;
         if (why) lent = *std::move(why);
       }
-      if (!goes_on) self->copies_.end_first();
+      if (!goes_on) another = self->copies_.end_first();
     }
     if (goes_on) {
       return self->gate_.later(kLooksForRoom, [weak] {
@@ -192,7 +193,7 @@ void Objects::next_copy() {
     }
     if (!lent) log(LogLevel::kWarning, "a call fails: " + lent.error().message());
     self->copy_into(copy.name, copy.fetch, copy.bytes - kTagBytes, std::move(lent));
-    self->next_copy();
+    if (another) self->next_copy();  // else whoever adds one meanwhile asks for it
   };
   obtain(ask_for(copy_region(first->name), first->bytes), first->bytes, then);
 }
@@ -209,7 +210,8 @@ void Objects::copy_into(const ObjectName& name, const FetchPtr& fetch, std::uint
     return end_pull(pull);
   }
   pull->fd = std::move(lent->fd);
-  if (is_copy_of(pull->fd, name)) return end_pull(pull);  // it was made before
+  pull->was_there = is_copy_of(pull->fd, name);  // it was made before
+  if (pull->was_there) return end_pull(pull);
   this->pull(pull);
 }
 
@@ -259,10 +261,12 @@ void Objects::pulled(const PullPtr& pull, std::uint64_t offset, const Outcome& o
 }
 
 void Objects::end_pull(const PullPtr& pull) {
-  if (!pull->failed) {
-    if (auto whole = finish_copy(pull->fd, pull->name); !whole) pull->failed = whole.error();
-  }
-  auto mapped = pull->failed ? Result<BytesPtr>(*pull->failed) : read_copy(pull->fd, pull->name, pull->bytes);
+  const auto map = [&pull]() -> Result<BytesPtr> {
+    if (pull->failed) return *pull->failed;
+    return pull->was_there ? read_copy(pull->fd, pull->name, pull->bytes)
+                           : finish_copy(pull->fd, pull->name, pull->bytes);
+  };
+  auto mapped = map();
   if (!mapped.ok()) gate_.drop_region(copy_region(pull->name));  // before another process makes the copy
   tell_surely(pull->name.owner, kCopied, wire::encode(CopiedTell{pull->name.number, mapped.ok()}));
   if (!mapped.ok() && mapped.error().code == ErrorCode::kActorDied)

@@ -101,8 +101,17 @@ bool is_copy_of(const UniqueFd& fd, const ObjectName& name) {
   return tag && *tag == tag_of(name);
 }
 
-Result<void> finish_copy(const UniqueFd& fd, const ObjectName& name) {
-  return write_tag(fd, tag_of(name));
+Result<std::shared_ptr<const ObjectBytes>> finish_copy(const UniqueFd& fd, const ObjectName& name,
+                                                       std::uint64_t bytes) {
+  auto own = reopen(fd, O_RDONLY);
+  if (!own) return own.error();
+  // First: memory that has a name and that nobody reads may go to another copy. Who looks whether somebody
+  // reads it has the lock for a moment.
+  while (::flock(own->get(), LOCK_SH) != 0) {
+    if (errno != EINTR) return io_error("cannot lock an object's memory", errno);
+  }
+  if (auto named = write_tag(fd, tag_of(name)); !named) return named.error();
+  return ObjectBytes::map(*own, bytes);
 }
 
 Result<std::shared_ptr<const ObjectBytes>> read_copy(const UniqueFd& fd, const ObjectName& name,

@@ -55,8 +55,9 @@ Result<std::shared_ptr<const ObjectBytes>> read_segment(const UniqueFd& fd, std:
 
 /// Whether all of the copy is there.
 bool is_copy_of(const UniqueFd& fd, const ObjectName& name);
-/// All bytes have been written.
-Result<void> finish_copy(const UniqueFd& fd, const ObjectName& name);
+/// All bytes have been written: names the memory, and maps it. REQUIRES: it had no name. Errors: kIo.
+Result<std::shared_ptr<const ObjectBytes>> finish_copy(const UniqueFd& fd, const ObjectName& name,
+                                                       std::uint64_t bytes);
 /// Errors: as read_segment().
 Result<std::shared_ptr<const ObjectBytes>> read_copy(const UniqueFd& fd, const ObjectName& name,
                                                      std::uint64_t bytes);

@@ -68,6 +68,10 @@ void Tasks::keep_results(TaskNumber task, std::uint32_t attempt, std::vector<Com
          if (self == nullptr) return;
          if (!at) {  // it died with its worker or with the keeper, and can be computed anew
            for (std::size_t i = 0; i < next; ++i) self->arrived(results[i].name);
+           // The worker has offered the others, and would hold them as long as it lives.
+           for (std::size_t i = next; i < results.size(); ++i) {
+             if (results[i].name) self->gate_.objects()->hold(results[i].name);  // and drop it
+           }
            ErrorInfo why = at.error();
            if (why.code != ErrorCode::kLimit) why.code = ErrorCode::kActorDied;
            self->task_answered(task, attempt, why);
@@ -112,14 +116,17 @@ HandlePtr Tasks::arrived(const ObjectName& name) {
 /// The objects of so many results. Throws what is wrong with them.
 std::vector<HandlePtr> Tasks::take_results(const Outcome& outcome, std::size_t count) {
   const auto computed = wire::decode<std::vector<Computed>>(*outcome).value();
+  const auto objects = gate_.objects();
+  std::vector<HandlePtr> values;  // all that were kept, first: whatever fails below lets go of them
+  for (const auto& one : computed) {
+    const auto kept = arrived(one.name);
+    values.push_back(one.name ? objects->accept(one.name) : nullptr);
+  }
   if (computed.size() != count)
     throw BadInput({ErrorCode::kBadInput, "refused what a task computed", "it has another number of results",
                     "both processes must run the same executable"});
-  const auto objects = gate_.objects();
-  std::vector<HandlePtr> values;
-  for (const auto& one : computed) {
-    const auto kept = arrived(one.name);
-    values.push_back(one.name ? objects->accept(one.name) : objects->put(wire::Bytes(one.value)));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (values[i] == nullptr) values[i] = objects->put(wire::Bytes(computed[i].value));
   }
   return values;
 }
@@ -128,25 +135,30 @@ std::vector<HandlePtr> Tasks::take_results(const Outcome& outcome, std::size_t c
 
 void Tasks::leave_objects(detail::EncodedAnswer& answer) {
   if (!answer.outcome.ok()) return;
-  wire::Bytes bytes = *answer.outcome;
+  const auto name_of = [](const auto& reference) {
+    return static_cast<const objects::Handle*>(reference.get())->name();
+  };
   std::map<ObjectName, HandlePtr> left;
-  objects::BorrowScope borrows;
-  for (std::size_t i = 0; i < answer.refers_to.size(); ++i) {
-    const ObjectName name = static_cast<const objects::Handle*>(answer.refers_to[i].get())->name();
-    if (name.owner != gate_.address()) continue;
-    HandlePtr& there = left[name];
-    if (there == nullptr) {
-      auto kept = keep_own(name);
-      if (!kept) {
-        ErrorInfo why = kept.error();  // with an origin it is not taken for that of an argument, or a death
-        if (why.origin.empty()) why.origin = "an object that a task's answer refers to";
-        answer = {std::move(why), {}, {}};
-        return;
-      }
-      there = gate_.objects()->hold((*kept)->name());
+  for (const auto& reference : answer.refers_to) {
+    const ObjectName name = name_of(reference);
+    if (name.owner != gate_.address() || left.contains(name)) continue;
+    auto kept = keep_own(name);
+    if (!kept) {
+      ErrorInfo why = kept.error();  // with an origin it is not taken for that of an argument, or a death
+      if (why.origin.empty()) why.origin = "an object that a task's answer refers to";
+      answer = {std::move(why), {}, {}};
+      return;
     }
-    std::memcpy(bytes.data() + answer.names_at[i], &there->name(), sizeof(ObjectName));
-    answer.refers_to[i] = there;
+    left.emplace(name, *std::move(kept));
+  }
+  wire::Bytes bytes = *answer.outcome;
+  objects::BorrowScope borrows;  // not before: to decode the arguments of the tasks that ran here ends it
+  for (auto& [name, there] : left) there = gate_.objects()->hold(there->name());
+  for (std::size_t i = 0; i < answer.refers_to.size(); ++i) {
+    const auto there = left.find(name_of(answer.refers_to[i]));
+    if (there == left.end()) continue;
+    std::memcpy(bytes.data() + answer.names_at[i], &there->second->name(), sizeof(ObjectName));
+    answer.refers_to[i] = there->second;
   }
   const auto known = std::make_shared<CallState>(waiter_);
   borrows.when_known([known] { known->resolve(wire::Bytes{}); });

@@ -96,6 +96,26 @@ TEST_CASE("Memory without a seal is no object, and a write that fails leaves non
   CHECK_FALSE(read_segment(fd_of(memory), 2, kSegmentBytes));
 }
 
+TEST_CASE("Memory of a copy goes to another one once it has all of the first, and nobody reads that") {
+  // Was: a copy got its name before its maker held the lock. In between, the node could lend the memory on.
+  const ProcessAddress owner{{1}, {2}};
+  const ObjectName first{owner, 7};
+  const ObjectName second{owner, 8};
+  const auto memory = region();
+  CHECK_FALSE(take_memory(fd_of(memory)));  // somebody may be about to write to it
+  REQUIRE(write_at(fd_of(memory), 0, filled('a')).ok());
+  CHECK_FALSE(is_copy_of(fd_of(memory), first));
+  auto copy = finish_copy(fd_of(memory), first, kSegmentBytes).value();
+  CHECK(is_copy_of(fd_of(memory), first));
+  CHECK_FALSE(is_copy_of(fd_of(memory), second));
+  CHECK_FALSE(take_memory(fd_of(memory)));
+  CHECK(holds(copy, filled('a')));
+  CHECK(holds(read_copy(fd_of(memory), first, kSegmentBytes).value(), filled('a')));
+  copy.reset();
+  CHECK(take_memory(fd_of(memory)));
+  CHECK(read_copy(fd_of(memory), first, kSegmentBytes).error().code == ErrorCode::kUnavailable);
+}
+
 TEST_CASE("Kept memory goes to an object that fits, and is given back when it is too much or idle") {
   SegmentPool pool;
   std::vector<SegmentPtr> out;
