@@ -54,10 +54,11 @@ struct Need {
     }
     return less.labels == kNoLabels || less.labels == labels;
   }
-  /// The largest are placed first.
+  /// The largest are placed first, and before those that any node may have those that want labels.
   bool is_before(const Need& other) const {
-    return std::tie(gpu_e4, others, labels, cpu_e4) >
-           std::tie(other.gpu_e4, other.others, other.labels, other.cpu_e4);
+    const std::size_t wants = labels + 1, other_wants = other.labels + 1;  // kNoLabels: 0
+    return std::tie(gpu_e4, others, wants, cpu_e4) >
+           std::tie(other.gpu_e4, other.others, other_wants, other.cpu_e4);
   }
 };
 

@@ -195,3 +195,21 @@ TEST_CASE("a group whose bundles no node has says which resource, and waits") {
         "waits "
         "for a node that has it");
 }
+
+// Was: bundles without labels went first, took the one node that has the label, and the search was cut off.
+TEST_CASE("a bundle that wants a label gets its node before others take that") {
+  NodeIndex index;
+  for (std::uint64_t id = 1; id <= 30; ++id) {
+    NodeView view = node_with(id, 1, other_resources(0, {}, {{"zone", id == 30 ? "a" : "b"}}));
+    view.cpu_e4 += static_cast<std::int64_t>(id) * 100;  // no two are alike, and that one has most
+    index.set(view);
+  }
+  GroupSpec spec;
+  spec.strategy = PlacementStrategy::kSpread;
+  spec.bundles = std::vector<BundleDemand>(15, BundleDemand{kCpu, 0});
+  spec.bundles.push_back({kCpu, 0, other_resources(0, {}, {{"zone", "a"}})});
+  const auto plan = plan_group(spec, std::vector<PlacedBundle>(16), index);
+  INFO(plan.reason);
+  REQUIRE(plan.is_placed);
+  CHECK(plan.placed[15].node == NodeId{30});
+}
