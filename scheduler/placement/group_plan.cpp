@@ -175,6 +175,7 @@ class Planner {
       }
       add_amounts(total_.other.amounts, spec.bundles[i].other.amounts, 1);
     }
+    for (const std::string& name : names_) total_others_.push_back(amount_of(total_.other.amounts, name));
     for (std::size_t i = 0; i < order_.size(); ++i) {
       const Need& bundle = needs_[order_[i]];
       if (i > 0 && bundle == needs_[order_[i - 1]]) continue;
@@ -276,6 +277,11 @@ class Planner {
       gpu_e4 += cluster::free_gpu(host->gpus);
     }
     if (cpu_e4 < total_.cpu_e4 || gpu_e4 < total_.gpu_e4) return false;
+    for (std::size_t i = 0; i < total_others_.size(); ++i) {
+      std::int64_t free = 0;
+      for (const Host* host : hosts) free += std::max<std::int64_t>(0, host->others[i]);
+      if (free < total_others_[i]) return false;
+    }
     return std::all_of(kinds_.begin(), kinds_.end(), [&](const auto& kind) {
       std::int64_t lacks = kind.second;
       for (auto host = hosts.begin(); lacks > 0 && host != hosts.end(); ++host)
@@ -457,6 +463,7 @@ class Planner {
   std::vector<Host> hosts_;
   std::vector<std::size_t> order_;                    ///< bundles to be placed, the largest first
   BundleDemand total_;                                ///< of those
+  Amounts total_others_;                              ///< the same of what has a number
   std::vector<std::pair<Need, std::int64_t>> kinds_;  ///< and how many ask for as much or more
   std::vector<Host*> all_;                            ///< that the search may use
   std::size_t looks_ = 0;                             ///< of this search

@@ -213,3 +213,17 @@ TEST_CASE("a bundle that wants a label gets its node before others take that") {
   REQUIRE(plan.is_placed);
   CHECK(plan.placed[15].node == NodeId{30});
 }
+
+// Was: the sum of CPUs and GPUs was looked at, and that of nothing else.
+TEST_CASE("bundles that ask for more of a resource than all nodes have are no long search") {
+  NodeIndex index;
+  for (std::uint64_t id = 1; id <= 4; ++id)
+    index.set(node_with(id, 1, tpus(8.9 + static_cast<double>(id) / 100)));
+  GroupSpec spec;
+  spec.bundles = std::vector<BundleDemand>(4, BundleDemand{0, 0, tpus(4)});
+  spec.bundles.resize(12, BundleDemand{0, 0, tpus(2.5)});
+  const auto plan = plan_group(spec, std::vector<PlacedBundle>(12), index);
+  CHECK_FALSE(plan.is_placed);
+  CHECK_FALSE(plan.cut_off);
+  CHECK(plan.looks < 100);
+}
