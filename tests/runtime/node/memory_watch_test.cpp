@@ -88,6 +88,23 @@ TEST_CASE("A worker that has more than its actor asked for is killed with the re
   CHECK_FALSE(down->on_purpose);
 }
 
+// Was: memory of one that was killed for another reason counted, and another one was killed for it.
+TEST_CASE("Nobody is ended for memory while a worker dies that had some") {
+  F f;
+  auto spec = F::spec(true);
+  spec.demand.other.amounts = {{"memory", 64 * kMiB}};
+  const auto first = f.head(cluster::StartActor{F::kNode, {1}, spec, ""});
+  const ProcessId dies = F::find<StartWorker>(first)->process;
+  f.head(cluster::StartActor{F::kNode, {2}, spec, ""});
+  f.said(dies, wire::Hello{}, 1);
+  f.said(dies, wire::ActorUp{{1}});
+  f.head(cluster::KillActor{F::kNode, {1}, "its owner wants it gone"});
+  auto claims = f.machine.memory_claims();
+  REQUIRE(claims.size() == 2);
+  for (MemoryClaim& claim : claims) claim.use.has = (claim.process == dies ? 200 : 300) * kMiB;
+  CHECK(F::find<KillProcess>(f.on(MemoryMeasured{kNode, claims})) == nullptr);
+}
+
 TEST_CASE("A process's anonymous memory is read, without what it shares, and so is its group's") {
   const std::int64_t before = anonymous_bytes(::getpid());
   REQUIRE(before > 0);
