@@ -434,8 +434,10 @@ class Planner {
       if (hosts_.empty() || nodes_.place(demand).verdict != cluster::PlacementVerdict::kPlaced)
         return of(i) + nodes_.why_waits(demand);
     }
-    const ActorDemand total = demand_of(total_);
-    const std::string free = NodeIndex::wanted(total) + ": " + nodes_.list_free(total);
+    ActorDemand total = demand_of(total_);
+    if (!packs) total.other.labels.clear();  // each bundle's own, of whichever node
+    const std::string list = nodes_.list_free(total, packs);
+    const std::string free = NodeIndex::wanted(total) + ": " + list;
     if (was_cut_off_ && !is_never_)
       return "no place for " + all + " was found before the search was cut off (" + strategy +
              "; it is tried again): they ask for " + free;
@@ -449,7 +451,7 @@ class Planner {
         return wants + "the cluster has " +
                count_of(static_cast<std::int64_t>(nodes_.nodes().size()), "node") + "; it waits for more";
       return wants + "there is room for " + std::to_string(placed_.size() - order_.size() + matched_) + " (" +
-             count_of(static_cast<std::int64_t>(hosts_.size()), "node") + "): " + nodes_.list_free(total);
+             count_of(static_cast<std::int64_t>(hosts_.size()), "node") + "): " + list;
     }
     return all + " do not fit at a time: they ask for " + free;
   }

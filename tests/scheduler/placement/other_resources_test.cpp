@@ -227,3 +227,18 @@ TEST_CASE("bundles that ask for more of a resource than all nodes have are no lo
   CHECK_FALSE(plan.cut_off);
   CHECK(plan.looks < 100);
 }
+
+// Was: "none has that in all", as if one node were to have it.
+TEST_CASE("bundles that do not fit at a time are told what each node has of what they ask for together") {
+  NodeIndex index;
+  index.set(node_with(1, 4, other_resources(0, {{"tpu", 2}}, {{"zone", "a"}})));
+  index.set(node_with(2, 4, other_resources(0, {{"tpu", 1}}, {{"zone", "b"}})));
+  index.set(node_with(3, 4, {}));
+  GroupSpec spec;
+  spec.bundles = std::vector<BundleDemand>(3, BundleDemand{0, 0, tpus(1)});
+  spec.bundles.push_back({0, 0, other_resources(0, {{"tpu", 1}}, {{"zone", "b"}})});
+  const auto plan = plan_group(spec, std::vector<PlacedBundle>(4), index);
+  CHECK_FALSE(plan.is_placed);
+  CHECK(plan.reason ==
+        "all 4 bundles do not fit at a time: they ask for 4 tpu: n1 has 2 of 2 tpu, n2 has 1 of 1 tpu");
+}
