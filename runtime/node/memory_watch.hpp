@@ -19,6 +19,7 @@ struct NodeMemory {
   std::int64_t offered = 0;    ///< what all of these together may have; 0: not bounded
   std::int64_t usable = 0;     ///< what the machine or its control group has; 0: unknown
   std::int64_t available = 0;  ///< of that
+  std::int64_t swapped = 0;    ///< what the machine has swapped out
 };
 struct MemoryEnd {
   std::size_t which = 0;

@@ -120,6 +120,7 @@ void Node::watch_memory() {
   if (usable && available) {
     node.usable = static_cast<std::int64_t>(*usable);
     node.available = static_cast<std::int64_t>(*available);
+    node.swapped = swapped_bytes();
   }
   tell(MemoryMeasured{node, std::move(claims)});
 }

@@ -47,6 +47,18 @@ TEST_CASE("Nobody is ended who keeps to what it asked for, who asked for nothing
       process_to_end(kNode, {{"over", 64 * kMiB, 200 * kMiB}, {"ends", 32 * kMiB, 300 * kMiB, true}}));
 }
 
+// Was: a program of 100 MiB with three forks that shared them had 400 MiB, and was killed on an idle node.
+TEST_CASE(
+    "What processes share after a fork is no shortage: together they have what the machine has in use") {
+  const NodeMemory idle{256 * kMiB, 16'384 * kMiB, 16'184 * kMiB};  // 200 MiB are in use
+  CHECK_FALSE(process_to_end(idle, {{"forks", 64 * kMiB, 400 * kMiB}}));
+  NodeMemory swaps = idle;
+  swaps.swapped = 100 * kMiB;
+  const auto end = process_to_end(swaps, {{"over", 64 * kMiB, 400 * kMiB}});
+  REQUIRE(end);
+  CHECK(end->reason.find("its processes have 300 MiB of the 256 MiB that it offers") != std::string::npos);
+}
+
 TEST_CASE("A machine that has not a twentieth of its memory left is short, whatever the node offers") {
   const NodeMemory full{0, 1'000 * kMiB, 49 * kMiB};
   const auto end = process_to_end(full, {{"over", 64 * kMiB, 65 * kMiB}});
