@@ -34,13 +34,14 @@ struct LocalProcess {
   enum class State { kStarting, kUp, kEnding, kDead } state = State::kStarting;
   bool reaped = false;
   std::int64_t memory_asked = 0;  ///< by its actor; 0: for none, or several share it
-  bool ends_for_memory = false;   ///< it was killed since it had more
   Instant heard{};
   std::string kill_reason;   ///< we killed it, and why
   std::string leave_reason;  ///< it was told to end with its node, and why
   std::string end_reason;    ///< from kEnding on
 
   bool lives() const { return state == State::kStarting || state == State::kUp; }
+  /// It was killed, or its death was seen: its memory is free when it is reaped.
+  bool is_ending() const { return !lives() || !kill_reason.empty(); }
 };
 
 struct NewWorker {

@@ -13,12 +13,13 @@ struct MemoryUse {
   std::string name;        ///< for people
   std::int64_t asked = 0;  ///< 0: for none; it is never ended
   std::int64_t has = 0;    ///< at the last look
-  bool is_ending = false;  ///< it was chosen before, and its memory may not be free yet
+  bool is_ending = false;  ///< it was killed or dies, and its memory may not be free yet
 };
 struct NodeMemory {
   std::int64_t offered = 0;    ///< what all of these together may have; 0: not bounded
   std::int64_t usable = 0;     ///< what the machine or its control group has; 0: unknown
   std::int64_t available = 0;  ///< of that
+  std::int64_t swapped = 0;    ///< what the machine has swapped out
 };
 struct MemoryEnd {
   std::size_t which = 0;

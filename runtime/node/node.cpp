@@ -120,6 +120,7 @@ void Node::watch_memory() {
   if (usable && available) {
     node.usable = static_cast<std::int64_t>(*usable);
     node.available = static_cast<std::int64_t>(*available);
+    node.swapped = swapped_bytes();
   }
   tell(MemoryMeasured{node, std::move(claims)});
 }
@@ -256,7 +257,7 @@ void Node::act(RevokePeer& a) {
 void Node::act(StartWorker& a) {
   const auto program = packages_.program(wire::hash_in(a.package), wire::hash_in(options_.config.package));
   outputs_.began(a);
-  const auto libraries = libraries_.find(wire::hash_in(a.package));
+  const auto libraries = a.driver.node == id_ ? libraries_.find(a.driver.process) : libraries_.end();
   const auto started =
       program ? locals_->start(a, *program, libraries == libraries_.end() ? "" : libraries->second)
               : Result<void>(program.error());
@@ -269,7 +270,7 @@ void Node::act(AdoptDriver& a) {
   if (!knock) return tell(ProcessEnded{a.process, "the driver is gone"});
   packages_.keep(wire::hash_in(a.package), std::move(knock->executable));
   if (std::string folder = jobs_.libraries_of(knock->id); !folder.empty())
-    libraries_[wire::hash_in(a.package)] = std::move(folder);
+    libraries_[a.process] = std::move(folder);
   locals_->adopt(a.process, std::move(knock->link));
 }
 

@@ -147,7 +147,7 @@ class Node {
   std::unique_ptr<node::LocalLinks> locals_;
   node::JobPrograms jobs_;
   node::WorkerOutputs outputs_;
-  std::map<std::string, std::string> libraries_;  ///< that came with a job, by its executable's hash
+  std::map<ProcessId, std::string> libraries_;  ///< that came with a job, by its driver
   std::deque<node::NodeEvent> events_;
   bool busy_ = false;  ///< an event is at hand
   /// Said to the head, for which its link had no room.

@@ -252,6 +252,7 @@ struct StartWorker {
   std::string package;  ///< as package_name() has it; empty: our own
   /// All the GPUs that it sees, as CUDA_VISIBLE_DEVICES names them.
   std::vector<std::string> gpus{};
+  ProcessAddress driver{};  ///< whose worker it is
 };
 /// The link to whoever started this node is that driver's from now on.
 struct AdoptDriver {

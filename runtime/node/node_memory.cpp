@@ -7,7 +7,7 @@ std::vector<MemoryClaim> NodeMachine::memory_claims() {
   std::vector<MemoryClaim> claims;
   for (const auto& [id, process] : locals_.all()) {
     if (process.is_driver || process.reaped) continue;
-    claims.push_back({id, {}, {process.label, process.memory_asked, 0, process.ends_for_memory}});
+    claims.push_back({id, {}, {process.label, process.memory_asked, 0, process.is_ending()}});
   }
   submissions_.add_claims(claims);
   return claims;
@@ -23,7 +23,6 @@ void NodeMachine::handle(const MemoryMeasured& e) {
   if (!claim.process) return submissions_.end_for_memory(claim.submission, end->reason, out_);
   LocalProcess* process = locals_.living(claim.process);
   if (process == nullptr) return;
-  process->ends_for_memory = true;
   locals_.kill(*process, end->reason, out_);
 }
 

@@ -141,6 +141,7 @@ void Node::look_at_dump(std::uint64_t number, std::shared_ptr<DumpList> list, st
 void Node::act(ForgetProcess& a) {
   locals_->forget(a.process);
   outputs_.ended(a.process, a.reason);
+  libraries_.erase(a.process);
 }
 
 }  // namespace troupe

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
@@ -66,6 +67,12 @@ std::map<pid_t, std::int64_t> anonymous_bytes_of_groups(const std::vector<pid_t>
     if (found != bytes.end()) found->second += anonymous_bytes(process);
   }
   return bytes;
+}
+
+std::int64_t swapped_bytes() {
+  char buffer[4096];
+  const auto text = read_proc("/proc/meminfo", buffer, sizeof buffer);
+  return std::max<std::int64_t>(0, kib_in(text, "\nSwapTotal:") - kib_in(text, "\nSwapFree:")) * 1024;
 }
 
 }  // namespace troupe::node

@@ -27,7 +27,9 @@ void Submissions::add_claims(std::vector<MemoryClaim>& claims) const {
   for (const auto& [id, driver] : all_) {
     if (driver.state == State::kRuns)
       claims.push_back(
-          {{}, id, {"job " + id, memory_of(driver.spec.other), 0, !driver.memory_reason.empty()}});
+          {{},
+           id,
+           {"job " + id, memory_of(driver.spec.other), 0, driver.killed || !driver.memory_reason.empty()}});
   }
 }
 

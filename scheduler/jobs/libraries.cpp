@@ -113,6 +113,10 @@ Result<std::vector<SharedLibrary>> libraries_of(const std::string& program) {
   if (loader->empty()) return std::vector<SharedLibrary>();
   const auto text = ask_loader(*loader, program);
   if (!text) return text.error();
+  // It names itself at least. What is no list would be taken for a program that needs nothing.
+  if (text->empty())
+    return ErrorInfo{ErrorCode::kBadInput, kCannot, *loader + " does not say what " + program + " needs",
+                     "see what it complains about above, or leave --with-libraries out"};
   return read_loader_list(*text, program);
 }
 

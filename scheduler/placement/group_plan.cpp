@@ -54,10 +54,11 @@ struct Need {
     }
     return less.labels == kNoLabels || less.labels == labels;
   }
-  /// The largest are placed first.
+  /// The largest are placed first, and before those that any node may have those that want labels.
   bool is_before(const Need& other) const {
-    return std::tie(gpu_e4, others, labels, cpu_e4) >
-           std::tie(other.gpu_e4, other.others, other.labels, other.cpu_e4);
+    const std::size_t wants = labels + 1, other_wants = other.labels + 1;  // kNoLabels: 0
+    return std::tie(gpu_e4, others, wants, cpu_e4) >
+           std::tie(other.gpu_e4, other.others, other_wants, other.cpu_e4);
   }
 };
 
@@ -174,6 +175,7 @@ class Planner {
       }
       add_amounts(total_.other.amounts, spec.bundles[i].other.amounts, 1);
     }
+    for (const std::string& name : names_) total_others_.push_back(amount_of(total_.other.amounts, name));
     for (std::size_t i = 0; i < order_.size(); ++i) {
       const Need& bundle = needs_[order_[i]];
       if (i > 0 && bundle == needs_[order_[i - 1]]) continue;
@@ -275,6 +277,11 @@ class Planner {
       gpu_e4 += cluster::free_gpu(host->gpus);
     }
     if (cpu_e4 < total_.cpu_e4 || gpu_e4 < total_.gpu_e4) return false;
+    for (std::size_t i = 0; i < total_others_.size(); ++i) {
+      std::int64_t free = 0;
+      for (const Host* host : hosts) free += std::max<std::int64_t>(0, host->others[i]);
+      if (free < total_others_[i]) return false;
+    }
     return std::all_of(kinds_.begin(), kinds_.end(), [&](const auto& kind) {
       std::int64_t lacks = kind.second;
       for (auto host = hosts.begin(); lacks > 0 && host != hosts.end(); ++host)
@@ -427,8 +434,10 @@ class Planner {
       if (hosts_.empty() || nodes_.place(demand).verdict != cluster::PlacementVerdict::kPlaced)
         return of(i) + nodes_.why_waits(demand);
     }
-    const ActorDemand total = demand_of(total_);
-    const std::string free = NodeIndex::wanted(total) + ": " + nodes_.list_free(total);
+    ActorDemand total = demand_of(total_);
+    if (!packs) total.other.labels.clear();  // each bundle's own, of whichever node
+    const std::string list = nodes_.list_free(total, packs);
+    const std::string free = NodeIndex::wanted(total) + ": " + list;
     if (was_cut_off_ && !is_never_)
       return "no place for " + all + " was found before the search was cut off (" + strategy +
              "; it is tried again): they ask for " + free;
@@ -442,7 +451,7 @@ class Planner {
         return wants + "the cluster has " +
                count_of(static_cast<std::int64_t>(nodes_.nodes().size()), "node") + "; it waits for more";
       return wants + "there is room for " + std::to_string(placed_.size() - order_.size() + matched_) + " (" +
-             count_of(static_cast<std::int64_t>(hosts_.size()), "node") + "): " + nodes_.list_free(total);
+             count_of(static_cast<std::int64_t>(hosts_.size()), "node") + "): " + list;
     }
     return all + " do not fit at a time: they ask for " + free;
   }
@@ -456,6 +465,7 @@ class Planner {
   std::vector<Host> hosts_;
   std::vector<std::size_t> order_;                    ///< bundles to be placed, the largest first
   BundleDemand total_;                                ///< of those
+  Amounts total_others_;                              ///< the same of what has a number
   std::vector<std::pair<Need, std::int64_t>> kinds_;  ///< and how many ask for as much or more
   std::vector<Host*> all_;                            ///< that the search may use
   std::size_t looks_ = 0;                             ///< of this search

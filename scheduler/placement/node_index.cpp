@@ -326,12 +326,14 @@ std::string NodeIndex::why_waits_for_cpus(const ActorDemand& demand) const {
          ", and the most that are free on one are " + free;
 }
 
-std::string NodeIndex::list_free(const ActorDemand& demand) const {
+std::string NodeIndex::list_free(const ActorDemand& demand, bool on_one) const {
   const bool gpus = demand.gpu_e4 > 0;
   std::vector<const NodeView*> nearest;  // to having room
   for (const auto& [id, node] : nodes_) {
-    if ((!gpus || !node.gpus.empty()) && (demand.other.empty() || could_hold(node, demand)))
-      nearest.push_back(&node);
+    const bool has_other =
+        demand.other.empty() ||
+        (on_one ? could_hold(node, demand) : share_resource(demand.other.amounts, node.other.amounts));
+    if ((!gpus || !node.gpus.empty()) && has_other) nearest.push_back(&node);
   }
   const std::size_t named = std::min(kNearestNamed, nearest.size());
   const auto free = [&](const NodeView* node) { return gpus ? free_gpu(node->gpus) : free_cpu(*node); };

@@ -44,7 +44,8 @@ class NodeIndex {
   /// The same in short, of a demand for CPUs. O(log n). REQUIRES: no affinity, nothing but CPUs.
   std::string why_waits_for_cpus(const cluster::ActorDemand& demand) const;
   /// What is free of what `demand` asks for, of those that have most of it: "a has 1 of 4, b has 0 of 4".
-  std::string list_free(const cluster::ActorDemand& demand) const;
+  /// One node is to hold it all, or (`on_one` false) several together: each that has a part is told then.
+  std::string list_free(const cluster::ActorDemand& demand, bool on_one = true) const;
   /// "2 GPUs and 1 CPU".
   static std::string wanted(const cluster::ActorDemand& demand);
 

@@ -47,6 +47,18 @@ TEST_CASE("Nobody is ended who keeps to what it asked for, who asked for nothing
       process_to_end(kNode, {{"over", 64 * kMiB, 200 * kMiB}, {"ends", 32 * kMiB, 300 * kMiB, true}}));
 }
 
+// Was: a program of 100 MiB with three forks that shared them had 400 MiB, and was killed on an idle node.
+TEST_CASE(
+    "What processes share after a fork is no shortage: together they have what the machine has in use") {
+  const NodeMemory idle{256 * kMiB, 16'384 * kMiB, 16'184 * kMiB};  // 200 MiB are in use
+  CHECK_FALSE(process_to_end(idle, {{"forks", 64 * kMiB, 400 * kMiB}}));
+  NodeMemory swaps = idle;
+  swaps.swapped = 100 * kMiB;
+  const auto end = process_to_end(swaps, {{"over", 64 * kMiB, 400 * kMiB}});
+  REQUIRE(end);
+  CHECK(end->reason.find("its processes have 300 MiB of the 256 MiB that it offers") != std::string::npos);
+}
+
 TEST_CASE("A machine that has not a twentieth of its memory left is short, whatever the node offers") {
   const NodeMemory full{0, 1'000 * kMiB, 49 * kMiB};
   const auto end = process_to_end(full, {{"over", 64 * kMiB, 65 * kMiB}});
@@ -86,6 +98,23 @@ TEST_CASE("A worker that has more than its actor asked for is killed with the re
   REQUIRE(down != nullptr);
   CHECK(down->reason.find("had 300 MiB of memory and had asked for 64 MiB") != std::string::npos);
   CHECK_FALSE(down->on_purpose);
+}
+
+// Was: memory of one that was killed for another reason counted, and another one was killed for it.
+TEST_CASE("Nobody is ended for memory while a worker dies that had some") {
+  F f;
+  auto spec = F::spec(true);
+  spec.demand.other.amounts = {{"memory", 64 * kMiB}};
+  const auto first = f.head(cluster::StartActor{F::kNode, {1}, spec, ""});
+  const ProcessId dies = F::find<StartWorker>(first)->process;
+  f.head(cluster::StartActor{F::kNode, {2}, spec, ""});
+  f.said(dies, wire::Hello{}, 1);
+  f.said(dies, wire::ActorUp{{1}});
+  f.head(cluster::KillActor{F::kNode, {1}, "its owner wants it gone"});
+  auto claims = f.machine.memory_claims();
+  REQUIRE(claims.size() == 2);
+  for (MemoryClaim& claim : claims) claim.use.has = (claim.process == dies ? 200 : 300) * kMiB;
+  CHECK(F::find<KillProcess>(f.on(MemoryMeasured{kNode, claims})) == nullptr);
 }
 
 TEST_CASE("A process's anonymous memory is read, without what it shares, and so is its group's") {

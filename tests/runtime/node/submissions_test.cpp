@@ -186,6 +186,8 @@ TEST_CASE("a driver of a submission comes in through its node, and its end does 
   const Actions started = f.head(cluster::StartActor{Jobs::kNode, ActorId{4}, spec, ""});
   REQUIRE(Jobs::find<StartWorker>(started) != nullptr);
   const ProcessId worker = Jobs::find<StartWorker>(started)->process;
+  // It looks where the libraries are that came with this driver, and no other one of the same executable.
+  CHECK(Jobs::find<StartWorker>(started)->driver.process == driver);
 
   CHECK(Jobs::sent<wire::Leave>(f.said(driver, wire::Leave{"it has ended"}), driver) != nullptr);
   const Actions gone = f.on(ProcessEnded{driver, "the driver is gone"});

@@ -195,3 +195,50 @@ TEST_CASE("a group whose bundles no node has says which resource, and waits") {
         "waits "
         "for a node that has it");
 }
+
+// Was: bundles without labels went first, took the one node that has the label, and the search was cut off.
+TEST_CASE("a bundle that wants a label gets its node before others take that") {
+  NodeIndex index;
+  for (std::uint64_t id = 1; id <= 30; ++id) {
+    NodeView view = node_with(id, 1, other_resources(0, {}, {{"zone", id == 30 ? "a" : "b"}}));
+    view.cpu_e4 += static_cast<std::int64_t>(id) * 100;  // no two are alike, and that one has most
+    index.set(view);
+  }
+  GroupSpec spec;
+  spec.strategy = PlacementStrategy::kSpread;
+  spec.bundles = std::vector<BundleDemand>(15, BundleDemand{kCpu, 0});
+  spec.bundles.push_back({kCpu, 0, other_resources(0, {}, {{"zone", "a"}})});
+  const auto plan = plan_group(spec, std::vector<PlacedBundle>(16), index);
+  INFO(plan.reason);
+  REQUIRE(plan.is_placed);
+  CHECK(plan.placed[15].node == NodeId{30});
+}
+
+// Was: the sum of CPUs and GPUs was looked at, and that of nothing else.
+TEST_CASE("bundles that ask for more of a resource than all nodes have are no long search") {
+  NodeIndex index;
+  for (std::uint64_t id = 1; id <= 4; ++id)
+    index.set(node_with(id, 1, tpus(8.9 + static_cast<double>(id) / 100)));
+  GroupSpec spec;
+  spec.bundles = std::vector<BundleDemand>(4, BundleDemand{0, 0, tpus(4)});
+  spec.bundles.resize(12, BundleDemand{0, 0, tpus(2.5)});
+  const auto plan = plan_group(spec, std::vector<PlacedBundle>(12), index);
+  CHECK_FALSE(plan.is_placed);
+  CHECK_FALSE(plan.cut_off);
+  CHECK(plan.looks < 100);
+}
+
+// Was: "none has that in all", as if one node were to have it.
+TEST_CASE("bundles that do not fit at a time are told what each node has of what they ask for together") {
+  NodeIndex index;
+  index.set(node_with(1, 4, other_resources(0, {{"tpu", 2}}, {{"zone", "a"}})));
+  index.set(node_with(2, 4, other_resources(0, {{"tpu", 1}}, {{"zone", "b"}})));
+  index.set(node_with(3, 4, {}));
+  GroupSpec spec;
+  spec.bundles = std::vector<BundleDemand>(3, BundleDemand{0, 0, tpus(1)});
+  spec.bundles.push_back({0, 0, other_resources(0, {{"tpu", 1}}, {{"zone", "b"}})});
+  const auto plan = plan_group(spec, std::vector<PlacedBundle>(4), index);
+  CHECK_FALSE(plan.is_placed);
+  CHECK(plan.reason ==
+        "all 4 bundles do not fit at a time: they ask for 4 tpu: n1 has 2 of 2 tpu, n2 has 1 of 1 tpu");
+}
