@@ -129,10 +129,12 @@ void Node::look_at_dump(std::uint64_t number, std::shared_ptr<DumpList> list, st
       look_at_dump(number, list, asked, until);
     });
   }
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(list->folder, ignored)) {
-    if (entry.is_regular_file(ignored) && list->files.size() < kMostDumpFiles)
-      list->files.push_back(entry.path().string());
+  // Each step may fail, for want of descriptors, say: a loop over the range would throw, and end the node.
+  std::error_code failed, ignored;
+  for (std::filesystem::recursive_directory_iterator at(list->folder, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    if (at->is_regular_file(ignored) && list->files.size() < kMostDumpFiles)
+      list->files.push_back(at->path().string());
   }
   std::sort(list->files.begin(), list->files.end());
   answer_read(number, as_part(wire::encode(*list)));
