@@ -252,6 +252,7 @@ struct StartWorker {
   std::string package;  ///< as package_name() has it; empty: our own
   /// All the GPUs that it sees, as CUDA_VISIBLE_DEVICES names them.
   std::vector<std::string> gpus{};
+  JobId job{};
 };
 /// The link to whoever started this node is that driver's from now on.
 struct AdoptDriver {
@@ -282,7 +283,6 @@ struct ActorBegins {
   ActorId actor;
   std::uint32_t incarnation = 1;
   ProcessId process;
-  JobId job;
   std::string name{};
 };
 /// Keep the lines, and do not read that pipe of the worker: its driver takes none now.

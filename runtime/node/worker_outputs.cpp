@@ -41,6 +41,7 @@ void WorkerOutputs::began(const StartWorker& worker) {
   Kept& kept = all_[worker.process];
   kept.worker.process = worker.process;
   kept.worker.label = worker.label;
+  kept.worker.job = worker.job;
 }
 
 void WorkerOutputs::began(const ActorBegins& life) {
@@ -48,7 +49,7 @@ void WorkerOutputs::began(const ActorBegins& life) {
   if (at == all_.end()) return;
   auto& lives = at->second.worker.lives;
   if (lives.size() >= kMostLives) lives.erase(lives.begin());
-  lives.push_back({life.actor, life.incarnation, life.job, life.name, ++lives_});
+  lives.push_back({life.actor, life.incarnation, life.name, ++lives_});
 }
 
 void WorkerOutputs::append(Kept& kept, wire::LogStream stream, std::string text) {

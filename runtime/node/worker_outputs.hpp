@@ -32,10 +32,10 @@ class WorkerOutputs {
   struct Worker {
     ProcessId process;
     std::string label;
+    JobId job;
     struct Life {
       ActorId actor;
       std::uint32_t incarnation = 1;
-      JobId job;
       std::string name;
       std::uint64_t number = 0;  ///< of those that began on this node, in order
     };

@@ -82,14 +82,8 @@ std::vector<SeenProcess> processes_of(const std::string& submission, const wire:
   for (const auto& job : all.jobs) {
     if (job.submission == submission) jobs.insert(job.job);
   }
-  std::set<ActorId> actors;
-  for (const auto& actor : all.actors) {
-    if (jobs.contains(actor.record.spec.job)) actors.insert(actor.record.actor);
-  }
   std::erase_if(seen, [&](const SeenProcess& process) {
-    return process.status.submission != submission &&
-           std::none_of(process.status.actors.begin(), process.status.actors.end(),
-                        [&](ActorId actor) { return actors.contains(actor); });
+    return process.status.submission != submission && !jobs.contains(process.status.job);
   });
   return seen;
 }

@@ -25,7 +25,7 @@ struct Outputs {
 
   void begin(ProcessId process, ActorId actor, std::uint32_t life, const std::string& name = "") {
     outputs.began(StartWorker{process, "worker", ""});
-    outputs.began(ActorBegins{actor, life, process, {1}, name});
+    outputs.began(ActorBegins{actor, life, process, name});
   }
   /// All that is there once its process has ended, with "!" before what the node notes.
   std::string all(const std::string& actor, int life) {
