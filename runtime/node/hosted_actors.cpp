@@ -47,7 +47,7 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
                            isolated ? memory_of(spec.demand.other) : 0};
     process = &locals_.start(worker, now, out);
   }
-  out.push_back(ActorBegins{actor.actor, actor.incarnation, process->id, spec.job, spec.name});
+  out.push_back(ActorBegins{actor.actor, actor.incarnation, process->id, spec.name});
   wire::StartActorHere here{actor.actor, isolated, payload->constructor, std::move(payload->args)};
   Hosted hosted{process->id, spec.job, false, isolated, {}};
   if (process->state == LocalProcess::State::kUp) {

@@ -174,7 +174,9 @@ void JobPrograms::unpack(const UnpackJob& what) {
 JobUnpacked JobPrograms::prepare(const cluster::SubmissionSpec& spec) const {
   if (!shelf_) return {spec.id, false, keeps_no_jobs()};
   const std::string to = packed_folder(folder_of(spec.id), spec);
-  if (fs::is_directory(to) || is_that_file(spec.program[0], spec.executable)) return {spec.id, false, {}};
+  std::error_code ignored;  // its program may have made a folder that nobody reads
+  if (fs::is_directory(to, ignored) || is_that_file(spec.program[0], spec.executable))
+    return {spec.id, false, {}};
   if (auto made = make_folder(folder_of(spec.id)); !made) return {spec.id, false, made.error()};
   const auto unpacked = shelf_->unpack(spec.package, to);
   if (unpacked) return {spec.id, false, {}};
@@ -229,7 +231,7 @@ Result<JobPrograms::Running> JobPrograms::run(const StartProgram& what) {
   if (!out || !errors) return out ? errors.error() : out.error();
   std::vector<std::string> words = what.spec.program;
   const std::string packed = packed_program(job, what.spec);
-  if (!what.spec.executable.empty() && fs::exists(packed)) words[0] = packed;
+  if (!what.spec.executable.empty() && fs::exists(packed, ignored)) words[0] = packed;
   auto program = start_program({words, environment_of(what, running.name, work, libraries_of(what.spec.id)),
                                 work, out->writing.get(), errors->writing.get(), true, kOomScore});
   if (!program) return program.error();
@@ -301,7 +303,8 @@ std::vector<std::pair<std::string, pid_t>> JobPrograms::running() const {
 
 std::string JobPrograms::libraries_of(const std::string& id) const {
   const std::string folder = folder_of(id) + "/work/" + kLibrariesFolder;
-  return !slot_.empty() && fs::is_directory(folder) ? folder : "";
+  std::error_code ignored;  // its program may have made a folder that nobody reads
+  return !slot_.empty() && fs::is_directory(folder, ignored) ? folder : "";
 }
 
 // Drivers that come in.

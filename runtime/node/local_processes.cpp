@@ -27,7 +27,8 @@ LocalProcess& LocalProcesses::start(const NewWorker& worker, Instant now, Action
   process.isolated = worker.isolated;
   process.memory_asked = worker.memory_asked;
   process.heard = now;
-  out.push_back(StartWorker{process.id, process.label, process.package, worker.gpus, process.driver});
+  out.push_back(
+      StartWorker{process.id, process.label, process.package, worker.gpus, process.driver, process.job});
   if (!worker.isolated) shared_[worker.job] = process.id;
   return add(std::move(process), out, Attach::kLifeLock);
 }

@@ -253,6 +253,7 @@ struct StartWorker {
   /// All the GPUs that it sees, as CUDA_VISIBLE_DEVICES names them.
   std::vector<std::string> gpus{};
   ProcessAddress driver{};  ///< whose worker it is
+  JobId job{};
 };
 /// The link to whoever started this node is that driver's from now on.
 struct AdoptDriver {
@@ -283,7 +284,6 @@ struct ActorBegins {
   ActorId actor;
   std::uint32_t incarnation = 1;
   ProcessId process;
-  JobId job;
   std::string name{};
 };
 /// Keep the lines, and do not read that pipe of the worker: its driver takes none now.

@@ -77,6 +77,7 @@ wire::LogPart Node::list_processes() const {
     ProcessTitle said = read_process_title(status.pid);
     if (!said.title.empty()) status.title = std::move(said.title);
     status.notes = std::move(said.notes);
+    status.job = worker.job;
     for (const auto& life : worker.lives) status.actors.push_back(life.actor);
     list.processes.push_back(std::move(status));
   }
@@ -104,9 +105,7 @@ void Node::dump(const wire::ReadLog& ask) {
   }
   std::vector<ProcessId> asked;
   for (const auto& worker : outputs_.running()) {
-    const bool is_meant =
-        job.empty() || std::any_of(worker.lives.begin(), worker.lives.end(),
-                                   [&](const auto& life) { return to_string(life.job) == job; });
+    const bool is_meant = job.empty() || to_string(worker.job) == job;
     if (!is_meant || !locals_->ask_for_dump(worker.process, list->folder)) continue;
     const auto pid = locals_->pid_of(worker.process);
     const std::string title = read_process_title(pid).title;
@@ -129,10 +128,12 @@ void Node::look_at_dump(std::uint64_t number, std::shared_ptr<DumpList> list, st
       look_at_dump(number, list, asked, until);
     });
   }
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(list->folder, ignored)) {
-    if (entry.is_regular_file(ignored) && list->files.size() < kMostDumpFiles)
-      list->files.push_back(entry.path().string());
+  // Each step may fail, for want of descriptors, say: a loop over the range would throw, and end the node.
+  std::error_code failed, ignored;
+  for (std::filesystem::recursive_directory_iterator at(list->folder, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    if (at->is_regular_file(ignored) && list->files.size() < kMostDumpFiles)
+      list->files.push_back(at->path().string());
   }
   std::sort(list->files.begin(), list->files.end());
   answer_read(number, as_part(wire::encode(*list)));

@@ -23,6 +23,7 @@ struct ProcessStatus {
   std::string submission{};  ///< of the job whose program it is; empty: it is a worker
   std::vector<ActorId> actors{};
   std::vector<std::pair<std::string, std::string>> notes{};  ///< "rank", "step", ...
+  JobId job{};  ///< of a worker, which may have light actors alone: none that the head knows
 };
 struct ProcessList {
   std::vector<ProcessStatus> processes;

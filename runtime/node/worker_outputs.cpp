@@ -41,6 +41,7 @@ void WorkerOutputs::began(const StartWorker& worker) {
   Kept& kept = all_[worker.process];
   kept.worker.process = worker.process;
   kept.worker.label = worker.label;
+  kept.worker.job = worker.job;
 }
 
 void WorkerOutputs::began(const ActorBegins& life) {
@@ -48,7 +49,7 @@ void WorkerOutputs::began(const ActorBegins& life) {
   if (at == all_.end()) return;
   auto& lives = at->second.worker.lives;
   if (lives.size() >= kMostLives) lives.erase(lives.begin());
-  lives.push_back({life.actor, life.incarnation, life.job, life.name});
+  lives.push_back({life.actor, life.incarnation, life.name, ++lives_});
 }
 
 void WorkerOutputs::append(Kept& kept, wire::LogStream stream, std::string text) {
@@ -116,11 +117,19 @@ void WorkerOutputs::drop_oldest() {
 
 Result<wire::LogPart> WorkerOutputs::read(const wire::LogAsk& ask) const {
   const std::string actor = ask.id.substr(kActorLog.size());
+  // Actors of several jobs, one after another, may have had that name: their lives are not one's.
+  const Worker::Life* meant = nullptr;
+  for (const auto& [process, kept] : all_) {
+    for (const auto& one : kept.worker.lives) {
+      if (to_string(one.actor) != actor && (one.name.empty() || one.name != actor)) continue;
+      if (meant == nullptr || one.number > meant->number) meant = &one;
+    }
+  }
   const Kept* found = nullptr;
   std::uint32_t life = 0;
   for (const auto& [process, kept] : all_) {
     for (const auto& one : kept.worker.lives) {
-      if (to_string(one.actor) != actor && (one.name.empty() || one.name != actor)) continue;
+      if (meant == nullptr || one.actor != meant->actor) continue;
       if (ask.attempt != 0 && static_cast<std::uint32_t>(ask.attempt) != one.incarnation) continue;
       if (found != nullptr && one.incarnation < life) continue;
       found = &kept;

@@ -32,11 +32,12 @@ class WorkerOutputs {
   struct Worker {
     ProcessId process;
     std::string label;
+    JobId job;
     struct Life {
       ActorId actor;
       std::uint32_t incarnation = 1;
-      JobId job;
       std::string name;
+      std::uint64_t number = 0;  ///< of those that began on this node, in order
     };
     std::vector<Life> lives;
   };
@@ -52,8 +53,8 @@ class WorkerOutputs {
   void wrote(ProcessId process, bool error, const std::string& lines);
   void ended(ProcessId process, const std::string& reason);
 
-  /// Of the actor that `ask.id` names behind its prefix; `ask.attempt` 0 is its newest life here. Errors:
-  /// kUnavailable (no such life was here, or its log is gone).
+  /// Of the actor that `ask.id` names behind its prefix, the last one that had that name; `ask.attempt` 0 is
+  /// its newest life here. Errors: kUnavailable (no such life was here, or its log is gone).
   Result<wire::LogPart> read(const wire::LogAsk& ask) const;
   /// Those that have not ended.
   std::vector<Worker> running() const;
@@ -73,6 +74,7 @@ class WorkerOutputs {
   EventLoop& loop_;
   std::string folder_;  ///< empty: nothing is kept on disk
   std::map<ProcessId, Kept> all_;
+  std::uint64_t lives_ = 0;      ///< that began here
   std::deque<ProcessId> ended_;  ///< the first ended first
   std::shared_ptr<std::atomic<std::size_t>> queued_ = std::make_shared<std::atomic<std::size_t>>(0);
   WorkThread work_;  ///< the last: what it does uses the others

@@ -18,6 +18,7 @@ namespace {
 
 constexpr Duration kAnswers = std::chrono::seconds(10);
 constexpr Duration kLook = std::chrono::milliseconds(300);
+constexpr Duration kAway = std::chrono::seconds(60);  // a head may be on its way back for so long
 /// Lives that are asked for beyond the last one that somebody knows.
 constexpr std::int32_t kMostLives = 10'000;
 
@@ -58,9 +59,11 @@ class ActorOutput {
       if (has_output_failed()) return 1;
       const auto got = reader.read();
       if (got && *got == OutputReader::Got::kSome) continue;
-      if (!got && got.error().code != ErrorCode::kUnavailable) throw_error(got.error());
-      const bool is_over = !got || *got == OutputReader::Got::kEnd;  // this life's output
-      if (reading_.follow) look_at(ask_status(where_.folder, where_.address));
+      const bool is_away = !got && got.error().code == ErrorCode::kTimeout;  // the head
+      if (!got && got.error().code != ErrorCode::kUnavailable && !(is_away && reading_.follow))
+        throw_error(got.error());
+      const bool is_over = got ? *got == OutputReader::Got::kEnd : !is_away;  // this life's output
+      if (reading_.follow && !look_again()) continue;
       if (is_over && reader.attempt() < last_life_) {
         if (!got) reader.note(got.error().message());
         reader.end_lines();
@@ -84,6 +87,20 @@ class ActorOutput {
     const wire::ActorStatus* actor = find(all, id_.empty() ? name_ : id_);
     is_alive_ = actor != nullptr;
     if (actor != nullptr) last_life_ = static_cast<std::int32_t>(actor->record.incarnation);
+  }
+
+  /// False: the head is away, and may come back. Throws what it says once it has been away for long.
+  bool look_again() {
+    try {
+      look_at(ask_status(where_.folder, where_.address));
+    } catch (const Error& error) {
+      const bool may_pass = error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kTimeout;
+      if (!may_pass || clock_.now() - heard_ > kAway) throw;
+      std::this_thread::sleep_for(kLook);
+      return false;
+    }
+    heard_ = clock_.now();
+    return true;
   }
 
   /// Finds the first life whose output is there, or the last one's last lines. False: it has written nothing,
@@ -121,6 +138,8 @@ class ActorOutput {
   const std::string name_;
   const OutputOptions reading_;
   HeadSession head_;
+  MonotonicClock clock_;
+  Instant heard_ = clock_.now();  ///< the head has answered
   std::string id_;
   bool is_alive_ = false;
   bool was_gone_ = false;

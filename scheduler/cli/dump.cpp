@@ -2,6 +2,7 @@
 // rings.
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "runtime/core/count.hpp"
 #include "runtime/core/endpoint.hpp"
@@ -59,16 +60,18 @@ std::vector<Question> questions_about(const Words& words, const wire::StatusAnsw
     if (!job.has_ended() && (job.id == words.name || job.name == words.name)) submission = job.id;
   }
   bool is_job = !submission.empty();
+  std::optional<std::vector<SeenProcess>> seen;
   for (const auto& job : all.jobs) {
     const bool is_it = job.name == words.name || to_string(job.job) == words.name ||
                        (!submission.empty() && job.submission == submission);
     if (job.ended || !is_it) continue;
     is_job = true;
+    if (!seen) seen = ask_processes(words.where, all);  // the head knows of no light actors
     for (const auto& node : all.nodes) {
-      const bool has_it = std::any_of(all.actors.begin(), all.actors.end(), [&](const auto& a) {
-        return a.record.node == node.node.id && a.record.spec.job == job.job;
+      const bool has_it = std::any_of(seen->begin(), seen->end(), [&](const SeenProcess& process) {
+        return process.node == node.node.id && process.status.job == job.job;
       });
-      if (has_it && !node.node.gateway) questions.push_back({&node, to_string(job.job)});
+      if (has_it) questions.push_back({&node, to_string(job.job)});
     }
   }
   if (!is_job)

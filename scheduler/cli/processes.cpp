@@ -17,6 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr Duration kAnswers = std::chrono::seconds(10);
+constexpr Duration kAllAnswer = std::chrono::seconds(20);
 constexpr std::size_t kMostNodes = 200;
 constexpr std::uint32_t kMostBytes = 8 << 20;
 
@@ -41,15 +42,21 @@ json list_in(const std::string& range) {
 
 }  // namespace
 
+bool may_have_processes(const wire::NodeStatus& node) {
+  return !node.node.gateway && node.state != "expected" && node.state != "silent";
+}
+
 std::vector<SeenProcess> ask_processes(const JobClientOptions& where, const wire::StatusAnswer& all) {
   HeadSession head(
       ClusterFolder::find(where.folder).value(),
       where.address.empty() ? std::nullopt : std::optional(parse_endpoint(where.address).value()));
   std::vector<SeenProcess> seen;
   std::size_t asked = 0, left_out = 0;
+  const MonotonicClock clock;
+  const Instant until = clock.now() + kAllAnswer;
   for (const auto& node : all.nodes) {
-    if (node.node.gateway || node.state != "alive") continue;
-    if (++asked > kMostNodes) {
+    if (!may_have_processes(node)) continue;
+    if (++asked > kMostNodes || clock.now() > until) {
       ++left_out;
       continue;
     }
@@ -75,14 +82,8 @@ std::vector<SeenProcess> processes_of(const std::string& submission, const wire:
   for (const auto& job : all.jobs) {
     if (job.submission == submission) jobs.insert(job.job);
   }
-  std::set<ActorId> actors;
-  for (const auto& actor : all.actors) {
-    if (jobs.contains(actor.record.spec.job)) actors.insert(actor.record.actor);
-  }
   std::erase_if(seen, [&](const SeenProcess& process) {
-    return process.status.submission != submission &&
-           std::none_of(process.status.actors.begin(), process.status.actors.end(),
-                        [&](ActorId actor) { return actors.contains(actor); });
+    return process.status.submission != submission && !jobs.contains(process.status.job);
   });
   return seen;
 }

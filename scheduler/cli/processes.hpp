@@ -17,9 +17,11 @@ struct SeenProcess {
   node::ProcessStatus status;
 };
 
-/// Asks the nodes on which anything runs, 200 at most; one that does not answer is said on standard error.
+/// Whether a node is worth a question. One that drains or leaves has processes still.
+bool may_have_processes(const wire::NodeStatus& node);
+/// Asks those nodes, 200 at most and for 20 s; one that does not answer is said on standard error.
 std::vector<SeenProcess> ask_processes(const JobClientOptions& where, const wire::StatusAnswer& all);
-/// Those of a submitted job: its program, and the workers of the actors that it has.
+/// Those of a submitted job: its program, and its workers.
 std::vector<SeenProcess> processes_of(const std::string& submission, const wire::StatusAnswer& all,
                                       std::vector<SeenProcess> seen);
 /// A table; nothing where there are none.

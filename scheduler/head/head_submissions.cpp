@@ -363,10 +363,18 @@ void Head::tick_clients() {
       ++at;
       continue;
     }
-    server_->send(at->second.from, frame_of(at->second.request,
-                                            ErrorInfo{ErrorCode::kUnavailable, "cannot read the job's output",
-                                                      "its node did not answer", "try again"}));
+    PendingLog log = std::move(at->second);
     at = log_asks_.erase(at);
+    const PeerName to = log.from;
+    const std::uint64_t request = log.request;
+    ErrorInfo error{ErrorCode::kUnavailable, "cannot read the output",
+                    "node " + name_of_node(log.node) + " did not answer", "try again"};
+    if (!log.others.empty()) {  // another one may have it
+      const auto failed = read_log_at(std::move(log));
+      if (!failed) continue;
+      error = *failed;
+    }
+    server_->send(to, frame_of(request, std::move(error)));
   }
 }
 

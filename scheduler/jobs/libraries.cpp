@@ -55,7 +55,8 @@ Result<std::string> loader_of(const std::string& program) {
   return std::string();
 }
 
-/// What the loader says that it would load for `program`, as ldd asks it: nothing of the program runs.
+/// What the loader says that it would load for `program`, as ldd asks it: nothing of the program runs. What
+/// it cannot load it says on standard error.
 Result<std::string> ask_loader(const std::string& loader, const std::string& program) {
   std::vector<char*> environment{const_cast<char*>("LD_TRACE_LOADED_OBJECTS=1")};
   for (char** at = environ; *at != nullptr; ++at) environment.push_back(*at);
@@ -80,6 +81,9 @@ Result<std::string> ask_loader(const std::string& loader, const std::string& pro
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
+  if (status != 0)  // a library that is not found is in its list, and no failure
+    return ErrorInfo{ErrorCode::kBadInput, kCannot, loader + " does not load " + program,
+                     "see that it runs here, or leave --with-libraries out"};
   return text;
 }
 

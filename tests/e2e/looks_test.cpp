@@ -133,3 +133,20 @@ TEST_CASE("processes say what they are, and write dumps when they are asked", "[
   CHECK(other.code == 1);
   CHECK_THAT(other.output, Contains("may not ask for it"));
 }
+
+// The head knows of no light actors: a job that had no others had no workers to dump.
+TEST_CASE("the worker of a job's light actors is dumped with its job", "[looks]") {
+  const Cluster cluster;
+  auto session = cluster.join();
+  auto actor = session.spawn<Talker>();
+  const int pid = actor.call<&Talker::say>("hello").get(60s);
+  const Ran dumped = cluster.look("dump talks -o json");
+  INFO(dumped.output);
+  REQUIRE(dumped.code == 0);
+  const auto nodes = nlohmann::json::parse(dumped.output);
+  bool is_there = false;
+  for (const auto& node : nodes) {
+    for (const auto& process : node["processes"]) is_there = is_there || process["pid"] == pid;
+  }
+  CHECK(is_there);
+}

@@ -25,7 +25,7 @@ struct Outputs {
 
   void begin(ProcessId process, ActorId actor, std::uint32_t life, const std::string& name = "") {
     outputs.began(StartWorker{process, "worker", ""});
-    outputs.began(ActorBegins{actor, life, process, {1}, name});
+    outputs.began(ActorBegins{actor, life, process, name});
   }
   /// All that is there once its process has ended, with "!" before what the node notes.
   std::string all(const std::string& actor, int life) {
@@ -70,6 +70,23 @@ TEST_CASE("the output of an actor is that of its worker, life for life, by its i
   CHECK(f.outputs.read({.id = "actor:c"}).error().code == ErrorCode::kUnavailable);
   CHECK(f.outputs.read({.id = "actor:"}).error().code == ErrorCode::kUnavailable);
   CHECK(f.outputs.running().empty());
+}
+
+// Lives of two jobs' actors were mixed: life 2 of the older one counted as the newest.
+TEST_CASE("of actors that had one name the last one is meant") {
+  Outputs f;
+  f.outputs.open(f.folder.path() + "/workers");
+  f.begin({9}, {0xa}, 1, "server");
+  f.begin({8}, {0xa}, 2, "server");
+  f.begin({7}, {0xb}, 1, "server");
+  for (const ProcessId process : {ProcessId{9}, ProcessId{8}, ProcessId{7}}) {
+    f.outputs.wrote(process, false, "process " + to_string(process) + "\n");
+    f.outputs.ended(process, "exit code 0");
+  }
+  CHECK_THAT(f.all("server", 0), Contains("process 7\n"));
+  CHECK_THAT(f.all("server", 1), Contains("process 7\n"));
+  CHECK(f.outputs.read({.id = "actor:server", .attempt = 2}).error().code == ErrorCode::kUnavailable);
+  CHECK_THAT(f.all("a", 0), Contains("process 8\n"));
 }
 
 TEST_CASE("the logs of the last workers that ended are kept, and none where there is no folder") {

@@ -40,4 +40,11 @@ TEST_CASE("libraries of this very program are found, and of a script none are lo
   std::ofstream(folder.path() + "/run") << "#!/bin/sh\n";
   CHECK(libraries_of(folder.path() + "/run").error().code == ErrorCode::kBadInput);
   CHECK(libraries_of(folder.path() + "/none").error().code == ErrorCode::kBadInput);
+  // The head of a program for no machine: the loader fails, which counted as a program without libraries.
+  std::string head(8192, '\0');
+  std::ifstream("/proc/self/exe", std::ios::binary)
+      .read(head.data(), static_cast<std::streamsize>(head.size()));
+  head[18] = head[19] = '\0';
+  std::ofstream(folder.path() + "/cut", std::ios::binary) << head;
+  CHECK_THAT(libraries_of(folder.path() + "/cut").error().message(), Contains("does not load"));
 }
