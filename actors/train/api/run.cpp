@@ -387,6 +387,10 @@ RunResult Run::wait() {
 
 Snapshot Run::pause() {
   Parts& p = parts();
+  if (!p.paused && p.plan.options.shard >= Shard::kGradients)
+    throw BadConfig("cannot pause a run",
+                    "its parameters are sharded over its trainers: none has a whole state",
+                    "stop it and resume from a checkpoint, or use Shard::kOptimizer");
   if (!p.paused && !p.waited && !p.over) {
     p.check_session();
     p.ending = p.pausing = true;
