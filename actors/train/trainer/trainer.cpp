@@ -412,7 +412,7 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const HashParts&) {
-    follow_save(*engine_->walk(kWriter));
+    if (settings_.sharding.what != Shard::kNothing) follow_save(*engine_->walk(kWriter));
     return PartsHashed{hashes_that_all_have()};
   }
   /// Of shards each trainer has its own.
