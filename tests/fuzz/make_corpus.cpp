@@ -127,13 +127,15 @@ void messages(const fs::path& root) {
   cluster::JobRecord job;
   cluster::ActorRecord actor;
   fill(node), fill(job), fill(actor);
+  const auto& [node_id, node_name, address, key, cpu, gateway, gpus, since_7] = node.node;
   const auto& [name, incarnation, id, driver, request, ended, since_6] = job;
   const auto& spec = actor.spec;
   const auto& demand = spec.demand;
   const auto of_version_1 = [](std::uint8_t kind, const auto&... field) {
     return wire::encode(std::tie(kind, field...));
   };
-  records.add("version-1-0", of_version_1(0, node));
+  records.add("version-1-0",
+              of_version_1(0, node_id, node_name, address, key, cpu, gateway, gpus, node.dead));
   records.add("version-1-1", of_version_1(1, name, incarnation, id, driver, request, ended));
   records.add("version-1-2",
               of_version_1(2, actor.actor, spec.job, spec.type, spec.name, spec.payload, demand.cpu_e4,

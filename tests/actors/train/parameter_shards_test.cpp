@@ -94,10 +94,11 @@ std::string hash_of(StepEngine& engine) {
   return hash.finish();
 }
 
-/// Six steps; the hash, the losses of this rank's leaves and the norms of gradients.
+/// Six steps, the first on a group that it is attached to here: pieces are gone with their group. The hash,
+/// the losses of this rank's leaves and the norms of gradients.
 template <class Job>
 std::string train(StepEngine& engine, const Group& group, const Job& job, std::uint64_t first = 0) {
-  engine.attach(group);
+  if (first == 0) engine.attach(group);
   std::string norms;
   for (std::uint64_t step = first; step < first + 6; ++step) {
     engine.run_step(step, leaf_batches(*group, step, small));
