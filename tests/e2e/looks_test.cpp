@@ -54,7 +54,7 @@ TEST_CASE("an actor's output is read on its node, of each life, and after its de
 
   const std::string followed = cluster.root + "/followed";
   const Ran begun = shell("(" TROUPE_CLI " logs --actor talker --follow --folder " + cluster.root + "/a >" +
-                          followed + " 2>&1; echo \"exit $?\" >>" + followed + ") & echo");
+                          followed + " 2>&1; echo \"exit $?\" >>" + followed + ") >/dev/null 2>&1 & echo");
   REQUIRE(begun.code == 0);
   REQUIRE(eventually([&] { return read_file(followed).find("hello one") != std::string::npos; }));
   ::kill(first, SIGKILL);
