@@ -113,7 +113,7 @@ void OptimizerShards::attach(std::shared_ptr<collectives::ProcessGroup> group) {
   for (std::size_t optimizer = 0; optimizer < trained_.size(); ++optimizer) bundle(optimizer);
 }
 
-/// It lies alike on every trainer, where the group's operations are.
+/// Its layout is alike on every trainer, where the group's operations are.
 bool OptimizerShards::goes_directly(std::size_t parameter) const {
   const torch::Tensor& one = parameters_[parameter].tensor;
   return one.is_cpu() && one.nbytes() >= kDirect_bytes && one.is_non_overlapping_and_dense();

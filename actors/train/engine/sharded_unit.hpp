@@ -6,7 +6,7 @@
 ///   shards:                 | leaf 0        | leaf 1        | leaf 2      | leaf 3 |
 ///
 /// A parameter begins at a multiple of 16 elements, and a shard has a multiple of 16. The layout depends on
-/// the job alone. A member whose elements overlap or leave gaps lies row-major. Not thread-safe.
+/// the job alone. A member whose elements overlap or leave gaps is stored row-major. Not thread-safe.
 #pragma once
 
 #include <torch/types.h>
@@ -61,11 +61,11 @@ class ShardedUnit {
   const torch::Tensor& flat() const { return flat_; }
   torch::Tensor& shard() { return shard_; }
   torch::Tensor& gradient() { return gradient_; }  ///< of the shard; undefined: none
-  /// What is kept of a member, by the shard or what lies like it.
+  /// What is kept of a member, by the shard or what is laid out like it.
   torch::Tensor kept(const torch::Tensor& of, std::size_t member) const;
   /// A member's part of a flat tensor, shaped as it is.
   torch::Tensor part(const torch::Tensor& flat, std::size_t member) const;
-  /// What lies in one dimension as the member's elements do, shaped as it is.
+  /// A tensor of one dimension with the member's elements in their order, shaped as the member is.
   torch::Tensor shaped(const torch::Tensor& elements, std::size_t member) const;
   /// A flat tensor of zeros.
   torch::Tensor zeros() const;

@@ -36,7 +36,7 @@ StatePart tensor_as_part(const std::string& name, const torch::Tensor& tensor);
 class Pieces {
  public:
   virtual ~Pieces() = default;
-  /// Its piece of `whole`, which lies like the parameter, in memory of its own; undefined: it keeps none.
+  /// Its piece of `whole`, which has the parameter's layout, in memory of its own; undefined: it keeps none.
   virtual torch::Tensor piece(const torch::Tensor& parameter, const torch::Tensor& whole) = 0;
   /// The parameter's piece gets its values. False: it has none, and is whole.
   virtual bool set(const torch::Tensor& parameter, const torch::Tensor& value) = 0;

@@ -23,16 +23,18 @@ constexpr int kLeaves = 4;
 
 /// Linear layers of unlike sizes, BatchNorm, dropout, a weight that is used twice, one that is not trained.
 struct DeepNetImpl : torch::nn::Module {
+  explicit DeepNetImpl(std::int64_t width = 37) : wide(width) {}
   torch::Tensor forward(const torch::Tensor& x) {
     torch::Tensor y = torch::tanh(norm->forward(in->forward(x)));
     y = torch::dropout(y, 0.3, is_training());
     y = torch::tanh(middle->forward(torch::tanh(middle->forward(y))));
     return out->forward(y) + fixed;
   }
-  torch::nn::Linear in = register_module("in", torch::nn::Linear(16, 37));
-  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(37));
-  torch::nn::Linear middle = register_module("middle", torch::nn::Linear(37, 37));
-  torch::nn::Linear out = register_module("out", torch::nn::Linear(37, 4));
+  const std::int64_t wide;
+  torch::nn::Linear in = register_module("in", torch::nn::Linear(16, wide));
+  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(wide));
+  torch::nn::Linear middle = register_module("middle", torch::nn::Linear(wide, wide));
+  torch::nn::Linear out = register_module("out", torch::nn::Linear(wide, 4));
   torch::Tensor fixed = register_parameter("fixed", torch::full({4}, 0.25), /*requires_grad=*/false);
 };
 TORCH_MODULE(DeepNet);
@@ -41,9 +43,10 @@ struct DeepJob {
   bool adam = false;
   bool skips_middle = false;  ///< in odd leaves
   bool weighs = false;
+  std::int64_t wide = 37;
 
   DeepNet setup(Setup& s) const {
-    auto net = s.module("", DeepNet());
+    auto net = s.module("", DeepNet(wide));
     std::vector<torch::Tensor> trained;
     for (const auto& one : net->parameters())
       if (one.requires_grad()) trained.push_back(one);
@@ -184,19 +187,24 @@ TEST_CASE("a state that was saved in pieces is installed in other ones, or whole
   CHECK(expected.find(' ') == 64);
 }
 
-TEST_CASE("a state of another model does not fit, and the part is told") {
-  const auto said = fork_ranks(kLeaves, 2, [](auto group) -> std::string {
+TEST_CASE("a state of another model does not fit: the part is told, and both shapes") {
+  const auto told = [](const auto& job, const Group& group) -> std::string {
     auto engine = sharded_engine(DeepJob{}, kLeaves, ShardingStrategy::kFullShard);
     engine->attach(group);
-    auto other = make_training_model(SmallJob{}, kSeed);
+    auto other = make_training_model(job, kSeed);
     try {
       engine->install(TrainState(*other).view().parts);
     } catch (const Error& error) {
       return error.what();
     }
     return "it fits";
-  });
-  CHECK_THAT(said[0], Catch::Contains("does not fit this model: fixed: the state has no such part"));
+  };
+  CHECK_THAT(fork_ranks(kLeaves, 2, [&](auto group) { return told(SmallJob{}, group); })[0],
+             Catch::Contains("does not fit this model: fixed: the state has no such part"));
+  DeepJob narrow;
+  narrow.wide = 24;
+  CHECK_THAT(fork_ranks(kLeaves, 2, [&](auto group) { return told(narrow, group); })[0],
+             Catch::Contains("in.weight") && Catch::Contains("F32[24,16]") && Catch::Contains("F32[37,16]"));
 }
 
 TEST_CASE("evaluations of unlike length see the same weights") {
