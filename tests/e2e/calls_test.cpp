@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "scheduler/init/init.hpp"
+#include "tests/e2e/other_node.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
@@ -76,13 +77,6 @@ struct Greeter {
     return open->promise.future();
   }
 };
-
-NodeId other_node(const Session& session) {
-  for (const auto& node : session.nodes()) {
-    if (node.id != session.node()) return node.id;
-  }
-  throw std::runtime_error("the session has no second node");
-}
 
 }  // namespace
 

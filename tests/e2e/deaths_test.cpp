@@ -10,6 +10,7 @@
 
 #include "scheduler/init/embedded_cluster.hpp"
 #include "scheduler/init/init.hpp"
+#include "tests/e2e/other_node.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
@@ -60,13 +61,6 @@ struct Watcher {
 bool is_gone(pid_t pid) {
   for (int i = 0; i < 1000 && ::kill(pid, 0) == 0; ++i) std::this_thread::sleep_for(10ms);
   return ::kill(pid, 0) != 0;
-}
-
-NodeId other_node(const Session& session) {
-  for (const auto& node : session.nodes()) {
-    if (node.id != session.node()) return node.id;
-  }
-  throw std::runtime_error("the session has no second node");
 }
 
 /// How often each of many monitors was told.

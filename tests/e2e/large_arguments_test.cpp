@@ -8,6 +8,7 @@
 
 #include "runtime/objects/objects.hpp"
 #include "scheduler/init/init.hpp"
+#include "tests/e2e/other_node.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
@@ -88,15 +89,6 @@ std::vector<double> task(const std::vector<double>& from, const Mixed& mixed) {
   return to;
 }
 
-DriverSession two_nodes() {
-  return init(0, nullptr, {.nodes = 2, .cpus_per_node = 2});
-}
-NodeId other_node(const Session& session) {
-  for (const auto& node : session.nodes()) {
-    if (node.id != session.node() && !node.gateway) return node.id;
-  }
-  return {};
-}
 std::uint64_t owned(const Session& session) {
   return session.process().objects()->counts().owned;
 }

@@ -11,6 +11,7 @@
 #include "runtime/objects/objects.hpp"
 #include "runtime/tasks/tasks.hpp"
 #include "scheduler/init/init.hpp"
+#include "tests/e2e/other_node.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
@@ -110,15 +111,6 @@ struct Maker {
   int pid() { return ::getpid(); }
 };
 
-DriverSession two_nodes() {
-  return init(0, nullptr, {.nodes = 2, .cpus_per_node = 2});
-}
-NodeId other_node(const Session& session) {
-  for (const auto& node : session.nodes()) {
-    if (node.id != session.node() && !node.gateway) return node.id;
-  }
-  return {};
-}
 std::uint64_t owned(const Session& session) {
   return session.process().objects()->counts().owned;
 }

@@ -8,6 +8,7 @@
 #include "runtime/objects/objects.hpp"
 #include "runtime/tasks/tasks.hpp"
 #include "scheduler/init/init.hpp"
+#include "tests/e2e/other_node.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
@@ -79,15 +80,6 @@ Reference pass_on(const Reference& reference) {
   return reference;
 }
 
-DriverSession two_nodes() {
-  return init(0, nullptr, {.nodes = 2, .cpus_per_node = 2});
-}
-NodeId other_node(const Session& session) {
-  for (const auto& node : session.nodes()) {
-    if (node.id != session.node() && !node.gateway) return node.id;
-  }
-  return {};
-}
 bool no_workers(const Session& session) {
   return eventually([&] { return session.process().tasks()->counts().leases == 0; }, 30s);
 }
