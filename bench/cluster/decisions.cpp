@@ -56,7 +56,7 @@ class DurableHead {
   explicit DurableHead(const std::string& folder)
       : storage_(open_sqlite_storage(folder).value()),
         machine_({}, ids_),
-        store_(*storage_, [this](Result<void> how) {
+        store_(*storage_, [this](Result<void> how, Duration) {
           const std::lock_guard lock(mutex_);
           written_.push_back(std::move(how));
           changed_.notify_all();
