@@ -112,7 +112,8 @@ class ActorTrial final : public TrialRun {
   train::RunResult wait() override {
     train::RunResult result;
     if (!actor_) return result;
-    result.state_hash = snapshot_of(last_.valid() ? last_.answer() : wire::Bytes()).place.hash;
+    // Of an actor that saves nothing its last figures are all there is to compare.
+    result.state_hash = train::hash_of_bytes(last_.valid() ? last_.answer() : wire::encode(metrics_));
     result.steps = epoch_;
     result.metrics = metrics_;
     return result;

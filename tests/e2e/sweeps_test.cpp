@@ -18,6 +18,7 @@
 #include "actors/tune/table.hpp"
 #include "actors/tune/tune.hpp"
 #include "tests/e2e/support.hpp"
+#include "tests/e2e/trial_again.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -173,14 +174,6 @@ tune::SweepOptions<Job> options_in(const std::string& folder) {
       .show_progress = false};
   return options;
 }
-
-/// TROUPE_TRIAL, for as long as it lives.
-struct TrialAgain {
-  explicit TrialAgain(const std::string& text) { ::setenv("TROUPE_TRIAL", text.c_str(), 1); }
-  TrialAgain(const TrialAgain&) = delete;
-  TrialAgain& operator=(const TrialAgain&) = delete;
-  ~TrialAgain() { ::unsetenv("TROUPE_TRIAL"); }
-};
 
 /// All that a sweep came to.
 std::string text_of(const tune::SweepOutcome& sweep) {
@@ -602,13 +595,13 @@ TEST_CASE("points to try first, a search of one's own, a target, and the best tr
   CHECK_THAT(records_in(folder.path()), Catch::Contains("TROUPE_TRIAL=six:TRIAL "));
 
   {
-    const TrialAgain of("six:" + std::to_string(best.best));
+    const e2e::TrialAgain of("six:" + std::to_string(best.best));
     const auto again = tune::run(session, Job{}, options);
     CHECK(again.state_hash == best.state_hash);
     CHECK(again.job.lr == best.job.lr);
   }
   const auto refusal_of = [&](const std::string& text) {
-    const TrialAgain of(text);
+    const e2e::TrialAgain of(text);
     return e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); });
   };
   CHECK_THAT(refusal_of("six:7"), Catch::Contains("there is no trial 7"));
@@ -625,7 +618,7 @@ TEST_CASE("points to try first, a search of one's own, a target, and the best tr
   CHECK(whole.best >= 0);
 
   // A program with two sweeps failed at the one that was not named.
-  const TrialAgain of("six:" + std::to_string(best.best));
+  const e2e::TrialAgain of("six:" + std::to_string(best.best));
   CHECK(text_of(tune::run(session, Job{}, options)) == text_of(whole));
   options.folder = folder.path() + "/elsewhere";
   CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); }),

@@ -124,6 +124,9 @@ TEST_CASE("a flag goes before the file, wherever it stands; a table's name may b
   read_configuration({"--lr", "3", "--options.lr", "4"}, {job, options}, "digits");
   CHECK(job.lr == 3);
   CHECK(options.lr == 4);
+  config::Entries deep;
+  config::add_fields(deep, "options.outer", job);
+  CHECK(config::parse_flags({"--outer.schedule.warmup", "7"}, deep).ok());
   config::Entries both;
   config::add_fields(both, "first", options);
   config::add_fields(both, "second", options);
