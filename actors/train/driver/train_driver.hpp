@@ -110,6 +110,11 @@ struct RunResult {
     return net;
   }
 
+  /// Writes `weights` to a file, whole or not at all: for load_weights(), TrainOptions::from, serving, and
+  /// the safetensors library of Python. Throws BadConfig where there are none, Error where it cannot.
+  ///     result.save("digits.safetensors");
+  void save(const std::string& path) const;
+
   int failed_checkpoints = 0;    ///< that could not be written; each was told as a warning
   std::int64_t saved_step = -1;  ///< steps in the newest checkpoint; -1: there is none
   bool unsaved = false;          ///< checkpoints were wanted, and none has the final state
