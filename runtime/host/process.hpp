@@ -106,6 +106,7 @@ class Process final : public ProcessGate, public ActorHome {
   void give_answer(ProcessAddress to, std::uint64_t call, const Outcome& outcome,
                    const wire::Kept& refers_to);
   void answer_in_object(PendingCall call, const Message& message, wire::Kept refers_to);
+  void resolve_in_store(std::shared_ptr<CallState> state, wire::Bytes answer, wire::Kept refers_to);
   void decline_answer(const Message& message);
   /// Of a question to this process itself.
   Responder answer_as_it_is(const wire::FrameHeader& header);

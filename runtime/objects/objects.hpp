@@ -135,6 +135,13 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void offer_answer(HandlePtr object, ProcessAddress to);
   /// Calls `then` with a copy of what was offered to this process, in a thread of the runtime.
   void take(const ObjectName& name, std::function<void(Outcome)> then);
+  /// With `load` it lies in an object of this process; else `outcome` has it, or says why there is none.
+  using OnStored = std::function<void(Outcome outcome, CallState::Load load)>;
+  /// The same for an answer that nobody waits for: it becomes an object of this process, which is spilled as
+  /// others are; the process that made it may end. Where the store has no room, a copy in this process's
+  /// memory.
+  void store(const ObjectName& name, OnStored then);
+  void store(wire::Bytes answer, OnStored then);
   /// The link to that node broke: what was on its way is lost.
   void node_lost(NodeId node);
   /// Until those that were called from here have all answers, or `most` is over. In a thread that may wait.
@@ -295,6 +302,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void follow(const ObjectName& name, const FetchPtr& fetch, const ObjectName& place, int broken);
   bool locates_again(const ObjectName& name, const FetchPtr& fetch, int broken, const Outcome& outcome);
   void keep_copy(const ObjectName& of, OnPlace then);
+  void own_copy(FetchPtr there, std::shared_ptr<const void> held, OnPlace then);
+  CallState::Load load_of(HandlePtr answer);
   HandlePtr offered_copy(const ObjectName& of, ProcessAddress to) const;
   Result<HandlePtr> copy_small(const Fetch& from);
   Result<HandlePtr> write_copy(std::uint64_t number, const Fetch& from, Result<Lent> lent);
