@@ -360,8 +360,11 @@ TEST_CASE("Who is given a large answer must not wait") {
 
 TEST_CASE("Where the object of an answer is lost, the call says how its actor ended") {
   const ObjectName name{kOther, 1};
-  CHECK(answer_lost(name, lost_with_owner(name, "it crashed")).code == ErrorCode::kActorDied);
-  CHECK(answer_lost(name, lost_with_owner(name, "it crashed")).why.find("it crashed") != std::string::npos);
+  for (const auto death : {OwnerDeath::kOfProcess, OwnerDeath::kOfNode}) {
+    const ErrorInfo died = answer_lost(name, lost_with_owner(name, "it crashed", death));
+    CHECK(died.code == ErrorCode::kActorDied);
+    CHECK(died.why.find("it crashed") != std::string::npos);
+  }
   // Its actor lives: calls to it waited for a next life that nobody starts.
   CHECK(answer_lost(name, lost(name, "its disk failed")).code == ErrorCode::kObjectLost);
   CHECK(answer_lost(name, freed(name)).code == ErrorCode::kUnavailable);
