@@ -236,6 +236,11 @@ void CallState::keep(wire::Kept kept) {
   if (!ready()) kept_ = std::make_unique<wire::Kept>(std::move(kept));
 }
 
+wire::Kept CallState::kept() const {
+  const std::lock_guard lock(mutex_);
+  return kept_ == nullptr ? wire::Kept() : *kept_;
+}
+
 std::string CallState::waits_for() const {
   const std::lock_guard lock(mutex_);
   return waits_for_ == nullptr ? std::string() : *waits_for_;

@@ -75,6 +75,8 @@ class CallState {
 
   /// Keeps these alive until it is ready: what the message refers to that it waits for an answer of.
   void keep(wire::Kept kept);
+  /// These. Empty once it is ready.
+  wire::Kept kept() const;
 
   /// Why the request behind this call waits, as far as it was told; empty: nothing was.
   std::string waits_for() const;
