@@ -17,6 +17,12 @@ ErrorInfo too_many_references(std::size_t count) {
           "return them in several answers"};
 }
 
+ErrorInfo answer_too_large(const Error& error) {
+  ErrorInfo info = error.info();
+  info.what = "an answer is too large: " + info.what;
+  return info;
+}
+
 /// What had no room at its receiver does not know for what it was.
 ErrorInfo with_name(ErrorInfo error, const PendingCall& call) {
   const auto* method = Registry::instance().method(call.method);
@@ -33,6 +39,19 @@ void Process::reply(ProcessAddress to, std::uint64_t call, const Outcome& outcom
   if (refers_to.size() > kMostReferences) return send_reply(to, call, too_many_references(refers_to.size()));
   give_answer(to, call, outcome, refers_to);
   objects_->hand_over(std::move(refers_to), to, call);
+}
+
+void Process::reply_parts(ProcessAddress to, std::uint64_t call, wire::ByteView head, wire::ByteView rest) {
+  if (head.size() + rest.size() <= objects::kInlineBytes || !thread_may_wait())
+    return ProcessGate::reply_parts(to, call, head, rest);
+  if (is_in_child()) return;
+  try {
+    const auto object = objects_->put(head, rest);
+    objects_->offer_answer(object, to);
+    send_reply(to, call, wire::encode(object->name()), objects::kFlagAnswerInObject);
+  } catch (const Error& error) {
+    send_reply(to, call, answer_too_large(error));
+  }
 }
 
 /// With the names of what it refers to behind it.
@@ -53,9 +72,7 @@ void Process::give_answer(ProcessAddress to, std::uint64_t call, const Outcome& 
     if (!refers_to.empty()) return send(std::move(name), objects::kFlagAnswerInObject);
     send_reply(to, call, std::move(name), objects::kFlagAnswerInObject);
   } catch (const Error& error) {
-    ErrorInfo info = error.info();
-    info.what = "an answer is too large: " + info.what;
-    send_reply(to, call, info);
+    send_reply(to, call, answer_too_large(error));
   }
 }
 

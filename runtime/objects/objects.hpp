@@ -51,8 +51,6 @@ class Handle {
   const ObjectName name_;
 };
 
-/// Objects of up to this many bytes travel in messages; larger ones lie in shared memory, once a node.
-inline constexpr std::size_t kInlineBytes = std::size_t{256} << 10;
 /// Of a process's own small objects together.
 inline constexpr std::uint64_t kMostInlineBytes = std::uint64_t{1} << 30;
 
@@ -85,6 +83,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// arguments that are there.
   HandlePtr put(wire::ByteView bytes, Duration for_arguments = Duration::zero(), std::uint64_t of_call = 0);
   HandlePtr put(wire::Bytes&& bytes);
+  /// Of two parts, written one behind the other. REQUIRES: they are many bytes, and this thread may wait.
+  HandlePtr put(wire::ByteView head, wire::ByteView rest);
   /// A reference that arrived, or another one to what is held already.
   HandlePtr hold(const ObjectName& name);
   /// The object's bytes, fetched if they are not here. `waits`: for one that is being computed.
@@ -210,8 +210,10 @@ class Objects : public std::enable_shared_from_this<Objects> {
   // Memory of one's own objects.
   /// `full_of`: the bytes of a store that is full of what is in use; else 0.
   Result<Placed> place(std::uint64_t number, std::uint64_t bytes, const Source& from, std::uint64_t& full_of);
-  Result<Placed> place_in_time(std::uint64_t number, wire::ByteView bytes, Duration for_arguments,
-                               std::uint64_t of_call);
+  HandlePtr put_shared(std::uint64_t bytes, const Source& from, Duration for_arguments,
+                       std::uint64_t of_call);
+  Result<Placed> place_in_time(std::uint64_t number, std::uint64_t bytes, const Source& from,
+                               Duration for_arguments, std::uint64_t of_call);
   bool wait_for_argument(std::uint64_t seen, std::uint64_t of_call, Instant until);
   std::optional<Result<Placed>> place_again(std::uint64_t number, std::uint64_t bytes, const Source& from);
   enum class Full { kSaysSo, kMakesRoom };
