@@ -259,6 +259,8 @@ void Tasks::run_entry(Lineage::Number number, std::size_t next) {
       waits_for = recipe.others[next];
     } else {
       spec = recipe.spec;
+      spec.entry = number;
+      if (lineage_.contains(number)) spec.retries = lineage_.retries(number);
       for (const auto argument : recipe.reads) {
         const auto held = held_.find(argument);
         if (held == held_.end()) return;  // it failed

@@ -397,6 +397,17 @@ void Tasks::act(const LeasePool::Interrupt& interrupt) {
   gate_.call({worker.node, worker.process, {}}, kCancelTask, wire::encode(interrupt.task), false);
 }
 
+void Tasks::act(const LeasePool::Retry& retry) {
+  Lineage::Number entry = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = pending_.find(retry.task); at != pending_.end()) entry = at->second.spec.entry;
+  }
+  if (entry == 0) return;
+  const std::lock_guard lock(lineage_mutex_);
+  lineage_.retried(entry);
+}
+
 void Tasks::act(const LeasePool::Fail& fail) {
   std::optional<Pending> task;
   {

@@ -36,7 +36,8 @@ struct TaskSpec {
   CallBody args;
   Demand demand;
   int retries = 0;
-  std::size_t results = 0;  ///< so many become objects (Tasks::computed_here); 0: it answers its value
+  std::size_t results = 0;    ///< so many become objects (Tasks::computed_here); 0: it answers its value
+  Lineage::Number entry = 0;  ///< whose retries these are; 0: it has none
 };
 
 /// The operation of a process by which it is asked to cancel a task that was pushed to it.
@@ -115,6 +116,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void act(const LeasePool::ReturnLease& back);
   void act(const LeasePool::Push& push);
   void act(const LeasePool::Interrupt& interrupt);
+  void act(const LeasePool::Retry& retry);
   void act(const LeasePool::Fail& fail);
   void act(const LeasePool::WakeAt& wake);
   void lease_answered(LeaseNumber lease, const Outcome& outcome);
