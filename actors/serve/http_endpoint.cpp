@@ -163,11 +163,12 @@ bool HttpEndpoint::drain(std::chrono::milliseconds timeout) {
 }
 
 void HttpEndpoint::add(const std::shared_ptr<Front>& deployment) {
+  const std::string where = to_string(address());
   const std::lock_guard lock(mutex_);
   if (!deployments_.emplace(deployment->name(), deployment).second)
     throw BadConfig("cannot serve '" + deployment->name() + "'",
                     "a deployment of this name answers " + std::string(kPrefix) + deployment->name() +
-                        " on " + to_string(address()) + " already",
+                        " on " + where + " already",
                     "give it another name or another port, or stop the other one first");
 }
 
