@@ -40,6 +40,7 @@ TrainDriver::~TrainDriver() {
   const ErrorInfo died{ErrorCode::kActorDied, "the job's driver died", "it was ended", ""};
   if (waiting_) waiting_->fail(died);
   if (asks_where_) asks_where_->fail(died);
+  for (auto& [number, ask] : weights_asks_) ask.answer.fail(died);
   if (!over_) result_.fail(died);
 }
 
@@ -61,6 +62,7 @@ void TrainDriver::feed(const DriverEvent& event) {
   const auto actions = machine_->on(event, now());
   train_floor().watch(*machine_, event, actions);
   carry_out(actions);
+  serve_weights_asks();
 }
 
 void TrainDriver::carry_out(const std::vector<DriverAction>& actions) {
@@ -459,6 +461,7 @@ void TrainDriver::finish(Result<RunResult> result) {
   if (!result) end_actors();  // else whoever waits takes the weights first
   if (waiting_) std::exchange(waiting_, std::nullopt)->set(take_events());
   tell_where();
+  serve_weights_asks();
   if (result) {
     result_.set(*result);
   } else {

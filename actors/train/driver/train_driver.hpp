@@ -174,6 +174,9 @@ class TrainDriver {
   /// A trainer keeps a copy of the state of a job that holds (held()), until it keeps the next one. Fails
   /// where none has that state.
   Future<StateDonor> keep_state();
+  /// A copy of the weights as they are after a committed step, from when there is one. The job trains on.
+  /// Fails with Unavailable when it is over.
+  Future<WeightCopy> copy_weights();
 
   // From trainers and loaders.
   /// A piece of the snapshot; nothing behind its end.
@@ -262,6 +265,10 @@ class TrainDriver {
   void tell_not_finite(const CommitStep& action);
   std::vector<report::Event> take_events();
   void emit(report::Event event);
+  struct WeightsAsk;
+  void serve_weights_asks();
+  bool serve(std::uint64_t number, WeightsAsk& ask);
+  void weights_copied(std::uint64_t number, ActorId trainer, const Result<KeptState>& copy);
   void ask_holder(bool weights_only, std::uint64_t offset, Promise<wire::Bytes> piece,
                   const std::string& why_none);
 
@@ -290,6 +297,15 @@ class TrainDriver {
   std::optional<ActorId> asked_;                 ///< for a piece of that, and has not answered
   bool stops_ = false;                           ///< at the next step
   std::optional<Promise<JobPlace>> asks_where_;  ///< that is
+  /// Who wants a copy of the weights.
+  struct WeightsAsk {
+    Promise<WeightCopy> answer;
+    std::optional<ActorId> trainer;  ///< that makes it, or keeps it
+    std::optional<KeptState> copy;   ///< until its last step is committed
+    int failures = 0;
+  };
+  std::map<std::uint64_t, WeightsAsk> weights_asks_;
+  std::uint64_t last_weights_ask_ = 0;
   std::unique_ptr<data::LeafSampler> sampler_;
   std::unique_ptr<DriverMachine> machine_;
   std::map<ActorId, ActorHandle<Trainer>> greeted_;  ///< they run, and have not said hello

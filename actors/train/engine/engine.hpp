@@ -55,6 +55,8 @@ class TrainEngine {
   virtual PieceHashes prove(int piece) { return hash_piece(state().parts, piece); }
   /// Takes less time than a step, however large the state is.
   virtual std::unique_ptr<StateCopy> copy_state() = 0;
+  /// The same of parameters, buffers and averages of parameters (job/ema.hpp) alone.
+  virtual std::unique_ptr<StateCopy> copy_weights() { return copy_state(); }
   /// How many of the parts are parameters and buffers: they come first.
   virtual std::size_t weight_parts() = 0;
   /// Replaces all of it, or throws and changes nothing.

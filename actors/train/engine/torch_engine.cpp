@@ -87,9 +87,11 @@ class TorchEngine final : public TrainEngine {
   PieceHashes prove(int piece) override { return engine_.state().prove(piece); }
   std::unique_ptr<StateCopy> copy_state() override {
     check_whole();
-    StateView view = engine_.state().view();
-    if (!device_.is_cpu()) return std::make_unique<HostCopy>(std::move(view));
-    return std::make_unique<ForkedCopy>(checkpoint::lay_out_safetensors(view.parts).value());
+    return copy_of(engine_.state().view());
+  }
+  std::unique_ptr<StateCopy> copy_weights() override {
+    check_whole();
+    return copy_of(engine_.state().weights());
   }
   std::size_t weight_parts() override {
     return engine_.model().parameters().size() + engine_.model().buffers().size();
@@ -194,6 +196,10 @@ class TorchEngine final : public TrainEngine {
   }
 
  private:
+  std::unique_ptr<StateCopy> copy_of(StateView view) const {
+    if (!device_.is_cpu()) return std::make_unique<HostCopy>(std::move(view));
+    return std::make_unique<ForkedCopy>(checkpoint::lay_out_safetensors(view.parts).value());
+  }
   static State as_state(StateView view) {
     auto owner = std::make_shared<StateView>(std::move(view));
     auto parts = owner->parts;

@@ -10,6 +10,7 @@
 
 #include "actors/ddp/optimizer_state.hpp"
 #include "actors/ddp/torch_compat.hpp"
+#include "actors/train/job/ema.hpp"
 
 namespace troupe::train {
 namespace {
@@ -318,6 +319,18 @@ void TrainState::each_field(const TrainedBy& trained, const std::function<bool(s
 StateView TrainState::view() const {
   StateView view;
   each_part([&](const std::string& name, const torch::Tensor& tensor) { add(view, name, tensor); });
+  return view;
+}
+
+StateView TrainState::weights() const {
+  StateView view;
+  for (const auto& items : {model_.parameters(), model_.buffers()}) {
+    for (const NamedTensor& item : items) add(view, item.name, item.tensor);
+  }
+  for (const UserPart& one : model_.setup().state.parts()) {
+    const std::string name = kUserPrefix + one.name;
+    if (name == kAveragedSteps || name.starts_with(kAveragedPrefix)) add(view, name, one.read());
+  }
   return view;
 }
 

@@ -48,6 +48,8 @@ class TrainState {
   explicit TrainState(TrainingModel& model) : model_(model) {}
 
   StateView view() const;
+  /// Parameters, buffers and averages of parameters (job/ema.hpp).
+  StateView weights() const;
   /// See final_hash().
   std::string hash() const { return final_hash(view().parts); }
 
