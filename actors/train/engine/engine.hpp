@@ -25,11 +25,24 @@ struct LeafResult {
   std::vector<Figure> figures;
 };
 
+/// Where a copy of a state is in the memory of a process, run behind run.
+struct StateMemory {
+  struct Run {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::int32_t pid = 0;
+  std::vector<Run> runs;
+};
+
 /// A state as a safetensors file, as it was when the copy was made.
 class StateCopy {
  public:
   virtual ~StateCopy() = default;
   virtual std::uint64_t size() const = 0;
+  /// For the process `reader` of this host, as long as this lives; none: it is read here alone. Not in the
+  /// thread that computes.
+  virtual std::optional<StateMemory> memory(std::int32_t /*reader*/) { return std::nullopt; }
   /// REQUIRES: offset + into.size() <= size(). Not in the thread that computes.
   virtual void read(std::uint64_t offset, std::span<std::byte> into) = 0;
 };

@@ -56,6 +56,7 @@ class PieceWalk {
 /// The same of each part's type and shape, without a look at its bytes.
 std::vector<PartHash> hash_layout(std::span<const StatePart> parts);
 
+std::string hash_text(const checkpoint::Digest128& digest);
 /// XXH3-128 of a whole file's bytes, as text.
 std::string hash_of_bytes(std::span<const std::byte> bytes, const WalkProgress& progress = {});
 
