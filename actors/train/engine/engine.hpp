@@ -70,8 +70,10 @@ class TrainEngine {
   virtual std::unique_ptr<StateCopy> copy_state() = 0;
   /// How many of the parts are parameters and buffers: they come first.
   virtual std::size_t weight_parts() = 0;
-  /// Replaces all of it, or throws and changes nothing.
-  virtual void install(std::span<const StatePart> parts) = 0;
+  /// Replaces all of it, or throws and changes nothing. With `bytes_of` parts have no bytes of their own, and
+  /// what it throws may leave a state that is neither: another one has to be installed.
+  virtual void install(std::span<const StatePart> parts, const PartBytes& bytes_of) = 0;
+  void install(std::span<const StatePart> parts) { install(parts, {}); }
   /// The same, but with the optimizer options and schedules that the job's struct sets.
   virtual void install_with_own_options(std::vector<StatePart> parts) = 0;
   /// As the seed makes it.

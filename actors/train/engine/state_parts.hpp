@@ -22,6 +22,9 @@ using checkpoint::PartHash;
 /// Called about every 16 MiB of a walk, from the thread that walks. What it throws ends the walk.
 using WalkProgress = std::function<void()>;
 
+/// Gives the bytes of a part that is not in memory, until the next call.
+using PartBytes = std::function<std::span<const std::byte>(const StatePart&)>;
+
 /// The names of an optimizer's options begin so, but for its learning rates.
 inline constexpr const char* kOptionPrefix = "optimizer_options";
 

@@ -15,6 +15,15 @@
 #include "runtime/core/thread.hpp"
 
 namespace troupe::train {
+
+/// What came from a donor.
+struct Donated {
+  std::unique_ptr<std::byte[]> memory;  ///< null: it gave nothing
+  std::uint64_t bytes = 0;
+  StateHash hash;    ///< hash_of_bytes
+  std::string lost;  ///< why it gave nothing; empty: it was not asked, or has given the copy up
+};
+
 namespace {
 
 /// A state is large: of pages of 4 KiB the first touch of each costs more than the copy.
@@ -24,14 +33,6 @@ void ask_for_huge_pages(std::span<std::byte> memory) {
   const auto end = (reinterpret_cast<std::uintptr_t>(memory.data()) + memory.size()) / kHuge * kHuge;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
-
-/// What came from a donor.
-struct Donated {
-  std::unique_ptr<std::byte[]> memory;  ///< null: it gave nothing
-  std::uint64_t bytes = 0;
-  StateHash hash;    ///< hash_of_bytes
-  std::string lost;  ///< why it gave nothing; empty: it was not asked, or has given the copy up
-};
 
 std::unique_ptr<std::byte[]> memory_of(std::uint64_t bytes) {
   // Not zeroed: every byte is written, and a state is large.
@@ -182,13 +183,13 @@ void SnapshotSource::install(TrainEngine& engine, const StateHash& hash, bool ow
 
 void install_checkpoint(TrainEngine& engine, checkpoint::CheckpointStore store, const std::string& path,
                         const StateHash& hash) {
-  const auto loaded = store.load_manifest(path).value();
-  if (loaded.manifest.state_hash != hash) {
+  auto opened = store.open_manifest(path).value();
+  if (const auto& manifest = opened.manifest(); manifest.state_hash != hash) {
     throw_error({ErrorCode::kCorrupt, "the checkpoint '" + path + "' is another one here",
-                 "its state is " + loaded.manifest.state_hash + ", the job's is " + hash,
+                 "its state is " + manifest.state_hash + ", the job's is " + hash,
                  "share the checkpoint folder between the nodes, or empty it there"});
   }
-  engine.install(loaded.tensors);
+  engine.install(opened.tensors(), [&](const StatePart& part) { return opened.bytes_of(part).value(); });
 }
 
 }  // namespace troupe::train
