@@ -254,7 +254,7 @@ TEST_CASE(
   const bool custom = GENERATE(false, true);
   auto session = init(0, nullptr,
                       {.nodes = 2,
-                       .cpus_per_node = custom ? 8 : 2,
+                       .cpus_per_node = custom ? 8.0 : 2.0,
                        .memory_per_node = std::int64_t{1} << 30,
                        .resources_per_node = {{"slot", 2}},
                        .labels = {{"zone", "a"}}});
@@ -275,7 +275,7 @@ TEST_CASE(
   auto first = train::start(session, job, holding);
   await_event(first, [](const auto& event) { return std::holds_alternative<report::EpochDone>(event); });
   auto second = train::start(session, job, options);
-  await_event(second, [](const auto& event) {
+  await_event(second, [custom](const auto& event) {
     const auto* warning = std::get_if<report::Warning>(&event);
     return warning != nullptr &&
            warning->text.find("the job waits for room for 3 trainers (min_trainers)") != std::string::npos &&

@@ -1,6 +1,5 @@
 #include "actors/train/trainer/fetch_snapshot.hpp"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -18,40 +17,48 @@ namespace troupe::train {
 
 /// What came from a donor.
 struct Donated {
-  std::unique_ptr<std::byte[]> memory;  ///< null: it gave nothing
-  std::uint64_t bytes = 0;
-  StateHash hash;    ///< hash_of_bytes
+  std::vector<std::unique_ptr<std::byte[]>> memory;  ///< none: it gave nothing
+  std::vector<StatePart> parts;                      ///< of that
+  StateHash hash;                                    ///< hash_of_bytes
   std::string lost;  ///< why it gave nothing; empty: it was not asked, or has given the copy up
 };
 
 namespace {
 
-/// A state is large: of pages of 4 KiB the first touch of each costs more than the copy.
-void ask_for_huge_pages(std::span<std::byte> memory) {
-  constexpr std::uintptr_t kHuge = std::uintptr_t{2} << 20;
-  const auto begin = (reinterpret_cast<std::uintptr_t>(memory.data()) + kHuge - 1) / kHuge * kHuge;
-  const auto end = (reinterpret_cast<std::uintptr_t>(memory.data()) + memory.size()) / kHuge * kHuge;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+/// Memory that is not zeroed: every byte is written, and a state is large.
+std::span<std::byte> add_memory(Donated& to, std::uint64_t bytes) {
+  to.memory.push_back(std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes)));
+  return {to.memory.back().get(), static_cast<std::size_t>(bytes)};
 }
 
-std::unique_ptr<std::byte[]> memory_of(std::uint64_t bytes) {
-  // Not zeroed: every byte is written, and a state is large.
-  auto memory = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
-  ask_for_huge_pages({memory.get(), static_cast<std::size_t>(bytes)});
-  return memory;
-}
-
-/// In one copy, where the donor is on this host and the kernel allows it. Else nothing.
+/// In one copy, where the donor is on this host and the kernel allows it. Else nothing. Each part gets memory
+/// of its own: the allocator has that of the clone before, where one piece of it all would be taken from the
+/// kernel page by page, which takes longer than the copy.
 Donated take_from_memory(const StateMemory& there, const std::function<void()>& progress) {
   Donated state;
-  for (const auto& run : there.runs) state.bytes += run.bytes;
-  state.memory = memory_of(state.bytes);
   checkpoint::Xxh3 hash;
-  const auto came = [&](std::span<const std::byte> piece) {
-    hash.update(piece);
-    progress();
+  const auto read = [&](std::size_t run) -> std::span<std::byte> {
+    const auto into = add_memory(state, there.runs[run].bytes);
+    const bool came =
+        read_memory({there.pid, {there.runs[run]}}, into, [&](std::span<const std::byte> piece) {
+          hash.update(piece);
+          progress();
+        });
+    return came ? into : std::span<std::byte>();
   };
-  if (!read_memory(there, {state.memory.get(), static_cast<std::size_t>(state.bytes)}, came)) return {};
+  if (there.runs.empty()) return {};
+  std::uint64_t all = 0;
+  for (const auto& run : there.runs) all += run.bytes;
+  auto layout = checkpoint::read_safetensors_header("a state in memory", read(0), all);
+  if (!layout || layout->tensors.size() + 1 != there.runs.size()) return {};
+  for (std::size_t i = 0; i < layout->tensors.size(); ++i) {
+    StatePart& part = layout->tensors[i];
+    if (part.bytes.size() != there.runs[i + 1].bytes) return {};
+    const auto bytes = read(i + 1);
+    if (bytes.size() != part.bytes.size()) return {};
+    part.bytes = bytes;
+  }
+  state.parts = std::move(layout->tensors);
   state.hash = hash_text(hash.digest());
   return state;
 }
@@ -68,9 +75,12 @@ Donated take_in_pieces(const ActorHandle<Trainer>& trainer, std::uint64_t number
   for (bool more = true; more;) {
     more = follower.pull();
     if (auto state = follower.take_state()) {
-      const std::uint64_t bytes = follower.head().bytes;
-      const auto hash = hash_of_bytes({state->memory.get(), static_cast<std::size_t>(bytes)}, progress);
-      return {std::move(state->memory), bytes, hash, {}};
+      Donated came;
+      came.hash =
+          hash_of_bytes({state->memory.get(), static_cast<std::size_t>(follower.head().bytes)}, progress);
+      came.memory.push_back(std::move(state->memory));
+      came.parts = std::move(state->parts);
+      return came;
     }
   }
   throw_error({ErrorCode::kCorrupt, "a state that arrives is not what was sent", "it ends early", ""});
@@ -87,7 +97,7 @@ Donated take_from_donor(const ActorHandle<TrainDriver>& driver, ProcessGate& pro
   Donated state;
   if (place.memory && donor.trainer.node == process.config().node)
     state = take_from_memory(*place.memory, progress);
-  if (state.memory == nullptr) state = take_in_pieces(trainer, donor.number, progress);
+  if (state.memory.empty()) state = take_in_pieces(trainer, donor.number, progress);
   trainer.tell<&Trainer::kept_is_taken>(donor.number);
   return state;
 }
@@ -167,13 +177,15 @@ void SnapshotSource::install(TrainEngine& engine, const StateHash& hash, bool ow
   if (fetch_ == nullptr) fetch_ = std::make_unique<Fetch>(driver_, process_);
   const auto fetch = std::move(fetch_);
   Donated came = fetch->wait(progress);
-  if (came.memory != nullptr && came.hash != hash)
-    came = {.memory = {}, .bytes = 0, .hash = {}, .lost = "its bytes are " + came.hash + ", not " + hash};
+  if (!came.memory.empty() && came.hash != hash)
+    came = {.memory = {}, .parts = {}, .hash = {}, .lost = "its bytes are " + came.hash + ", not " + hash};
   if (!came.lost.empty()) driver_.tell<&TrainDriver::donor_lost>(came.lost);
   wire::Bytes all;
-  wire::ByteView bytes{came.memory.get(), static_cast<std::size_t>(came.bytes)};
-  if (came.memory == nullptr) bytes = all = take_from_driver(driver_, hash, progress);
-  auto parts = checkpoint::read_safetensors("the snapshot", bytes).value().tensors;
+  auto& parts = came.parts;
+  if (came.memory.empty()) {
+    all = take_from_driver(driver_, hash, progress);
+    parts = checkpoint::read_safetensors("the snapshot", all).value().tensors;
+  }
   if (own_options) {
     engine.install_with_own_options(std::move(parts));
   } else {
