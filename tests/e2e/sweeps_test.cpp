@@ -299,6 +299,7 @@ TEST_CASE("what train::run refuses a sweep refuses, too, before a trial starts, 
   CHECK_THAT(refusal([](auto& o) { o.train.trainers = 2; }), Contains("2 trainers for 1 logical rank"));
   CHECK_THAT(refusal([](auto& o) { o.train.threads = 0; }), Contains("threads = 0"));
   CHECK_THAT(refusal([](auto& o) { o.train.trainer_cpus = std::nan(""); }), Contains("trainer_cpus = nan"));
+  CHECK_THAT(refusal([](auto& o) { o.train.trainer_memory = -1; }), Contains("trainer_memory"));
   CHECK_THAT(refusal([](auto& o) { o.train.stop_early.metric = "validation/nothing"; }),
              Contains("there is no metric 'validation/nothing'"));
   CHECK_THAT(refusal([](auto& o) { o.train.keep_best = "test/loss"; }), Contains("train.keep_best"));
@@ -307,6 +308,27 @@ TEST_CASE("what train::run refuses a sweep refuses, too, before a trial starts, 
              Contains("train.checkpoint_folder"));
   CHECK_THAT(refusal([](auto& o) { o.name = "two\nlines"; }), Contains("cannot be a folder's"));
   CHECK_THAT(refusal([](auto& o) { o.name = std::string(300, 'a'); }), Contains("cannot be a folder's"));
+}
+
+TEST_CASE("as many trials run at a time as nodes with their labels have room for") {
+  const auto node = [](std::int64_t cpus, const cluster::OtherResources& other) {
+    cluster::NodeInfo info;
+    info.cpu_e4 = cpus * 10'000;
+    info.other = other;
+    return info;
+  };
+  const std::int64_t gib = std::int64_t{1} << 30;
+  const std::vector nodes{
+      node(8, cluster::other_resources(4 * gib, {{"tpu", 3}}, {{"zone", "a"}})),
+      node(8, cluster::other_resources(4 * gib, {{"tpu", 2}}, {{"zone", "b"}})),
+  };
+  const auto places = [&](train::TrainOptions trial) { return tune::places_for(nodes, trial); };
+  CHECK(places({}) == 16);
+  CHECK(places({.trainers = 2, .trainer_resources = {{"tpu", 0.5}}}) == 5);
+  CHECK(places({.trainer_memory = gib}) == 8);
+  CHECK(places({.trainer_labels = {{"zone", "a"}}}) == 8);
+  CHECK(places({.trainer_resources = {{"tpu", 1}}, .trainer_labels = {{"zone", "b"}}}) == 2);
+  CHECK(places({.trainer_resources = {{"fpga", 1}}}) == 1);  // which says why it does not start
 }
 
 TEST_CASE("PBT's trials take over each other's state and go on with another config") {
@@ -660,6 +682,12 @@ TEST_CASE("trials that are actors: they step, are copied, throw and hang, each f
   const auto stumbled = tune::run_actors<Walker>(session, Settings{}, options);
   CHECK(stumbled.best == 0);
   CHECK_THAT(stumbled.trials.at(1).error, Catch::Contains("it cannot walk"));
+
+  auto elsewhere = options;
+  elsewhere.train.trainer_resources = {{"fpga", 1}};
+  elsewhere.name = "elsewhere";
+  CHECK_THAT(e2e::message_of<TaskFailed>([&] { tune::run_actors<Walker>(session, Settings{}, elsewhere); }),
+             Catch::Contains("no node has resource fpga"));
 
   // It was taken, and every trial that paused failed.
   options.space = {{&Settings::lr, tune::uniform(0.1, 0.5)}};

@@ -172,8 +172,7 @@ std::vector<std::byte> read_weights(const std::string& path) {
     checkpoint::PosixFileSystem files;
     const std::string folder = named.has_parent_path() ? named.parent_path().string() : ".";
     const std::string manifest = folder + "/" + named.filename().string();
-    const auto loaded = checkpoint::CheckpointStore(files, {folder}).load_manifest(manifest).value();
-    return {loaded.file.bytes.begin(), loaded.file.bytes.end()};
+    return checkpoint::CheckpointStore(files, {folder}).load_manifest(manifest).value().file;
   }
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file)

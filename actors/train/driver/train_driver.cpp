@@ -84,7 +84,10 @@ void TrainDriver::act(const SpawnActor& action) {
 
 ActorOptions TrainDriver::trainer_options() const {
   ActorOptions options;
-  options.num_cpus = options_.trainer_cpus;
+  options.num_cpus = options_.trainer_room.cpus;
+  options.memory = options_.trainer_room.memory;
+  options.resources = options_.trainer_room.resources;
+  options.labels = options_.trainer_room.labels;
   options.num_gpus = options_.settings.trainer_gpus;
   options.isolated = true;
   options.group_strategy = options_.trainer_strategy;
@@ -109,7 +112,9 @@ void TrainDriver::spawn_trainer(std::uint64_t token) {
   if (early_trainers_.empty()) start_trainer();
   const auto [number, spawned] = early_trainers_.front();
   early_trainers_.pop_front();
-  if (options_.settings.trainer_gpus > 0) waiting_spawns_[token] = spawned;
+  const auto& room = options_.trainer_room;
+  if (options_.settings.trainer_gpus > 0 || room.memory > 0 || !room.resources.empty())
+    waiting_spawns_[token] = spawned;
   spawned.then([this, token, number = number](Result<ActorHandle<Trainer>> trainer) {
     waiting_spawns_.erase(token);
     if (!trainer) return spawn_failed(token, trainer.error());

@@ -46,7 +46,12 @@ struct RunOptions {
   } evaluations{};
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;
-  double trainer_cpus = 0;  ///< CPUs that a trainer holds on its node
+  struct TrainerRoom {  ///< that a trainer holds on its node, beside its GPUs
+    double cpus = 0;
+    std::int64_t memory = 0;
+    std::map<std::string, double> resources{};
+    std::map<std::string, std::string> labels{};  ///< of that node
+  } trainer_room{};
   PlacementStrategy trainer_strategy = PlacementStrategy::kPack;
   StopEarly stop_early;
   bool hold = false;  ///< after each epoch

@@ -96,9 +96,10 @@ class TorchEngine final : public TrainEngine {
   std::size_t weight_parts() override {
     return engine_.model().parameters().size() + engine_.model().buffers().size();
   }
-  void install(std::span<const StatePart> parts) override {
+  using TrainEngine::install;
+  void install(std::span<const StatePart> parts, const PartBytes& bytes_of) override {
     pristine_ = false;
-    engine_.install(parts);
+    engine_.install(parts, bytes_of);
   }
   void install_with_own_options(std::vector<StatePart> parts) override {
     // The engine's own model will do where nothing has changed it so far: a large one takes a while to make.

@@ -44,6 +44,7 @@ class Trainer::Work {
         floor_(train_floor()),
         machine_(actor.address().actor, floor_.mutations()),
         groups_(floor_.make_groups(session_, settings_)),
+        snapshot_(driver_, actor.process(), settings_.new_options),
         engine_(floor_.make_engine(settings_)) {
     floor_.watch(machine_, actor.address().actor);
     engine_->on_exchange([this](bool begins) { begins ? waits() : computes("after an exchange"); });
@@ -315,8 +316,7 @@ class Trainer::Work {
 
   TrainerResult perform(const LoadCheckpoint& task) {
     if (task.path == kSnapshotPath) {
-      install_snapshot(*engine_, driver_, actor_.process(), task.hash, settings_.new_options,
-                       [this] { progress(); });
+      snapshot_.install(*engine_, task.hash, settings_.new_options, [this] { progress(); });
       return StateReady{};
     }
     const auto files = floor_.files([this] { progress(); });
@@ -529,6 +529,7 @@ class Trainer::Work {
   bool stopping_ = false;
 
   const std::unique_ptr<GroupMaker> groups_;
+  SnapshotSource snapshot_;  ///< before the engine: the state comes while the model is made
   const std::unique_ptr<TrainEngine> engine_;
   std::unique_ptr<BatchFeed> feed_;
   GenerationPlan plan_;
@@ -591,6 +592,7 @@ void Trainer::order(const TrainerOrder& order) {
 }
 
 void Trainer::beat() {
+  kept_.beat();
   if (work_ != nullptr) work_->beat();
   this_actor().run_after(std::chrono::seconds(1), [this] { beat(); });
 }

@@ -40,8 +40,8 @@ class Trainer {
   /// `offset`; nothing behind its end. With `weights_only` parameters and buffers alone. Throws Unavailable
   /// when it holds none, or may be changing it. Whoever asks looks at which state it is.
   HeldPiece final_state(bool weights_only, std::uint64_t offset);
-  /// Keeps a copy of the state as it is, until the next keep(), for trainers of other jobs. Throws as
-  /// final_state.
+  /// Keeps a copy of the state as it is, until the next keep() or until nobody wants it for a while
+  /// (KeptCopy::beat), for trainers of other jobs. Throws as final_state.
   KeptState keep();
   /// A piece of that. Throws Unavailable if it keeps another one by now, or none.
   SharedPiece kept(std::uint64_t number, std::uint64_t offset);
@@ -53,6 +53,10 @@ class Trainer {
     return copies_.read(number, offset);
   }
   void drop_copy(std::uint64_t number) { copies_.drop(number); }
+  /// How the process `reader` has it. Throws Unavailable if it keeps another one by now.
+  KeptPlace kept_place(std::uint64_t number, std::int32_t reader) { return kept_.place(number, reader); }
+  /// Somebody has all of it.
+  void kept_is_taken(std::uint64_t number) { kept_.taken(number); }
   /// A fault on purpose: this process gets the signal.
   void raise_signal(int number);
 
