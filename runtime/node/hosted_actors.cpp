@@ -195,14 +195,14 @@ void HostedActors::end_job(JobId job, const std::string& reason, const std::vect
 }
 
 void HostedActors::keep(ActorId actor, const std::string& payload, Instant now, Actions& out, NodeId from) {
-  if (kept_.contains(actor)) return;
   const wire::ByteView bytes(reinterpret_cast<const std::byte*>(payload.data()), payload.size());
   const auto decoded = wire::decode<wire::ActorPayload>(bytes);
   if (!decoded) return;
-  const std::string hash = wire::hash_in(decoded->package);
-  packages_.hold(hash);
   // If it does not come, the actor's next life has to be where the last one was.
   if (from) packages_.need(decoded->package, from, now, out);
+  if (kept_.contains(actor)) return;
+  const std::string hash = wire::hash_in(decoded->package);
+  packages_.hold(hash);
   kept_.emplace(actor, Kept{payload, hash});
 }
 

@@ -179,6 +179,7 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
   // Nobody waits for the answers.
   claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester.from.node == id; });
   for (const Requester& requester : waiting_.asked_by(id)) {
+    if (!waiting_.contains(requester)) continue;  // it was to start with one that was dropped before
     const PendingSpawn& spawn = waiting_.at(requester);
     if (!spawn.restarts || !spawn.spec.is_kept()) drop(requester);
   }
@@ -237,7 +238,11 @@ void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed
     kill(node, id, live->incarnation, "the head does not know it as living there");
   }
   look_at_keepers_ = true;
-  for (const ActorId id : actors_.all_kept()) ask_for_arguments(actors_.at(id), node);
+  for (const ActorId id : actors_.all_kept()) {
+    Actor& actor = actors_.at(id);
+    ask_for_arguments(actor, node);
+    if (actor.keeper == node) actor.keeper = {};  // it may not have heard: it is told again
+  }
   for (const ActorId id : actors_.all_restarting()) {
     if (!actors_.at(id).record.spec.is_kept() && actors_.at(id).record.requester.from.node == node)
       want_arguments(actors_.at(id));

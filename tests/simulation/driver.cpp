@@ -75,8 +75,12 @@ bool Driver::end_detached() {
         if (!alive) return false;
       }
       answer.get();
+      // A kill that the head has not heard is lost with who says it.
+      const auto gone = std::make_shared<bool>(false);
+      session().monitor(actor, [gone](const std::string&) { *gone = true; });
       session().kill(actor);
-      return true;
+      while (alive && !*gone) sleep_for(milliseconds(100));
+      return alive;
     } catch (const Error&) {  // of a life, or of its last one
       sleep_for(milliseconds(100));
       if (alive) get_detached();

@@ -178,6 +178,9 @@ TEST_CASE("a second node keeps what a detached actor needs, and a third one when
   CHECK(keeper() == s.other());
   s.node(3, 2);
   CHECK(s.get<KeepArguments>() == nullptr);  // one is enough
+  s.node(s.other().value, 2);                // its link broke: it may have missed the word
+  REQUIRE(s.get<KeepArguments>() != nullptr);
+  CHECK(keeper() == s.other());
   s.on(NodeLeft{s.other(), "it left"});
   REQUIRE(s.get<KeepArguments>() != nullptr);
   CHECK(s.get<KeepArguments>()->to == NodeId{3});
