@@ -12,6 +12,11 @@ bool has_lived(const ActorRecord& record) {
   return record.process || record.incarnation > 1;
 }
 
+/// Nodes may have what its lives need. A first life's arguments come with its request, which starts it again.
+bool wants_kept(const ActorRecord& record) {
+  return has_lived(record) && record.state != ActorState::kEnding && record.state != ActorState::kDead;
+}
+
 }  // namespace
 
 /// Those that outlive the driver. One that starts, and whose spawn nobody has an answer to, is the driver's
@@ -106,19 +111,16 @@ NodeId ClusterMachine::package_from(const Actor& actor, const Job& job) const {
 
 /// Of one whose arguments the head does not have: it has started again.
 void ClusterMachine::ask_for_arguments(const Actor& actor, NodeId node) {
-  const ActorState state = actor.record.state;
-  const bool ends = state == ActorState::kEnding || state == ActorState::kDead;
-  if (!actor.has_payload && !ends && !waiting_.contains(actor.record.requester))
+  if (!actor.has_payload && wants_kept(actor.record) && !waiting_.contains(actor.record.requester))
     out_.push_back(ArgumentsWanted{actor.record.requester, actor.record.actor, node});
 }
 
 void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) {
-  const ActorState state = actor.record.state;
-  const bool ends = state == ActorState::kEnding || state == ActorState::kDead;
-  if (ends || !e.kept || e.payload.size() > kMaxPayloadBytes) return;  // another node may have them
+  if (!wants_kept(actor.record) || !e.kept || e.payload.size() > kMaxPayloadBytes)
+    return;  // another node may have them
   actors_.set_payload(actor, e.payload);
   look_at_keepers_ = true;
-  if (state == ActorState::kRestarting && now_ >= actor.restart_at) restart_when_due(actor);
+  if (actor.record.state == ActorState::kRestarting && now_ >= actor.restart_at) restart_when_due(actor);
 }
 
 }  // namespace troupe::cluster

@@ -283,3 +283,19 @@ TEST_CASE("one whose first life has not begun ends with its driver, who has no a
   s.on(ActorStarted{start.node, start.actor, ProcessId{12}});
   CHECK(s.get<KillActor>()->actor == start.actor);
 }
+
+TEST_CASE("a first life whose start the head's death swallowed begins when its request is repeated") {
+  // The simulator found it: a node gave the head its arguments, and the request then started nothing.
+  Detached s;
+  const ActorSpec late{s.job_id, "T", "late", "arguments", {kCpu, true, {}}, 2, 0, true};
+  s.on(SpawnRequested{{kDriver, 2}, late});
+  const StartActor start = *s.get<StartActor>();
+  s.restart();
+  s.gateway();
+  for (const ArgumentsWanted& wanted : s.all<ArgumentsWanted>()) CHECK(wanted.actor == s.id);
+  s.on(ActorArguments{{kDriver, 2}, start.actor, true, "arguments", kGateway});
+  s.node(start.node.value, 2);
+  s.on(SpawnRequested{{kDriver, 2}, late});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->actor == start.actor);
+}
