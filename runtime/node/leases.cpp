@@ -73,6 +73,8 @@ void Leases::add(JobId job, const std::string& package, ProcessAddress driver, A
   if (is_new) {
     lease.package = package;
     lease.driver = driver;
+    // Whoever asks runs it: the driver that it names may be gone.
+    lease.package_from = asker.from.node == self_.info.id ? driver.node : asker.from.node;
     head_.tell(cluster::LeaseRequested{self_.info.id, job}, out);
   } else if (lease.granted) {
     advance(job, lease, now, out);
@@ -84,6 +86,7 @@ void Leases::answered(const cluster::LeaseAnswered& answer, Instant now, Actions
   if (at == leases_.end() || at->second.granted) return;
   if (!answer.ok) return end_job(answer.job, no_lease(ErrorCode::kRefused, answer.reason, ""), now, out);
   at->second.granted = true;
+  if (answer.driver.process) at->second.driver = answer.driver;
   advance(answer.job, at->second, now, out);
 }
 
@@ -104,7 +107,7 @@ void Leases::advance(JobId job, Lease& lease, Instant now, Actions& out) {
     return answer_all(lease, ProcessAddress{self_.info.id, worker->id}, now, out);
   }
   if (worker != nullptr) return;  // it has not said hello yet
-  switch (packages_.need(lease.package, lease.driver.node, now, out)) {
+  switch (packages_.need(lease.package, lease.package_from, now, out)) {
     case PackageFetches::Need::kComing:
       return;
     case PackageFetches::Need::kBusy:

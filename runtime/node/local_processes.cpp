@@ -25,6 +25,7 @@ LocalProcess& LocalProcesses::start(const NewWorker& worker, Instant now, Action
   process.package = worker.package;
   process.driver = worker.driver;
   process.isolated = worker.isolated;
+  process.detached = worker.detached;
   process.memory_asked = worker.memory_asked;
   process.heard = now;
   out.push_back(

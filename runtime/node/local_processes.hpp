@@ -30,6 +30,7 @@ struct LocalProcess {
   bool is_parent = false;    ///< it started this node, which ends with it
   std::string submission{};  ///< a driver's that this node started; empty: none
   bool isolated = false;     ///< it was started for one actor, and ends with it
+  bool detached = false;     ///< that one outlives its driver
   /// Starting: no hello yet. Ending: its death was seen and is not yet told. Dead: told, and not yet reaped.
   enum class State { kStarting, kUp, kEnding, kDead } state = State::kStarting;
   bool reaped = false;
@@ -52,6 +53,7 @@ struct NewWorker {
   std::string package;
   std::vector<std::string> gpus{};  ///< that it holds, and sees
   std::int64_t memory_asked = 0;
+  bool detached = false;
 };
 
 /// Not thread-safe. Pointers stay valid until the process is forgotten.

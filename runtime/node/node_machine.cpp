@@ -86,7 +86,9 @@ void NodeMachine::handle(const HeadSaid& e) {
   std::visit([this](const auto& action) { said(action); }, e.action);
 }
 void NodeMachine::said(const cluster::StartActor& e) {
-  if (!leaving_) actors_.start(e, now_, out_);
+  if (leaving_) return;
+  actors_.start(e, now_, out_);
+  if (e.spec.is_kept()) keep({e.node, e.spec.job, e.actor, e.spec.payload, {}});
 }
 void NodeMachine::said(const cluster::KillActor& e) {
   actors_.kill({e.actor, e.incarnation}, e.reason, out_);
@@ -155,16 +157,6 @@ void NodeMachine::said(const cluster::PeerAnswered& e) {
 void NodeMachine::said(const cluster::NodeDead& e) {
   peer_refused(e.node, peers_.died(e.node, e.reason, out_));
   kill_workers_of({e.node, {}}, "its driver's node is dead: " + e.reason);
-}
-void NodeMachine::said(const cluster::EndJob& e) {
-  const std::string reason = "its job ended: " + e.reason;
-  head_.job_ended(e.job);
-  leases_.end_job(e.job, {ErrorCode::kRefused, "no process for light actors", reason, ""}, now_, out_);
-  actors_.end_job(e.job, e.reason, out_);
-  for (auto& [id, process] : locals_.all()) {
-    if (process.job == e.job && !process.is_driver) locals_.kill(process, reason, out_);
-  }
-  regions_.end_job(e.job, out_);
 }
 void NodeMachine::said(const cluster::RefuseNode& e) {
   out_.push_back(Log{LogLevel::kError, "the head refuses this node: " + e.reason});
@@ -269,7 +261,7 @@ void NodeMachine::asked(LocalProcess& from, const wire::JobAsk& ask) {
            cluster::JobRegistered{ask.name, {self_.info.id, from.id}, ask.request, from.submission}, 0);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::JobEnd& ask) {
-  if (from.is_driver && from.job) return head_.end_job({self_.info.id, from.job, ask.reason}, out_);
+  if (from.is_driver && from.job) return head_.end_job({self_.info.id, from.job, ask.reason, from.id}, out_);
   out_.push_back(Log{LogLevel::kWarning, from.label + " may not end its job: its driver does"});
 }
 void NodeMachine::asked(LocalProcess& from, const wire::RingAsk& ask) {
@@ -409,7 +401,7 @@ void NodeMachine::handle(const OutputDrained& e) {
   if (process.is_driver) {
     windows_.forget(ProcessAddress{self_.info.id, process.id});
     const std::string reason = "its driver is gone: " + process.end_reason;
-    if (process.job) head_.end_job({self_.info.id, process.job, reason}, out_);
+    if (process.job) head_.end_job({self_.info.id, process.job, reason, process.id}, out_);
     if (process.is_parent) {
       leave("its driver is gone");
     } else {
@@ -436,7 +428,7 @@ void NodeMachine::handle(const ProcessEnded& e) {
 void NodeMachine::kill_workers_of(ProcessAddress driver, const std::string& reason) {
   for (auto& [id, process] : locals_.all()) {
     const bool of_it = process.driver == driver || (!driver.process && process.driver.node == driver.node);
-    if (of_it && !process.is_driver) locals_.kill(process, reason, out_);
+    if (of_it && !process.is_driver && !process.detached) locals_.kill(process, reason, out_);
   }
 }
 

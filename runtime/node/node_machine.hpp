@@ -72,15 +72,17 @@ class NodeMachine {
   void said(const cluster::NodesAnswered& e);
   void said(const cluster::GroupAnswered& e);
   void said(const cluster::NodeDead& e);
-  void said(const cluster::EndJob& e);
   void said(const cluster::RefuseNode& e);
   void said(const cluster::RequestRegistration& e);
   void said(const cluster::StartDriver& e);
   void said(const cluster::StopDriver& e);
   void said(const cluster::DriverSettled& e);
   void said(const cluster::ForgetSubmission& e);
-  void said(const cluster::ActorPlaced& e);  // this and the next: node_restarts.cpp
+  void said(const cluster::ActorPlaced& e);  // this and the next four: node_restarts.cpp
   void said(const cluster::ArgumentsWanted& e);
+  void said(const cluster::KeepArguments& e);
+  void said(const cluster::EndJob& e);
+  void said(const cluster::JobTaken& e);
   void said(const cluster::DrainNode& e);  // this and the next: node_drains.cpp
   void said(const cluster::ActorLeaves& e);
   template <class Other>
@@ -152,6 +154,7 @@ class NodeMachine {
   void tell_drain();
   void watch_drain(Duration slip);
 
+  void keep(const cluster::KeepArguments& e);
   void join();
   void watch_head(Duration passed);
   void miss_head(Duration passed);

@@ -76,7 +76,7 @@ void PackageFetches::brought(const std::string& package, Actions& out) {
 
 void PackageFetches::trim(Actions& out) {
   for (auto at = here_.begin(); at != here_.end() && here_.size() >= self_.limits.packages;) {
-    if (locals_.any_runs(*at)) {
+    if (locals_.any_runs(*at) || held_.contains(*at)) {
       ++at;
     } else {
       out.push_back(ForgetPackage{*at});

@@ -29,6 +29,11 @@ class PackageFetches {
   void give(NodeId to, const wire::PackageAsk& ask, Instant now, Actions& out);
   void part(NodeId from, const wire::PackagePart& part, Instant now, Actions& out);
   std::optional<Done> taken(const PartTaken& taken, Instant now, Actions& out);
+  /// It stays here, once it is, until it was let go as often.
+  void hold(const std::string& hash) { held_.insert(hash); }
+  void let_go(const std::string& hash) {
+    if (const auto at = held_.find(hash); at != held_.end()) held_.erase(at);
+  }
   /// A driver of this node brought the executable that it runs.
   void brought(const std::string& package, Actions& out);
   std::vector<Done> tick(Instant now, Duration slip, Actions& out);
@@ -50,6 +55,7 @@ class PackageFetches {
   LocalProcesses& locals_;
   Peers& peers_;
   std::set<std::string> here_;
+  std::multiset<std::string> held_;
   std::map<std::string, Fetch> fetches_;
 };
 
