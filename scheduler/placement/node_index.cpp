@@ -86,12 +86,15 @@ bool could_hold(const NodeView& node, const ActorDemand& demand) {
          has_labels(node.other.labels, demand.other.labels);
 }
 
+/// Whatever is free of each single GPU.
+bool has_in_all(const NodeView& node, const ActorDemand& demand) {
+  return !node.suspect && free_cpu(node) >= demand.cpu_e4 && free_gpu(node.gpus) >= demand.gpu_e4 &&
+         has_amounts(node.other.amounts, node.other_used, demand.other.amounts) &&
+         has_labels(node.other.labels, demand.other.labels);
+}
+
 bool has_room(const NodeView& node, const ActorDemand& demand) {
-  if (node.suspect || free_cpu(node) < demand.cpu_e4) return false;
-  if (!has_amounts(node.other.amounts, node.other_used, demand.other.amounts) ||
-      !has_labels(node.other.labels, demand.other.labels))
-    return false;
-  return demand.gpu_e4 == 0 || deal_gpus(node.gpus, demand.gpu_e4).has_value();
+  return has_in_all(node, demand) && (demand.gpu_e4 == 0 || deal_gpus(node.gpus, demand.gpu_e4).has_value());
 }
 
 }  // namespace
@@ -127,7 +130,10 @@ void NodeIndex::set(NodeView node) {
   if (!node.gpus.empty()) with_gpus_.insert(node.id);
   if (!node.suspect && free_cpu(node) >= 0) {
     by_use_.insert(use_of(node), free_cpu(node));
-    by_free_.emplace(free_cpu(node), node.id);
+    by_free_.insert(free_on(node, false), 0);
+    if (!node.gpus.empty()) by_gpus_.insert(free_on(node, true), free_cpu(node));
+    for (const auto& [name, all] : node.other.amounts)
+      by_other_[name].insert(free_on(node, false), all - amount_of(node.other_used, name));
   }
   nodes_.insert_or_assign(node.id, std::move(node));
 }
@@ -141,7 +147,13 @@ void NodeIndex::remove(NodeId node) {
 
 void NodeIndex::forget(const NodeView& node) {
   by_use_.erase(use_of(node));
-  by_free_.erase({free_cpu(node), node.id});
+  by_free_.erase(free_on(node, false));
+  by_gpus_.erase(free_on(node, true));
+  for (const auto& one : node.other.amounts) {
+    const auto of_one = by_other_.find(one.name);
+    if (of_one != by_other_.end() && of_one->second.erase(free_on(node, false)) && of_one->second.empty())
+      by_other_.erase(of_one);
+  }
   with_gpus_.erase(node.id);
   const auto size = sizes_.find(node.cpu_e4);
   TROUPE_ASSERT(size != sizes_.end(), "every node's size is counted");
@@ -164,19 +176,64 @@ bool NodeIndex::has_free_gpus(NodeId node) const {
   return at != nodes_.end() && free_gpu(at->second.gpus) > 0;
 }
 
-const NodeView* NodeIndex::tightest(std::int64_t cpu_e4) const {
-  const auto at = by_free_.lower_bound({cpu_e4, NodeId{}});
-  return at == by_free_.end() ? nullptr : &nodes_.at(at->second);
+NodeIndex::Free NodeIndex::free_on(const NodeView& node, bool by_gpus) {
+  return {by_gpus ? free_gpu(node.gpus) : 0, free_cpu(node), node.id};
 }
 
-std::vector<const NodeView*> NodeIndex::emptiest(std::size_t count) const {
-  std::vector<const NodeView*> found;
-  for (auto end = by_free_.end(); end != by_free_.begin() && found.size() < count;) {
-    const auto alike = by_free_.lower_bound({std::prev(end)->first, NodeId{}});
-    for (auto at = alike; at != end && found.size() < count; ++at) found.push_back(&nodes_.at(at->second));
-    end = alike;
+NodeIndex::Free NodeIndex::behind(Free at) {
+  if (++at.id.value == 0) ++at.cpu_e4;
+  return at;
+}
+
+std::pair<const WeightedSet<NodeIndex::Free>*, std::int64_t> NodeIndex::walk_for(const ActorDemand& demand,
+                                                                                 bool by_gpus) const {
+  if (by_gpus) return {&by_gpus_, demand.cpu_e4};
+  std::pair<const WeightedSet<Free>*, std::int64_t> walk{&by_free_, 0};
+  for (const ResourceAmount& one : demand.other.amounts) {
+    const auto at = by_other_.find(one.name);
+    if (at == by_other_.end()) return {nullptr, 0};
+    if (walk.first == &by_free_ || at->second.size() < walk.first->size()) walk = {&at->second, one.amount};
   }
-  return found;
+  return walk;
+}
+
+const NodeView* NodeIndex::next_tightest(const ActorDemand& demand, bool by_gpus, const NodeView* after,
+                                         std::size_t& looks) const {
+  const auto [walk, weight] = walk_for(demand, by_gpus);
+  if (walk == nullptr) return nullptr;
+  const Free first = by_gpus ? Free{demand.gpu_e4, 0, {}} : Free{0, demand.cpu_e4, {}};
+  const Free from = after == nullptr ? first : behind(free_on(*after, by_gpus));
+  for (const Free* at = walk->first_from(from, weight); at != nullptr && looks > 0;
+       at = walk->first_from(behind(*at), weight)) {
+    --looks;
+    const NodeView& node = nodes_.at(at->id);
+    if (has_in_all(node, demand)) return &node;
+  }
+  return nullptr;
+}
+
+const NodeView* NodeIndex::next_emptiest(const ActorDemand& demand, bool by_gpus, const NodeView* after,
+                                         std::size_t& looks) const {
+  const auto [walk, weight] = walk_for(demand, by_gpus);
+  if (walk == nullptr) return nullptr;
+  const auto first_as_free_as = [&, w = walk, least = weight](const Free* last) {
+    return last == nullptr ? nullptr : w->first_from({last->gpu_e4, last->cpu_e4, {}}, least);
+  };
+  const auto next = [&, w = walk, least = weight](const Free& now) {
+    const Free* at = w->first_from(behind(now), least);
+    if (at != nullptr && at->gpu_e4 == now.gpu_e4 && at->cpu_e4 == now.cpu_e4) return at;
+    return first_as_free_as(w->last_before({now.gpu_e4, now.cpu_e4, {}}, least));
+  };
+  const Free* at = after == nullptr ? first_as_free_as(walk->last(weight)) : next(free_on(*after, by_gpus));
+  for (; at != nullptr && looks > 0; at = next(*at)) {
+    const bool is_too_full =
+        by_gpus ? at->gpu_e4 < std::max<std::int64_t>(1, demand.gpu_e4) : at->cpu_e4 < demand.cpu_e4;
+    if (is_too_full) return nullptr;
+    --looks;
+    const NodeView& node = nodes_.at(at->id);
+    if (has_room(node, demand)) return &node;
+  }
+  return nullptr;
 }
 
 bool NodeIndex::has_room_for(const ActorDemand& demand) const {
