@@ -37,6 +37,7 @@ constexpr const char* kMarkFile = "/mark";
 constexpr const char* kPackagesFolder = "/.packages";
 constexpr std::size_t kMostKnocks = 64;
 constexpr Duration kKnockPatience = std::chrono::seconds(10);
+constexpr Duration kMarkPatience = std::chrono::seconds(10);
 
 struct Pipe {
   UniqueFd reading, writing;
@@ -253,7 +254,13 @@ pid_t JobPrograms::pid_of(const std::string& id) const {
 
 void JobPrograms::kill(const std::string& id) {
   signal(id, SIGKILL);
-  if (const auto at = running_.find(id); at != running_.end()) kill_marked({mark_of(at->second.name)});
+  const auto at = running_.find(id);
+  if (at == running_.end()) return;
+  const auto look = [mark = mark_of(at->second.name)] {
+    kill_marked({mark});
+    return LookThread::Then([] {});
+  };
+  looks_.post(look, kMarkPatience, [] {});
 }
 
 void JobPrograms::program_ended(const std::string& id) {
@@ -264,9 +271,21 @@ void JobPrograms::program_ended(const std::string& id) {
   if (!running.exit) return;  // not yet: the pidfd stays readable
   loop_.forget(running.program.pidfd.get());
   loop_.forget(running.socket.get());
-  kill_marked({mark_of(running.name)});
-  std::error_code ignored;
-  fs::remove(folder_of(id) + kMarkFile, ignored);
+  const auto look = [this, id, mark = mark_of(running.name)] {
+    kill_marked({mark});
+    return LookThread::Then([this, id] {
+      std::error_code ignored;
+      fs::remove(folder_of(id) + kMarkFile, ignored);
+      finish(id);
+    });
+  };
+  looks_.post(look, kMarkPatience, [this, id] { finish(id); });  // the node that comes next ends what is left
+}
+
+void JobPrograms::finish(const std::string& id) {
+  const auto at = running_.find(id);
+  if (at == running_.end()) return;
+  const Running& running = at->second;
   output_.finish(key_of(id, running.attempt), [this, id] {
     loop_.post([this, id] {
       const auto ended = running_.extract(id);

@@ -23,6 +23,7 @@
 
 #include "runtime/link/socket/socket_link.hpp"
 #include "runtime/node/event_loop.hpp"
+#include "runtime/node/look_thread.hpp"
 #include "runtime/node/node_events.hpp"
 #include "runtime/node/output_thread.hpp"
 #include "runtime/node/program.hpp"
@@ -45,7 +46,7 @@ class JobPrograms {
  public:
   using Tell = std::function<void(NodeEvent)>;
 
-  JobPrograms(EventLoop& loop, Tell tell) : loop_(loop), tell_(std::move(tell)) {}
+  JobPrograms(EventLoop& loop, Tell tell) : loop_(loop), tell_(std::move(tell)), looks_(loop) {}
   ~JobPrograms();
   JobPrograms(const JobPrograms&) = delete;
   JobPrograms& operator=(const JobPrograms&) = delete;
@@ -93,6 +94,7 @@ class JobPrograms {
   JobUnpacked prepare(const cluster::SubmissionSpec& spec) const;
   Result<Running> run(const StartProgram& what);
   void program_ended(const std::string& id);
+  void finish(const std::string& id);
   void somebody_connects(const std::string& id);
   void knock_readable(std::uint64_t connection);
 
@@ -106,6 +108,7 @@ class JobPrograms {
   std::map<std::uint64_t, Knock> knocks_;
   std::uint64_t last_knock_ = 0;
   std::optional<PackageShelf> shelf_;  ///< of work_'s thread, once it is open
+  LookThread looks_;                   ///< for what programs left behind
   WorkThread work_;                    ///< the last: it uses the others
 };
 

@@ -29,6 +29,7 @@ void Submissions::add_claims(std::vector<MemoryClaim>& claims) const {
       claims.push_back(
           {{},
            id,
+           driver.attempt,
            {"job " + id, memory_of(driver.spec.other), 0, driver.killed || !driver.memory_reason.empty()}});
   }
 }
