@@ -18,6 +18,7 @@
 #include "runtime/link/socket/named_socket.hpp"
 #include "runtime/node/child.hpp"
 #include "runtime/node/gpus.hpp"
+#include "runtime/node/job_libraries.hpp"
 #include "runtime/node/library_path.hpp"
 
 extern char** environ;
@@ -103,7 +104,8 @@ std::vector<std::string> environment_of(const StartProgram& what, const std::str
     if (at != std::string::npos) all[entry.substr(0, at)] = entry;
   };
   for (char** at = environ; *at != nullptr; ++at) add(*at);
-  for (const char* ours : {kRoleVariable, "TROUPE_TOKEN_FILE", "OLDPWD"}) all.erase(ours);
+  for (const char* ours : {kRoleVariable, "TROUPE_TOKEN_FILE", "OLDPWD", kJobLibrariesVariable})
+    all.erase(ours);
   std::string gpus = std::string(kVisibleDevicesVariable) + "=";
   for (const std::string& gpu : what.gpus) gpus += (gpus.back() == '=' ? "" : ",") + gpu;
   add(gpus);
@@ -111,6 +113,7 @@ std::vector<std::string> environment_of(const StartProgram& what, const std::str
   if (!libraries.empty()) {
     const std::string& others = all[kLibraryPathVariable];
     add(library_path(libraries, others.substr(std::min(others.size(), others.find('=') + 1))));
+    add(std::string(kJobLibrariesVariable) + "=" + what.spec.package);
   }
   add(std::string(kJobIdVariable) + "=" + what.spec.id);
   add(mark_of(socket));
@@ -154,6 +157,7 @@ Result<void> JobPrograms::open(const std::string& folder) {
   for (const auto& entry : fs::directory_iterator(slot_, ignored)) {
     const std::string name = entry.path().filename().string();
     if (entry.is_directory(ignored) && !name.starts_with('.')) found.ids.push_back(name);
+    if (name.starts_with(kLibrariesOf)) fs::remove_all(entry.path(), ignored);
   }
   // A node that was killed could not end what its programs had left behind.
   std::set<std::string> marks;

@@ -38,6 +38,10 @@ inline constexpr const char* kNodeSocketVariable = "TROUPE_NODE_SOCKET";
 /// The job that a process belongs to, for whoever wants to know.
 inline constexpr const char* kJobIdVariable = "TROUPE_JOB_ID";
 
+/// The package that the program travelled in, if libraries came with it: its workers on other nodes need
+/// them.
+inline constexpr const char* kJobLibrariesVariable = "TROUPE_JOB_LIBRARIES";
+
 /// In a package, the folder of shared libraries that the program's loader looks into first.
 inline constexpr const char* kLibrariesFolder = ".troupe-libraries";
 

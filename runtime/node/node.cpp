@@ -238,10 +238,12 @@ void Node::act(RevokePeer& a) {
 void Node::act(StartWorker& a) {
   const auto program = packages_.program(wire::hash_in(a.package), wire::hash_in(options_.config.package));
   outputs_.began(a);
-  const auto libraries = a.driver.node == id_ ? libraries_.find(a.driver.process) : libraries_.end();
-  const auto started =
-      program ? locals_->start(a, *program, libraries == libraries_.end() ? "" : libraries->second)
-              : Result<void>(program.error());
+  std::string libraries;
+  if (const auto own = libraries_.find(a.driver.process); a.driver.node == id_ && own != libraries_.end())
+    libraries = own->second;
+  if (const std::string package = wire::libraries_in(a.package); a.driver.node != id_ && !package.empty())
+    libraries = jobs_.libraries_of(kLibrariesOf + package);
+  const auto started = program ? locals_->start(a, *program, libraries) : Result<void>(program.error());
   if (!started) tell(WorkerNotStarted{a.process, started.error()});
 }
 
