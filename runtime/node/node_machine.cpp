@@ -452,12 +452,6 @@ void NodeMachine::peer_refused(NodeId node, const Peers::Refused& error) {
   }
 }
 
-void NodeMachine::package_done(const PackageFetches::Done& done) {
-  if (leaving_) return;
-  actors_.package_done(done, now_, out_);
-  leases_.package_done(done, now_, out_);
-}
-
 void NodeMachine::handle(const PeerConnected& e) {
   peers_.connected(e.node, out_);
 }

@@ -1,4 +1,5 @@
-/// What the node does for submitted jobs: which programs run here, and who may come in by their sockets.
+/// What the node does for submitted jobs: which programs run here, who may come in by their sockets, and what
+/// their workers need.
 #include "runtime/node/node_machine.hpp"
 
 namespace troupe::node {
@@ -17,6 +18,11 @@ void NodeMachine::handle(const HeadGavePart& e) {
 void NodeMachine::handle(const JobPartTaken& e) {
   submissions_.part_taken(e, now_, out_);
   libraries_done(libraries_.taken(e, now_, out_));
+}
+void NodeMachine::package_done(const PackageFetches::Done& done) {
+  if (leaving_) return;
+  actors_.package_done(done, now_, out_);
+  leases_.package_done(done, now_, out_);
 }
 void NodeMachine::libraries_done(const std::optional<JobLibraries::Done>& done) {
   if (!done) return;
