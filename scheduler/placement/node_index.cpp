@@ -25,6 +25,8 @@ using cluster::ResourceAmount;
 
 /// So many nodes are named in a sentence; the others are counted.
 constexpr std::size_t kNearestNamed = 4;
+/// No resource has that name.
+const std::string kGpus = "GPU";
 
 std::int64_t free_cpu(const NodeView& node) {
   return node.cpu_e4 - node.cpu_used_e4;
@@ -131,10 +133,8 @@ void NodeIndex::set(NodeView node) {
   if (!node.suspect && free_cpu(node) >= 0) {
     by_use_.insert(use_of(node), free_cpu(node));
     by_free_.insert(free_on(node, false), 0);
-    if (!node.gpus.empty()) by_gpus_.insert(free_on(node, true), free_cpu(node));
-    for (const auto& [name, all] : node.other.amounts)
-      by_other_[name].insert(free_on(node, false), all - amount_of(node.other_used, name));
   }
+  for (auto& [name, walk] : by_name_) add(node, name, walk);
   nodes_.insert_or_assign(node.id, std::move(node));
 }
 
@@ -148,12 +148,7 @@ void NodeIndex::remove(NodeId node) {
 void NodeIndex::forget(const NodeView& node) {
   by_use_.erase(use_of(node));
   by_free_.erase(free_on(node, false));
-  by_gpus_.erase(free_on(node, true));
-  for (const auto& one : node.other.amounts) {
-    const auto of_one = by_other_.find(one.name);
-    if (of_one != by_other_.end() && of_one->second.erase(free_on(node, false)) && of_one->second.empty())
-      by_other_.erase(of_one);
-  }
+  for (auto& [name, walk] : by_name_) walk.erase(free_on(node, name == kGpus));
   with_gpus_.erase(node.id);
   const auto size = sizes_.find(node.cpu_e4);
   TROUPE_ASSERT(size != sizes_.end(), "every node's size is counted");
@@ -185,37 +180,66 @@ NodeIndex::Free NodeIndex::behind(Free at) {
   return at;
 }
 
-std::pair<const WeightedSet<NodeIndex::Free>*, std::int64_t> NodeIndex::walk_for(const ActorDemand& demand,
-                                                                                 bool by_gpus) const {
-  if (by_gpus) return {&by_gpus_, demand.cpu_e4};
-  std::pair<const WeightedSet<Free>*, std::int64_t> walk{&by_free_, 0};
-  for (const ResourceAmount& one : demand.other.amounts) {
-    const auto at = by_other_.find(one.name);
-    if (at == by_other_.end()) return {nullptr, 0};
-    if (walk.first == &by_free_ || at->second.size() < walk.first->size()) walk = {&at->second, one.amount};
+void NodeIndex::add(const NodeView& node, const std::string& name, WeightedSet<Free>& walk) {
+  if (node.suspect || free_cpu(node) < 0) return;
+  if (name == kGpus) {
+    if (!node.gpus.empty()) walk.insert(free_on(node, true), free_cpu(node));
+  } else if (const std::int64_t all = amount_of(node.other.amounts, name); all > 0) {
+    walk.insert(free_on(node, false), all - amount_of(node.other_used, name));
   }
-  return walk;
+}
+
+const WeightedSet<NodeIndex::Free>& NodeIndex::walk_by(const std::string& name) const {
+  const auto [at, is_new] = by_name_.try_emplace(name);
+  if (is_new) {
+    for (const auto& [id, node] : nodes_) add(node, name, at->second);
+  }
+  return at->second;
+}
+
+std::vector<NodeIndex::Walk> NodeIndex::walks_for(const ActorDemand& demand, bool by_gpus) const {
+  if (by_gpus) return {{&walk_by(kGpus), demand.cpu_e4}};
+  std::vector<Walk> walks;
+  for (const ResourceAmount& one : demand.other.amounts) {
+    const auto has_it = [&](const auto& node) { return amount_of(node.second.other.amounts, one.name) > 0; };
+    if (!by_name_.contains(one.name) && std::none_of(nodes_.begin(), nodes_.end(), has_it))
+      return {};  // a name that somebody made up: it is not kept
+    // Memory last: a custom resource, which tells more, is walked over first.
+    walks.insert(one.name == cluster::kMemory ? walks.end() : walks.begin(),
+                 {&walk_by(one.name), one.amount});
+  }
+  if (walks.empty()) walks.push_back({&by_free_, 0});
+  return walks;
 }
 
 const NodeView* NodeIndex::next_tightest(const ActorDemand& demand, bool by_gpus, const NodeView* after,
                                          std::size_t& looks) const {
-  const auto [walk, weight] = walk_for(demand, by_gpus);
-  if (walk == nullptr) return nullptr;
+  const std::vector<Walk> walks = walks_for(demand, by_gpus);
   const Free first = by_gpus ? Free{demand.gpu_e4, 0, {}} : Free{0, demand.cpu_e4, {}};
-  const Free from = after == nullptr ? first : behind(free_on(*after, by_gpus));
-  for (const Free* at = walk->first_from(from, weight); at != nullptr && looks > 0;
-       at = walk->first_from(behind(*at), weight)) {
+  Free at = after == nullptr ? first : behind(free_on(*after, by_gpus));
+  std::size_t agree = 0;  // so many walks in a row have that node
+  for (std::size_t i = 0; looks > 0 && !walks.empty(); i = (i + 1) % walks.size()) {
     --looks;
-    const NodeView& node = nodes_.at(at->id);
+    const Free* found = walks[i].first_from(at);
+    if (found == nullptr) return nullptr;
+    agree = *found == at ? agree + 1 : 1;
+    at = *found;
+    if (agree < walks.size()) continue;
+    const NodeView& node = nodes_.at(at.id);
     if (has_in_all(node, demand)) return &node;
+    at = behind(at);
+    agree = 0;
   }
   return nullptr;
 }
 
 const NodeView* NodeIndex::next_emptiest(const ActorDemand& demand, bool by_gpus, const NodeView* after,
                                          std::size_t& looks) const {
-  const auto [walk, weight] = walk_for(demand, by_gpus);
-  if (walk == nullptr) return nullptr;
+  const std::vector<Walk> walks = walks_for(demand, by_gpus);
+  if (walks.empty()) return nullptr;
+  const auto [walk, weight] = *std::min_element(walks.begin(), walks.end(), [](const Walk& a, const Walk& b) {
+    return a.nodes->size() < b.nodes->size();
+  });
   const auto first_as_free_as = [&, w = walk, least = weight](const Free* last) {
     return last == nullptr ? nullptr : w->first_from({last->gpu_e4, last->cpu_e4, {}}, least);
   };

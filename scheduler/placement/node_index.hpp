@@ -95,9 +95,16 @@ class NodeIndex {
   };
   static Free free_on(const cluster::NodeView& node, bool by_gpus);
   static Free behind(Free at);
-  /// Those among which a demand is looked for, and what they must weigh; null: no node has it.
-  std::pair<const WeightedSet<Free>*, std::int64_t> walk_for(const cluster::ActorDemand& demand,
-                                                             bool by_gpus) const;
+  /// Nodes in order, and what one must weigh to have enough of what they are weighed by.
+  struct Walk {
+    const WeightedSet<Free>* nodes = nullptr;
+    std::int64_t least = 0;
+    const Free* first_from(const Free& from) const { return nodes->first_from(from, least); }
+  };
+  /// What a demand needs is on nodes that are on all of these. Empty: none has it.
+  std::vector<Walk> walks_for(const cluster::ActorDemand& demand, bool by_gpus) const;
+  const WeightedSet<Free>& walk_by(const std::string& name) const;
+  static void add(const cluster::NodeView& node, const std::string& name, WeightedSet<Free>& walk);
 
   cluster::Placement only_there(const cluster::ActorDemand& demand) const;
   cluster::Placement place_on_gpus(const cluster::ActorDemand& demand) const;
@@ -112,9 +119,10 @@ class NodeIndex {
   std::set<NodeId> with_gpus_;
   WeightedSet<Use> by_use_;    ///< those that are not suspect and not overfull; weight: free CPUs
   WeightedSet<Free> by_free_;  ///< the same nodes; weight: none
-  WeightedSet<Free> by_gpus_;  ///< of these those with GPUs; weight: free CPUs
-  std::map<std::string, WeightedSet<Free>> by_other_;  ///< those with that resource; weight: what is free
-  std::map<std::int64_t, int> sizes_;                  ///< how many nodes have so many CPUs
+  /// Of these those with that resource, by what is free of it; with GPUs, by free CPUs. From when a group
+  /// first asks for it: what nobody asks for costs nothing.
+  mutable std::map<std::string, WeightedSet<Free>> by_name_;
+  std::map<std::int64_t, int> sizes_;  ///< how many nodes have so many CPUs
 };
 
 }  // namespace troupe::scheduler
