@@ -1,9 +1,12 @@
 #include "runtime/node/hosted_actors.hpp"
 
+<<<<<<< HEAD
 #include <algorithm>
 
 #include "runtime/wire/package_name.hpp"
 
+=======
+>>>>>>> cluster2
 namespace troupe::node {
 
 void HostedActors::fail(ActorLifeId actor, ErrorInfo error, Actions& out) {
@@ -35,7 +38,7 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
                 out);
   }
   if (need == PackageFetches::Need::kComing) {
-    waiting_[wire::hash_in(payload->package)].emplace(actor, told);
+    waiting_[payload->package].emplace(actor, told);
     return;
   }
   const bool isolated = spec.demand.isolated;
@@ -166,11 +169,13 @@ void HostedActors::process_ended(const LocalProcess& process, Actions& out) {
 }
 
 void HostedActors::package_done(const PackageFetches::Done& done, Instant now, Actions& out) {
-  const auto at = waiting_.find(done.hash);
-  if (at == waiting_.end()) return;
-  const auto waiting = std::move(at->second);
-  waiting_.erase(at);
-  for (const auto& [actor, told] : waiting) {
+  std::map<ActorLifeId, cluster::StartActor> ready;
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    const bool is_ready = done.is_about(at->first);
+    if (is_ready) ready.merge(at->second);
+    at = is_ready ? waiting_.erase(at) : std::next(at);
+  }
+  for (const auto& [actor, told] : ready) {
     if (done.error) {
       fail(actor, *done.error, out);
     } else {

@@ -1,7 +1,6 @@
 #include "runtime/node/leases.hpp"
 
 #include "runtime/node/answers.hpp"
-#include "runtime/wire/package_name.hpp"
 
 namespace troupe::node {
 namespace {
@@ -142,7 +141,7 @@ void Leases::process_ended(const LocalProcess& process, Instant now, Actions& ou
 
 void Leases::package_done(const PackageFetches::Done& done, Instant now, Actions& out) {
   for (auto& [job, lease] : leases_) {
-    if (!lease.granted || wire::hash_in(lease.package) != done.hash) continue;
+    if (!lease.granted || !done.is_about(lease.package)) continue;
     if (done.error) {
       answer_all(lease, *done.error, now, out);
     } else {

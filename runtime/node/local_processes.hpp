@@ -88,6 +88,8 @@ class LocalProcesses {
   const std::string* why_dead(ProcessId process) const { return dead_.find(process); }
   /// Whether a process runs the executable of that hash.
   bool any_runs(const std::string& hash) const;
+  /// Whether any was started with the libraries of that package of a job.
+  bool any_has_libraries(const std::string& package) const;
   /// To every process that lives.
   void tell_all(const wire::Control& message, Actions& out) const;
   std::map<ProcessId, LocalProcess>& all() { return all_; }

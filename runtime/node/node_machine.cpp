@@ -23,7 +23,8 @@ NodeMachine::NodeMachine(Self self, Random& ids)
       locals_(self_, ids),
       head_(self_.limits),
       peers_(self_, locals_, head_),
-      packages_(self_, locals_, peers_),
+      libraries_(self_, locals_),
+      packages_(self_, locals_, peers_, libraries_),
       actors_(self_, locals_, head_, packages_),
       places_(self_, head_),
       leases_(self_, locals_, head_, packages_, peers_),
@@ -443,12 +444,6 @@ void NodeMachine::peer_refused(NodeId node, const Peers::Refused& error) {
   }
 }
 
-void NodeMachine::package_done(const PackageFetches::Done& done) {
-  if (leaving_) return;
-  actors_.package_done(done, now_, out_);
-  leases_.package_done(done, now_, out_);
-}
-
 void NodeMachine::handle(const PeerConnected& e) {
   peers_.connected(e.node, out_);
 }
@@ -519,6 +514,7 @@ void NodeMachine::handle(const Tick& /*e*/) {
   watch_drain(slip);
   for (const auto& refused : peers_.tick(now_, slip, out_)) peer_refused(refused.node, refused.error);
   for (const auto& done : packages_.tick(now_, slip, out_)) package_done(done);
+  for (const auto& done : libraries_.tick(now_, slip, head_.up(), out_)) libraries_done(done);
   if (leaving_ && !left_ && now_ >= leave_deadline_) {
     for (auto& [id, process] : locals_.all()) {
       if (!process.is_parent) locals_.kill(process, process.leave_reason, out_);

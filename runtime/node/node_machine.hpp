@@ -164,6 +164,7 @@ class NodeMachine {
   void begin_end(LocalProcess& process, const std::string& how);
   void kill_workers_of(ProcessAddress driver, const std::string& reason);
   void package_done(const PackageFetches::Done& done);
+  void libraries_done(const std::optional<JobLibraries::Done>& done);
   void output_taken(ProcessAddress driver, std::size_t bytes);
   void peer_refused(NodeId node, const Peers::Refused& error);
   void leave(const std::string& reason);
@@ -173,6 +174,7 @@ class NodeMachine {
   LocalProcesses locals_;
   HeadLine head_;
   Peers peers_;
+  JobLibraries libraries_;
   PackageFetches packages_;
   HostedActors actors_;
   ActorPlaces places_;
