@@ -1,12 +1,9 @@
 #include "runtime/node/hosted_actors.hpp"
 
-<<<<<<< HEAD
 #include <algorithm>
 
 #include "runtime/wire/package_name.hpp"
 
-=======
->>>>>>> cluster2
 namespace troupe::node {
 
 void HostedActors::fail(ActorLifeId actor, ErrorInfo error, Actions& out) {
