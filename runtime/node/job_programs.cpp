@@ -295,7 +295,7 @@ void JobPrograms::finish(const std::string& id) {
       const auto ended = running_.extract(id);
       if (ended.empty()) return;
       const Running& gone = ended.mapped();
-      tell_(ProgramEnded{id, gone.attempt, gone.exit->code, gone.exit->signal});
+      tell_(ProgramEnded{id, gone.attempt, gone.exit->code, gone.exit->signal, false});
     });
   });
 }
