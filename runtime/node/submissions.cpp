@@ -32,11 +32,11 @@ bool Submissions::names(const std::string& package) const {
 void Submissions::add_claims(std::vector<MemoryClaim>& claims) const {
   for (const auto& [id, driver] : all_) {
     if (driver.state == State::kRuns)
-      claims.push_back(
-          {{},
-           id,
-           driver.attempt,
-           {"job " + id, memory_of(driver.spec.other), 0, driver.killed || !driver.memory_reason.empty()}});
+      claims.push_back({{},
+                        id,
+                        driver.attempt,
+                        {id.starts_with("job-") ? id : "job " + id, memory_of(driver.spec.other), 0,
+                         driver.killed || !driver.memory_reason.empty()}});
   }
 }
 

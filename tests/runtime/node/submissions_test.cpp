@@ -66,6 +66,10 @@ TEST_CASE(
   const Actions killed = f.on(ProgramEnded{"a", 1, 0, SIGKILL});
   const auto* end = &Jobs::told<cluster::DriverEnded>(killed)->end;
   CHECK((end->signal == SIGKILL && end->exit_code == -1 && end->how == "killed by signal 9 (SIGKILL)"));
+  f.runs("m");
+  const Actions full = f.on(ProgramEnded{"m", 1, 0, SIGKILL, true});
+  CHECK(Jobs::told<cluster::DriverEnded>(full)->end.how ==
+        "killed by signal 9 (SIGKILL) by the kernel, since memory ran out");
 
   f.start("b");
   const ErrorInfo why{ErrorCode::kBadInput, "cannot start the program", "it is not there", "name another"};
@@ -239,8 +243,8 @@ TEST_CASE("libraries that travel with a job come from the head before its worker
 
   // What is no hash is no file's name either; and a worker beside its program finds them where that does.
   for (const std::string& name : {std::string("own+../../there:/where"), std::string("own")})
-    CHECK(Jobs::find<StartWorker>(
-              f.head(cluster::StartActor{Jobs::kNode, {50 + name.size()}, spec_with({8}, name), ""})) != nullptr);
+    CHECK(Jobs::find<StartWorker>(f.head(
+              cluster::StartActor{Jobs::kNode, {50 + name.size()}, spec_with({8}, name), ""})) != nullptr);
   const auto beside = Jobs::spec(true, {8}, {Jobs::kNode, {9}}, "own+" + others);
   CHECK(Jobs::find<StartWorker>(f.head(cluster::StartActor{Jobs::kNode, {40}, beside, ""})) != nullptr);
 }
