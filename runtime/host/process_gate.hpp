@@ -96,6 +96,7 @@ struct ActorSpawn {
   std::int32_t bundle = -1;
   std::int32_t max_restarts = 0;
   std::int32_t max_task_retries = 0;
+  bool detached = false;
   /// Whether the head places it. Others are constructed straight in a leased process.
   bool through_head() const {
     return !here && (isolated || cpu_e4 != 0 || !other.empty() || !name.empty() || group);
@@ -129,6 +130,9 @@ class ProcessGate {
   /// Answers a call that came from another process. A large answer goes as an object. What the answer refers
   /// to is held until that process does, or is gone.
   virtual void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome, wire::Kept refers_to) = 0;
+
+  /// The same of an answer in two parts that refers to nothing.
+  virtual void reply_parts(ProcessAddress to, std::uint64_t call, wire::ByteView head, wire::ByteView rest);
 
   /// Starts an actor. The state is resolved with its encoded ActorAddress (wire::SpawnAnswer). If nobody
   /// waits any more, CallState::cancel runs the hook that the gate has set: the actor is not wanted, started

@@ -118,6 +118,7 @@ int show(const Words& words) {
   line("GPUs", format_cpus(actor.spec.demand.gpu_e4));
   if (const auto& other = actor.spec.demand.other; !other.empty()) line("holds", format_other(other));
   line("restarts", std::to_string(actor.restarts));
+  if (actor.spec.detached) line("detached", "it outlives the program that spawned it");
   return 0;
 }
 

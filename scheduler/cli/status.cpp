@@ -68,6 +68,16 @@ std::string job_name(const wire::StatusAnswer& all, JobId id) {
   return to_string(id);
 }
 
+std::string detached_of(const wire::StatusAnswer& all, JobId job) {
+  std::string names;
+  for (const auto& one : all.actors) {
+    const cluster::ActorSpec& spec = one.record.spec;
+    if (spec.job == job && spec.detached && one.record.state != cluster::ActorState::kEnding)
+      names += (names.empty() ? "" : ", ") + spec.name;
+  }
+  return names;
+}
+
 std::string node_name(const wire::StatusAnswer& all, NodeId id) {
   for (const auto& node : all.nodes) {
     if (node.node.id == id) return node.node.name;
@@ -147,10 +157,12 @@ void print_actors(const wire::StatusAnswer& all, const ActorList& actors) {
   for (const auto* one : actors) {
     const auto& [actor, reason] = *one;
     const bool settled = actor.state == cluster::ActorState::kAlive;
-    std::printf("%-18s %-18s %-18s %-18s %s%s%s\n", to_string(actor.actor).c_str(),
+    std::string why = settled ? "" : ": " + reason;
+    if (actor.spec.detached) why += ", detached as " + actor.spec.name;
+    std::printf("%-18s %-18s %-18s %-18s %s%s\n", to_string(actor.actor).c_str(),
                 escape_name(actor.spec.type).c_str(), escape_name(job_name(all, actor.spec.job)).c_str(),
-                escape_name(node_name(all, actor.node)).c_str(), state_name(actor.state), settled ? "" : ": ",
-                settled ? "" : escape_name(reason).c_str());
+                escape_name(node_name(all, actor.node)).c_str(), state_name(actor.state),
+                escape_name(why).c_str());
   }
 }
 
@@ -165,16 +177,21 @@ std::vector<const T*> pointers(const std::vector<T>& all) {
 
 void print_programs(const wire::StatusAnswer& all, bool with_ended) {
   auto jobs = pointers(all.jobs);
-  const auto ended = std::count_if(jobs.begin(), jobs.end(), [](const auto* job) { return job->ended; });
-  if (!with_ended) std::erase_if(jobs, [](const auto* job) { return job->ended; });
+  const auto is_over = [](const auto* job) { return job->ended && !job->parked; };
+  const auto ended = std::count_if(jobs.begin(), jobs.end(), is_over);
+  if (!with_ended) std::erase_if(jobs, is_over);
   std::sort(jobs.begin(), jobs.end(), [](const auto* a, const auto* b) {
     return std::tie(a->ended, a->name) < std::tie(b->ended, b->name);
   });
   std::printf("\n%-18s %11s  %s\n", "job", "incarnation", "state");
   for (const auto* job : jobs) {
     const std::string of = job->submission.empty() ? "" : " (submitted job " + job->submission + ")";
+    const std::string parked =
+        job->parked ? "parked: no program of it runs, and detached actors stay: " + detached_of(all, job->job)
+                    : "";
+    const std::string state = job->parked ? parked : job->ended ? "ended" : "running";
     std::printf("%-18s %11u  %s%s\n", escape_name(job->name).c_str(), job->incarnation,
-                job->ended ? "ended" : "running", escape_name(of).c_str());
+                escape_name(state).c_str(), escape_name(of).c_str());
   }
   if (!with_ended && ended > 0)
     std::printf("and %s ended: troupe status --all, or troupe job list\n",
@@ -228,6 +245,7 @@ json as_json(const wire::StatusAnswer& all, const wire::ActorStatus& one) {
           {"labels", as_json(actor.spec.demand.other.labels)},
           {"state", state_name(actor.state)},
           {"restarts", actor.restarts},
+          {"detached", actor.spec.detached},
           {"why", reason}};
 }
 
@@ -238,7 +256,8 @@ json as_json(const wire::StatusAnswer& all) {
     jobs.push_back({{"name", job.name},
                     {"id", to_string(job.job)},
                     {"incarnation", job.incarnation},
-                    {"ended", job.ended}});
+                    {"ended", job.ended},
+                    {"parked", job.parked}});
   }
   for (const auto& actor : all.actors) actors.push_back(as_json(all, actor));
   return {{"head", all.address}, {"nodes", nodes},         {"jobs", jobs},

@@ -102,7 +102,8 @@ std::optional<ErrorInfo> Head::not_its_job(const PeerName& client, const char* w
 void Head::stop_jobs_of(const PeerName& machine, const std::string& why) {
   std::vector<std::string> its;
   for (const auto& [id, job] : machine_.cluster().submissions().all()) {
-    if (!cluster::has_ended(job.state) && submitter_of(job.spec) == machine) its.push_back(id);
+    const bool lives = !cluster::has_ended(job.state) || !machine_.cluster().parked_jobs_of(id).empty();
+    if (lives && submitter_of(job.spec) == machine) its.push_back(id);
   }
   for (const std::string& id : its) {
     log(LogLevel::kInfo, "job " + id + " is stopped: " + why);
@@ -154,12 +155,26 @@ bool Head::on_job_ask(const PeerName& from, const wire::Control& message) {
 }
 
 void Head::stop_job(const PeerName& from, const wire::StopSubmissionAsk& ask) {
+  auto refused = not_its_job(from, "stop", ask.id);
+  const auto parked = machine_.cluster().parked_jobs_of(ask.id);
+  const PeerName& by = clients_.at(from).brought_by;
+  const bool is_others = by != kOwnerName && std::any_of(parked.begin(), parked.end(),
+                                                         [&](JobId job) { return !is_its_program(by, job); });
+  if (!refused && is_others)
+    refused = ErrorInfo{ErrorCode::kRefused, "cannot stop job " + cluster::clipped(ask.id.substr(0, 80)),
+                        "it is parked, and " + by + " did not submit it", "run it on the head's machine"};
   Result<wire::Bytes> value = wire::Bytes{};
-  if (auto refused = not_its_job(from, "stop", ask.id)) {
+  if (refused) {
     value = *std::move(refused);
   } else {
     on(cluster::SubmissionStopRequested{ask.id});
     value = answer_about(ask.id);
+    if (!value && !parked.empty()) {  // of a program that nobody submitted
+      cluster::SubmissionRecord stopped;
+      stopped.spec.id = ask.id;
+      stopped.state = cluster::SubmissionState::kStopped;
+      value = wire::encode(wire::SubmissionAnswer{std::move(stopped), "its detached actors are ended"});
+    }
   }
   if (value)
     return carry_out(

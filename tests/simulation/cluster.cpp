@@ -27,7 +27,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   settings.epochs = pick(1, 4);
   job.trainers = pick(1, std::min(settings.logical_ranks, 4));
   job.min_trainers = pick(0, 3) == 0 ? pick(1, job.trainers) : 1;
-  job.trainer_cpus = 1;
+  job.trainer_room.cpus = 1;
   job.loaders = pick(1, 3);
   s.steps_per_epoch = pick(2, 8);
   s.test_samples = pick(0, 2) == 0 ? 0 : pick(1, 700);
@@ -58,6 +58,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   // Sometimes it is evaluated within epochs, too. (The referee knows of epochs when a job is to stop early.)
   const bool watches = !job.stop_early.metric.empty() || !job.keep_best.empty();
   if (s.test_samples > 0 && !watches && pick(0, 1) == 0) job.evaluations.every = pick(1, 5);
+  s.detached = pick(0, 1) == 0;
   return s;
 }
 
@@ -472,7 +473,7 @@ void Cluster::look() {
     check(*worker);
     for (const auto& [program, died_at] : driver_died_at_) {
       if (worker->runtime != nullptr && worker->runtime->config().driver == program->address() &&
-          lasts(died_at, seconds(45)))
+          lasts(died_at, seconds(45)) && !load.holds_detached(*worker))
         world.violation(worker->name + " outlives " + program->name);
     }
   }
