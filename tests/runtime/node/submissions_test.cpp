@@ -265,10 +265,22 @@ TEST_CASE("libraries that travel with a job come from the head before its worker
   CHECK(Jobs::told<cluster::ActorFailed>(gone)->error.message().find("cannot get the job's libraries") !=
         std::string::npos);
 
-  // What is no hash is no file's name either; and a worker beside its program finds them where that does.
+  // What is no hash is no file's name either.
   for (const std::string& name : {std::string("own+../../there:/where"), std::string("own")})
     CHECK(Jobs::find<StartWorker>(f.head(
               cluster::StartActor{Jobs::kNode, {50 + name.size()}, spec_with({8}, name), ""})) != nullptr);
-  const auto beside = Jobs::spec(true, {8}, {Jobs::kNode, {9}}, "own+" + others);
+
+  // A worker beside its program finds them where that does. Was: so it was when that had ended, and one for a
+  // detached actor's next life was started without them.
+  f.runs("a");
+  const Actions knocked = f.on(DriverKnocked{3, "a", {wire::kProtocolVersion, "own+" + others}});
+  REQUIRE(Jobs::find<AdoptDriver>(knocked) != nullptr);
+  const ProcessId program_here = Jobs::find<AdoptDriver>(knocked)->process;
+  const auto beside = Jobs::spec(true, {8}, {Jobs::kNode, program_here}, "own+" + others);
   CHECK(Jobs::find<StartWorker>(f.head(cluster::StartActor{Jobs::kNode, {40}, beside, ""})) != nullptr);
+  f.on(ProcessEnded{program_here, "the driver is gone"});
+  const Actions later = f.head(cluster::StartActor{Jobs::kNode, {41}, beside, ""});
+  CHECK(Jobs::find<StartWorker>(later) == nullptr);
+  REQUIRE(Jobs::find<UnpackJob>(later) != nullptr);
+  CHECK(Jobs::find<UnpackJob>(later)->spec.package == others);
 }
