@@ -49,7 +49,9 @@ Donated take_from_memory(const StateMemory& there, const std::function<void()>& 
   if (there.runs.empty()) return {};
   std::uint64_t all = 0;
   for (const auto& run : there.runs) all += run.bytes;
-  auto layout = checkpoint::read_safetensors_header("a state in memory", read(0), all);
+  const auto prefix = read(0);
+  if (prefix.empty()) return {};
+  auto layout = checkpoint::read_safetensors_header("a state in memory", prefix, all);
   if (!layout || layout->tensors.size() + 1 != there.runs.size()) return {};
   for (std::size_t i = 0; i < layout->tensors.size(); ++i) {
     StatePart& part = layout->tensors[i];
