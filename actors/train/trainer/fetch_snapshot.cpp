@@ -174,6 +174,10 @@ SnapshotSource::SnapshotSource(ActorHandle<TrainDriver> driver, ProcessGate& pro
 
 SnapshotSource::~SnapshotSource() = default;
 
+void SnapshotSource::drop() {
+  fetch_.reset();
+}
+
 void SnapshotSource::install(TrainEngine& engine, const StateHash& hash, bool own_options,
                              const std::function<void()>& progress) {
   if (fetch_ == nullptr) fetch_ = std::make_unique<Fetch>(driver_, process_);

@@ -197,6 +197,7 @@ class Trainer::Work {
       rank_ = machine_.rank();
       group_.reset();
     }
+    if (plan_.origin != StateOrigin::kCheckpoint || plan_.checkpoint != kSnapshotPath) snapshot_.drop();
     engine_->detach();
     auto group = groups_->form(plan_, rank_, *engine_, [this] { return abandoned(); });
     {
