@@ -48,6 +48,8 @@ class HeadLine {
   /// Says `joined`, then everything that is open.
   void joined(cluster::NodeJoined joined, Actions& out);
   void lost() { up_ = false; }
+  /// Tells who waits for an answer, once each, that the head does not answer; taken back when it does.
+  void say_away(Actions& out);
   bool up() const { return up_; }
   std::size_t open() const { return open_.size(); }
 
@@ -55,6 +57,7 @@ class HeadLine {
   struct Open {
     cluster::ClusterEvent event;
     std::size_t bytes = 0;
+    bool told_away = false;
   };
   struct Load {
     std::size_t requests = 0;

@@ -141,6 +141,7 @@ void NodeMachine::said(const cluster::GroupAnswered& e) {
                          : Result<wire::Bytes>(e.error));
 }
 void NodeMachine::said(const cluster::NodeAccepted& /*e*/) {
+  head_answers_ = true;
   if (!std::exchange(member_told_, true)) out_.push_back(TellMember{});
 }
 void NodeMachine::said(const cluster::LeaseAnswered& e) {
@@ -532,38 +533,6 @@ void NodeMachine::handle(const Tick& /*e*/) {
       if (!process.is_parent) locals_.kill(process, process.leave_reason, out_);
     }
   }
-}
-
-/// The head is stopped, or this node is cut off from a head that lives and counts it as dead. A new link
-/// tells which: it leads nowhere, or the head takes this node back, or refuses it, upon which it ends.
-void NodeMachine::watch_head(Duration passed) {
-  head_silent_ += passed;
-  if (head_silent_ < self_.times.head_silence) return;
-  head_answers_ = false;
-  head_.lost();
-  out_.push_back(Log{LogLevel::kWarning,
-                     "the head answers no heartbeat any more, though the link to it is up: this "
-                     "node connects to it anew"});
-  out_.push_back(ConnectHeadAnew{});
-}
-
-/// A head that is started again is back within a second or two. For a cluster that was ended nobody was told
-/// why nothing starts any more.
-void NodeMachine::miss_head(Duration passed) {
-  head_away_ += passed;
-  if (head_away_ < self_.times.head_away || std::exchange(away_told_, true)) return;
-  out_.push_back(Log{LogLevel::kWarning,
-                     "the head does not answer" + (unreachable_.empty() ? "" : " (" + unreachable_ + ")") +
-                         ": nothing new can be started until it does; was its cluster ended?"});
-}
-
-void NodeMachine::wait_for_head(Duration passed) {
-  joining_ += passed;
-  if (joining_ < self_.times.join) return;
-  member_told_ = true;
-  out_.push_back(
-      TellMember{ErrorInfo{ErrorCode::kTimeout, "cannot connect to the head", unreachable_,
-                           "check that the head runs (troupe status there), the address, and firewalls"}});
 }
 
 void NodeMachine::handle(const LeaveAsked& e) {
