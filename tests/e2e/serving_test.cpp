@@ -477,8 +477,12 @@ TEST_CASE("troupe serve shows a program's deployments, and changes them while th
                            " dashboard --port 0 >" +
                            (folder / "url") + " & for i in $(seq 300); do [ -s " + (folder / "url") +
                            " ] && break; sleep 0.1; done; curl -sS --noproxy '*' $(cat " + (folder / "url") +
-                           ")api/snapshot; kill %1; " TROUPE_CLI " stop >/dev/null";
-  CHECK_THAT(e2e::shell(page).output, Contains("\"name\":\"plain\"") && Contains("\"pid\":" + me + ","));
+                           ")api/snapshot; curl -sS --noproxy '*' $(cat " + (folder / "url") +
+                           ")metrics; kill %1; " TROUPE_CLI " stop >/dev/null";
+  CHECK_THAT(e2e::shell(page).output,
+             Contains("\"name\":\"plain\"") && Contains("\"pid\":" + me + ",") &&
+                 Contains("troupe_serve_requests_total{port=\"" + std::to_string(served.port()) +
+                          "\",process=\"" + me + "\""));
   CHECK_THROWS_AS(served.scale({2, 1}), BadConfig);
   CHECK_THAT(on_plain("status", "--port 1").output, Contains("there is no deployment 'plain' here"));
 
