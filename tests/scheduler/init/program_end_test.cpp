@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -21,12 +22,6 @@ struct End {
   std::string said;
 };
 
-/// Not in end_of_process_that_throws(): there the compiler sees that it ends the process.
-template <class Thrown>
-[[gnu::noinline]] void throw_it(const Thrown& thrown) {
-  throw thrown;
-}
-
 /// Of a process that throws it out of its main().
 template <class Thrown>
 End end_of_process_that_throws(const Thrown& thrown) {
@@ -40,7 +35,8 @@ End end_of_process_that_throws(const Thrown& thrown) {
     ::dup2(to.get(), STDERR_FILENO);
     say_uncaught_errors("digits");
     say_uncaught_errors("again");
-    [&]() noexcept { throw_it(thrown); }();
+    const std::function<void()> throws = [&] { throw thrown; };
+    [&]() noexcept { throws(); }();
   }
   to.reset();
   End end;
