@@ -1,15 +1,13 @@
 #include "scheduler/cli/serve_run.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <thread>
 
 #include "runtime/config/serving_file.hpp"
+#include "runtime/config/small_file.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/serving_programs.hpp"
 
@@ -22,13 +20,7 @@ constexpr Duration kAnswerWithin = std::chrono::seconds(10);
 constexpr Duration kAskAgain = std::chrono::milliseconds(200);
 
 config::ServingFile read_serving_file(const std::string& path) {
-  errno = 0;
-  std::ifstream stream(path, std::ios::binary);
-  std::string text(config::kMostServingBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!stream.is_open() || stream.bad() || (stream.fail() && !stream.eof()))
-    throw_error(io_error("cannot read " + path, errno, "name a TOML file (docs/serving.md)"));
-  text.resize(static_cast<std::size_t>(stream.gcount()));
+  const std::string text = config::read_small_file(path, config::kMostServingBytes).value();
   auto file = config::parse_serving_file(text, path).value();
   config::resolve_paths(file, std::filesystem::absolute(path).parent_path().string());
   return file;
