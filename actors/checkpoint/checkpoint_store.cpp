@@ -178,7 +178,7 @@ Result<SavedCheckpoint> CheckpointStore::save(const SaveRequest& request) {
   try {
     auto written = write_pair(request, *layout, number);
     if (written) {
-      if (auto read_back = load(number); !read_back) written = read_back.error();
+      if (auto read_back = open(number); !read_back) written = read_back.error();
     }
     if (!written) {
       discard(number);
@@ -228,37 +228,93 @@ Result<void> CheckpointStore::prune(const std::string& oldest_kept, const std::s
   return {};
 }
 
-Result<LoadedCheckpoint> CheckpointStore::load(std::uint64_t number) {
-  LoadedCheckpoint loaded;
-  loaded.manifest_path = path(file_name(number, kManifestSuffix));
-  const auto text = files_.read(loaded.manifest_path, kMaxManifestBytes);
+Result<Manifest> CheckpointStore::read_manifest(std::uint64_t number) {
+  const std::string manifest_path = path(file_name(number, kManifestSuffix));
+  const auto text = files_.read(manifest_path, kMaxManifestBytes);
   if (!text) return text.error();
-  auto manifest = decode_manifest(loaded.manifest_path, *text);
-  if (!manifest) return manifest.error();
-  loaded.manifest = *std::move(manifest);
-  const auto& file = loaded.manifest.file;
-  const std::string data_path = path(file_name(number, kDataSuffix));
-  const auto corrupt = [](std::string what, std::string why) {
-    return ErrorInfo{ErrorCode::kCorrupt, std::move(what), std::move(why), ""};
-  };
+  auto manifest = decode_manifest(manifest_path, *text);
   // The name is derived, not believed: a manifest cannot lead out of the folder.
-  if (file.name != file_name(number, kDataSuffix)) {
-    return corrupt("cannot use manifest '" + loaded.manifest_path + "'", "it belongs to another file");
+  if (manifest && manifest->file.name != file_name(number, kDataSuffix)) {
+    return ErrorInfo{ErrorCode::kCorrupt, "cannot use manifest '" + manifest_path + "'",
+                     "it belongs to another file", ""};
   }
-  auto mapped = files_.map(data_path, file.bytes);
-  if (!mapped) return mapped.error();
-  const std::span<const std::byte> bytes = mapped->bytes;
-  const std::string what = "cannot use '" + data_path + "'";
-  if (bytes.size() != file.bytes) {
-    return corrupt(
-        what, "expected " + std::to_string(file.bytes) + " bytes, found " + std::to_string(bytes.size()));
+  return manifest;
+}
+
+Result<OpenCheckpoint> CheckpointStore::open(std::uint64_t number) {
+  auto manifest = read_manifest(number);
+  if (!manifest) return manifest.error();
+  OpenCheckpoint opened;
+  opened.manifest_ = *std::move(manifest);
+  opened.path_ = path(opened.manifest_.file.name);
+  auto file = files_.open(opened.path_, opened.manifest_.file.bytes);
+  if (!file) return file.error();
+  opened.file_ = *std::move(file);
+  if (auto whole = opened.check(options_.progress); !whole) return whole.error();
+  return opened;
+}
+
+ErrorInfo OpenCheckpoint::corrupt(std::string why) const {
+  return {ErrorCode::kCorrupt, "cannot use '" + path_ + "'", std::move(why), ""};
+}
+
+std::span<std::byte> OpenCheckpoint::memory(std::size_t bytes) {
+  if (bytes > capacity_) {
+    memory_ = nullptr;
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    capacity_ = bytes;
   }
-  if (digest_of(bytes) != file.sha256) return corrupt(what, "its SHA-256 is not the manifest's");
-  loaded.file = *std::move(mapped);
-  auto decoded = read_safetensors(data_path, loaded.file.bytes);
-  if (!decoded) return decoded.error();
-  loaded.tensors = std::move(decoded->tensors);
-  return loaded;
+  return {memory_.get(), bytes};
+}
+
+/// Reads all of the file.
+Result<void> OpenCheckpoint::check(const std::function<void()>& progress) {
+  const auto& said = manifest_.file;
+  if (file_->size() != said.bytes)
+    return corrupt("expected " + std::to_string(said.bytes) + " bytes, found " +
+                   std::to_string(file_->size()));
+  Sha256 whole;
+  std::vector<std::byte> prefix(static_cast<std::size_t>(std::min<std::uint64_t>(said.bytes, 8)));
+  if (auto read = file_->read(0, prefix); !read) return read;
+  prefix.resize(static_cast<std::size_t>(std::min(said.bytes, safetensors_prefix_bytes(prefix))));
+  if (auto read = file_->read(0, prefix); !read) return read;
+  whole.update(prefix);
+  auto decoded = read_safetensors_header(path_, prefix, said.bytes);
+  std::uint64_t at = prefix.size();
+  const auto hash = [&](std::uint64_t end, Xxh3& part) -> Result<void> {
+    while (at < end) {
+      const auto piece = memory(static_cast<std::size_t>(std::min<std::uint64_t>(end - at, kPieceBytes)));
+      if (auto read = file_->read(at, piece); !read) return read;
+      at += piece.size();
+      whole.update(piece);
+      part.update(piece);
+      if (progress) progress();
+    }
+    return {};
+  };
+  if (decoded) tensors_ = std::move(decoded->tensors);
+  Xxh3 part;
+  for (const TensorView& tensor : tensors_) {
+    Place place{at, {}};
+    part.reset();
+    if (auto read = hash(at + tensor.bytes.size(), part); !read) return read;
+    place.digest = part.digest();
+    places_.emplace(tensor.name, place);
+  }
+  if (auto read = hash(said.bytes, part); !read) return read;  // of what does not decode
+  if (whole.finish() != said.sha256) return corrupt("its SHA-256 is not the manifest's");
+  return decoded ? Result<void>() : decoded.error();
+}
+
+Result<std::span<const std::byte>> OpenCheckpoint::bytes_of(const TensorView& tensor) {
+  const Place& place = places_.at(tensor.name);
+  const auto bytes = memory(tensor.bytes.size());
+  if (auto read = file_->read(place.offset, bytes); !read) return read.error();
+  Xxh3 hash;
+  hash.update(bytes);
+  if (hash.digest() != place.digest)
+    return corrupt("tensor '" + tensor.name + "' has other bytes than a moment ago");
+  return std::span<const std::byte>(bytes);
 }
 
 Result<std::vector<ListedCheckpoint>> CheckpointStore::list() {
@@ -287,10 +343,36 @@ Result<std::uint64_t> CheckpointStore::number_of(const std::string& manifest_pat
   return name->number;
 }
 
+Result<OpenCheckpoint> CheckpointStore::open_manifest(const std::string& manifest_path) {
+  const auto number = number_of(manifest_path);
+  if (!number) return number.error();
+  return open(*number);
+}
+
 Result<LoadedCheckpoint> CheckpointStore::load_manifest(const std::string& manifest_path) {
   const auto number = number_of(manifest_path);
   if (!number) return number.error();
-  return load(*number);
+  auto manifest = read_manifest(*number);
+  if (!manifest) return manifest.error();
+  LoadedCheckpoint loaded;
+  loaded.manifest_path = manifest_path;
+  loaded.manifest = *std::move(manifest);
+  const auto& file = loaded.manifest.file;
+  const std::string data_path = path(file.name);
+  auto bytes = files_.read(data_path, file.bytes);
+  if (!bytes) return bytes.error();
+  loaded.file = *std::move(bytes);
+  const auto corrupt = [&](std::string why) {
+    return ErrorInfo{ErrorCode::kCorrupt, "cannot use '" + data_path + "'", std::move(why), ""};
+  };
+  if (loaded.file.size() != file.bytes)
+    return corrupt("expected " + std::to_string(file.bytes) + " bytes, found " +
+                   std::to_string(loaded.file.size()));
+  if (digest_of(loaded.file) != file.sha256) return corrupt("its SHA-256 is not the manifest's");
+  auto decoded = read_safetensors(data_path, loaded.file);
+  if (!decoded) return decoded.error();
+  loaded.tensors = std::move(decoded->tensors);
+  return loaded;
 }
 
 }  // namespace troupe::checkpoint

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +17,7 @@
 
 #include "actors/checkpoint/file_system.hpp"
 #include "actors/checkpoint/manifest.hpp"
+#include "actors/checkpoint/part_hash.hpp"
 #include "actors/checkpoint/safetensors.hpp"
 #include "actors/checkpoint/sha256.hpp"
 
@@ -55,7 +58,7 @@ struct ListedCheckpoint {
 struct LoadedCheckpoint {
   std::string manifest_path;
   Manifest manifest;
-  MappedFile file;                  ///< what the tensors' views point into
+  std::vector<std::byte> file;      ///< what the tensors' views point into
   std::vector<TensorView> tensors;  ///< their data is aligned to 8 bytes at least
   LoadedCheckpoint() = default;
   LoadedCheckpoint(LoadedCheckpoint&&) = default;
@@ -63,6 +66,35 @@ struct LoadedCheckpoint {
   LoadedCheckpoint(const LoadedCheckpoint&) = delete;
   LoadedCheckpoint& operator=(const LoadedCheckpoint&) = delete;
   ~LoadedCheckpoint() = default;
+};
+
+/// A checkpoint whose every byte was read and checked, but is in memory no longer: its tensors are read
+/// again, one at a time. Not thread-safe.
+class OpenCheckpoint {
+ public:
+  const Manifest& manifest() const { return manifest_; }
+  /// In the order of the file, with their sizes and no bytes.
+  const std::vector<TensorView>& tensors() const { return tensors_; }
+  /// Those of one of them, until the next call. Errors: kIo; kCorrupt where they are not what was checked.
+  Result<std::span<const std::byte>> bytes_of(const TensorView& tensor);
+
+ private:
+  friend class CheckpointStore;
+  struct Place {
+    std::uint64_t offset = 0;
+    Digest128 digest;
+  };
+  Result<void> check(const std::function<void()>& progress);
+  std::span<std::byte> memory(std::size_t bytes);
+  ErrorInfo corrupt(std::string why) const;
+
+  Manifest manifest_;
+  std::string path_;  ///< of the tensors' file
+  std::unique_ptr<InputFile> file_;
+  std::vector<TensorView> tensors_;
+  std::map<std::string, Place, std::less<>> places_;  ///< by the tensor's name
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t capacity_ = 0;
 };
 
 /// Not thread-safe. REQUIRES: one store at a time writes to a folder (the driver of a job's newest
@@ -85,6 +117,8 @@ class CheckpointStore {
   /// The checkpoint with this manifest, whole or an error. The path must be one that save() gave for this
   /// folder.
   Result<LoadedCheckpoint> load_manifest(const std::string& manifest_path);
+  /// The same without its tensors in memory. The store's FileSystem outlives it.
+  Result<OpenCheckpoint> open_manifest(const std::string& manifest_path);
 
   /// Deletes what is older than the checkpoint with this manifest, but for the one with the manifest `spared`
   /// (empty: none): manifests first. Errors: kIo for what could not be deleted, kRefused for a path that is
@@ -105,7 +139,8 @@ class CheckpointStore {
   Result<void> write_pair(const SaveRequest& request, const SafetensorsLayout& layout, std::uint64_t number);
   void discard(std::uint64_t number);
   std::string digest_of(std::span<const std::byte> bytes) const;
-  Result<LoadedCheckpoint> load(std::uint64_t number);
+  Result<Manifest> read_manifest(std::uint64_t number);
+  Result<OpenCheckpoint> open(std::uint64_t number);
 
   FileSystem& files_;
   StoreOptions options_;

@@ -1,7 +1,6 @@
 #include "actors/checkpoint/file_system.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -49,12 +48,42 @@ class PosixOutput final : public OutputFile {
   std::string path_;
 };
 
-struct OpenedFile {
-  UniqueFd fd;
-  std::size_t size = 0;
+class PosixInput final : public InputFile {
+ public:
+  PosixInput(UniqueFd fd, std::size_t size, std::string path, std::function<void()> progress)
+      : fd_(std::move(fd)), size_(size), path_(std::move(path)), progress_(std::move(progress)) {}
+
+  std::uint64_t size() const override { return size_; }
+  Result<void> read(std::uint64_t offset, std::span<std::byte> into) override {
+    while (!into.empty()) {
+      const ssize_t got =
+          ::pread(fd_.get(), into.data(), std::min(into.size(), kReadBytes), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return failed("read", path_, errno);
+      if (got == 0)
+        return ErrorInfo{
+            ErrorCode::kIo, "cannot read '" + path_ + "'",
+            "it ends at byte " + std::to_string(offset) + " by now, it had " + std::to_string(size_), ""};
+      offset += static_cast<std::uint64_t>(got);
+      into = into.subspan(static_cast<std::size_t>(got));
+      progressed_ += static_cast<std::uint64_t>(got);
+      if (progressed_ < kReadBytes) continue;
+      progressed_ = 0;
+      if (progress_) progress_();
+    }
+    return {};
+  }
+
+ private:
+  UniqueFd fd_;
+  std::size_t size_;
+  std::string path_;
+  std::function<void()> progress_;
+  std::uint64_t progressed_ = 0;  ///< bytes since it was called
 };
 
-Result<OpenedFile> open_to_read(const std::string& path, std::size_t max_bytes) {
+Result<PosixInput> open_to_read(const std::string& path, std::size_t max_bytes,
+                                const std::function<void()>& progress) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!fd) return failed("open", path, errno);
   struct stat info {};
@@ -67,16 +96,30 @@ Result<OpenedFile> open_to_read(const std::string& path, std::size_t max_bytes) 
         "it has " + std::to_string(size) + " bytes, at most " + std::to_string(max_bytes) + " were expected",
         ""};
   }
-  return OpenedFile{std::move(fd), size};
+  return PosixInput(std::move(fd), size, path, progress);
 }
 
 }  // namespace
 
-Result<MappedFile> FileSystem::map(const std::string& path, std::size_t max_bytes) {
+/// Where there is nothing better: all of it, at once.
+Result<std::unique_ptr<InputFile>> FileSystem::open(const std::string& path, std::size_t max_bytes) {
+  class Whole final : public InputFile {
+   public:
+    explicit Whole(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
+    std::uint64_t size() const override { return bytes_.size(); }
+    Result<void> read(std::uint64_t offset, std::span<std::byte> into) override {
+      if (offset > bytes_.size() || into.size() > bytes_.size() - offset)
+        return io_error("cannot read behind the end of a file", ENODATA);
+      std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(offset), into.size(), into.begin());
+      return {};
+    }
+
+   private:
+    const std::vector<std::byte> bytes_;
+  };
   auto bytes = read(path, max_bytes);
   if (!bytes) return bytes.error();
-  const auto owner = std::make_shared<const std::vector<std::byte>>(*std::move(bytes));
-  return MappedFile{owner, *owner};
+  return std::unique_ptr<InputFile>(std::make_unique<Whole>(*std::move(bytes)));
 }
 
 Result<void> PosixFileSystem::make_folder(const std::string& folder) {
@@ -104,32 +147,17 @@ Result<std::unique_ptr<OutputFile>> PosixFileSystem::create(const std::string& p
 }
 
 Result<std::vector<std::byte>> PosixFileSystem::read(const std::string& path, std::size_t max_bytes) {
-  const auto file = open_to_read(path, max_bytes);
+  auto file = open_to_read(path, max_bytes, progress_);
   if (!file) return file.error();
-  const auto& [fd, size] = *file;
-  std::vector<std::byte> bytes(size);
-  std::size_t at = 0;
-  while (at < size) {
-    const ssize_t got = ::read(fd.get(), bytes.data() + at, std::min(size - at, kReadBytes));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return failed("read", path, errno);
-    if (got == 0) break;
-    at += static_cast<std::size_t>(got);
-    if (progress_) progress_();
-  }
-  bytes.resize(at);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(file->size()));
+  if (auto done = file->read(0, bytes); !done) return done.error();
   return bytes;
 }
 
-Result<MappedFile> PosixFileSystem::map(const std::string& path, std::size_t max_bytes) {
-  const auto file = open_to_read(path, max_bytes);
+Result<std::unique_ptr<InputFile>> PosixFileSystem::open(const std::string& path, std::size_t max_bytes) {
+  auto file = open_to_read(path, max_bytes, progress_);
   if (!file) return file.error();
-  const std::size_t size = file->size;
-  if (size == 0) return MappedFile{};
-  void* const at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file->fd.get(), 0);
-  if (at == MAP_FAILED) return failed("map", path, errno);
-  return MappedFile{std::shared_ptr<const void>(at, [size](void* one) { ::munmap(one, size); }),
-                    {static_cast<const std::byte*>(at), size}};
+  return std::unique_ptr<InputFile>(std::make_unique<PosixInput>(*std::move(file)));
 }
 
 Result<void> PosixFileSystem::rename(const std::string& from, const std::string& to) {

@@ -25,10 +25,14 @@ class OutputFile {
   virtual Result<void> sync() = 0;
 };
 
-/// A file's bytes, for as long as `owner` lives. What is written to the file meanwhile may be seen.
-struct MappedFile {
-  std::shared_ptr<const void> owner;
-  std::span<const std::byte> bytes;
+/// A file that is being read. Closed by its destructor. What is written to the file meanwhile may be seen.
+class InputFile {
+ public:
+  virtual ~InputFile() = default;
+  /// When it was opened.
+  virtual std::uint64_t size() const = 0;
+  /// All of `into`, from `offset` on. An error, too, where the file ends before that by now.
+  virtual Result<void> read(std::uint64_t offset, std::span<std::byte> into) = 0;
 };
 
 /// Every error is kIo, naming the operation and the path; reads may also give kLimit.
@@ -43,9 +47,8 @@ class FileSystem {
   virtual Result<std::unique_ptr<OutputFile>> create(const std::string& path) = 0;
   /// All of a regular file of at most `max_bytes`; a symbolic link is refused.
   virtual Result<std::vector<std::byte>> read(const std::string& path, std::size_t max_bytes) = 0;
-  /// The same bytes, which take memory only while they are looked at, where the system can do that. The file
-  /// must not be cut short meanwhile.
-  virtual Result<MappedFile> map(const std::string& path, std::size_t max_bytes);
+  /// The same bytes, piece by piece: where the system can do that they take no memory.
+  virtual Result<std::unique_ptr<InputFile>> open(const std::string& path, std::size_t max_bytes);
   /// Atomically gives `from` the name `to`; durable after sync_folder.
   virtual Result<void> rename(const std::string& from, const std::string& to) = 0;
   virtual Result<void> remove(const std::string& path) = 0;
@@ -65,7 +68,7 @@ class PosixFileSystem final : public FileSystem {
   Result<std::vector<std::string>> list(const std::string& folder) override;
   Result<std::unique_ptr<OutputFile>> create(const std::string& path) override;
   Result<std::vector<std::byte>> read(const std::string& path, std::size_t max_bytes) override;
-  Result<MappedFile> map(const std::string& path, std::size_t max_bytes) override;
+  Result<std::unique_ptr<InputFile>> open(const std::string& path, std::size_t max_bytes) override;
   Result<void> rename(const std::string& from, const std::string& to) override;
   Result<void> remove(const std::string& path) override;
   Result<void> sync_folder(const std::string& folder) override;

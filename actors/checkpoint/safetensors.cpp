@@ -143,8 +143,10 @@ Result<Metadata> decode_metadata(const json& value) {
   return metadata;
 }
 
-/// Sorts the tensors by place and points each into `data`, which they must tile.
-Result<std::vector<TensorView>> place_tensors(std::vector<Entry> entries, std::span<const std::byte> data) {
+/// Sorts the tensors by place and points each into `data`, whose `size` bytes they must tile; null: it is not
+/// in memory.
+Result<std::vector<TensorView>> place_tensors(std::vector<Entry> entries, const std::byte* data,
+                                              std::uint64_t size) {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::tie(a.begin, a.end, a.view.name) < std::tie(b.begin, b.end, b.view.name);
   });
@@ -156,34 +158,40 @@ Result<std::vector<TensorView>> place_tensors(std::vector<Entry> entries, std::s
                              (entry.begin < at ? ", inside the one before it" : ", after a gap") +
                              " that ends at " + std::to_string(at));
     }
-    if (entry.end > data.size()) {
+    if (entry.end > size) {
       return corrupt_because("tensor '" + entry.view.name + "' ends at " + std::to_string(entry.end) +
-                             ", the data at " + std::to_string(data.size()));
+                             ", the data at " + std::to_string(size));
     }
-    entry.view.bytes = data.subspan(entry.begin, entry.end - entry.begin);
+    entry.view.bytes = {data == nullptr ? nullptr : data + entry.begin, entry.end - entry.begin};
     at = entry.end;
     tensors.push_back(std::move(entry.view));
   }
-  if (at != data.size()) {
+  if (at != size) {
     return corrupt_because("the tensors end at " + std::to_string(at) + ", the data at " +
-                           std::to_string(data.size()));
+                           std::to_string(size));
   }
   return tensors;
 }
 
-Result<Safetensors> decode(std::span<const std::byte> file) {
-  if (file.size() < kLengthBytes) {
-    return corrupt_because("expected at least 8 bytes, found " + std::to_string(file.size()));
-  }
+std::uint64_t length_in(std::span<const std::byte> file) {
   std::uint64_t length = 0;
   for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<std::uint64_t>(file[i]);
+  return length;
+}
+
+/// `file`: all of its `size` bytes, or its prefix.
+Result<Safetensors> decode(std::span<const std::byte> file, std::uint64_t size) {
+  if (size < kLengthBytes) {
+    return corrupt_because("expected at least 8 bytes, found " + std::to_string(size));
+  }
+  const std::uint64_t length = length_in(file);
   if (length > kMaxHeaderBytes) {
     return corrupt_because("its header of " + std::to_string(length) + " bytes is above the limit of " +
                            std::to_string(kMaxHeaderBytes));
   }
-  if (length > file.size() - kLengthBytes) {
+  if (length > size - kLengthBytes) {
     return corrupt_because("its header should have " + std::to_string(length) + " bytes, " +
-                           std::to_string(file.size() - kLengthBytes) + " are there");
+                           std::to_string(size - kLengthBytes) + " are there");
   }
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
   if (text.empty() || text.front() != '{') return corrupt_because("its header does not begin with '{'");
@@ -203,7 +211,9 @@ Result<Safetensors> decode(std::span<const std::byte> file) {
     if (!entry) return entry.error();
     entries.push_back(*std::move(entry));
   }
-  auto tensors = place_tensors(std::move(entries), file.subspan(kLengthBytes + length));
+  const std::uint64_t prefix = kLengthBytes + length;
+  auto tensors =
+      place_tensors(std::move(entries), file.size() == size ? file.data() + prefix : nullptr, size - prefix);
   if (!tensors) return tensors.error();
   result.tensors = *std::move(tensors);
   return result;
@@ -271,8 +281,18 @@ const TensorView* Safetensors::find(std::string_view name) const {
   return nullptr;
 }
 
+std::uint64_t safetensors_prefix_bytes(std::span<const std::byte> length) {
+  if (length.size() < kLengthBytes) return length.size();
+  return kLengthBytes + std::min<std::uint64_t>(length_in(length), kMaxHeaderBytes);
+}
+
 Result<Safetensors> read_safetensors(std::string_view name, std::span<const std::byte> file) {
-  auto decoded = decode(file);
+  return read_safetensors_header(name, file, file.size());
+}
+
+Result<Safetensors> read_safetensors_header(std::string_view name, std::span<const std::byte> prefix,
+                                            std::uint64_t file_bytes) {
+  auto decoded = decode(prefix, file_bytes);
   if (decoded) return decoded;
   return ErrorInfo{ErrorCode::kCorrupt, "cannot use safetensors file '" + std::string(name) + "'",
                    decoded.error().why, "use another copy of the file"};

@@ -92,4 +92,11 @@ struct Safetensors {
 /// before or after the data.
 Result<Safetensors> read_safetensors(std::string_view name, std::span<const std::byte> file);
 
+/// The same of a file of `file_bytes` that is not in memory, from its first safetensors_prefix_bytes(): the
+/// tensors have their sizes and no bytes.
+Result<Safetensors> read_safetensors_header(std::string_view name, std::span<const std::byte> prefix,
+                                            std::uint64_t file_bytes);
+/// How many of the first bytes of a file read_safetensors_header() needs; `length`: at most its first 8.
+std::uint64_t safetensors_prefix_bytes(std::span<const std::byte> length);
+
 }  // namespace troupe::checkpoint

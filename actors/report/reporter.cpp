@@ -130,7 +130,7 @@ void Reporter::on(const JobDone& event) {
   line(summary_line(event), kGreen);
   if (event.lost_after) line(unsaved_line(event), kRed);
   if (event.incomplete_logs > 0) line(incomplete_line(event.incomplete_logs), kRed);
-  if (!event.state_hash.empty()) line("parameters sha256 " + event.state_hash);
+  if (!event.state_hash.empty()) line("state sha256 " + event.state_hash);
 }
 
 }  // namespace troupe::report

@@ -15,7 +15,7 @@ struct ReporterOptions {
   Duration redraw_interval = std::chrono::milliseconds{100};  ///< on one: the bar moves at most so often
 };
 
-/// The end of a job is the line "parameters sha256 <hash>", where there is one. Not thread-safe.
+/// The end of a job is the line "state sha256 <hash>", where there is one. Not thread-safe.
 class Reporter final : public Sink {
  public:
   /// `output` and `clock` must outlive the reporter.

@@ -21,6 +21,7 @@ std::int64_t second_of(Instant now) {
 }  // namespace
 
 void Autoscaler::arrived(std::int64_t rows, Instant now) {
+  last_arrival_ = now;
   const std::int64_t second = second_of(now);
   Second& at = seconds_[static_cast<std::size_t>(second) % seconds_.size()];
   if (at.second != second) at = {second, 0};
@@ -66,7 +67,13 @@ Autoscaler::Wanted Autoscaler::wanted(int now_wanted, std::int64_t queued_rows, 
   saturated_for_ = queued_rows >= config_.max_batch ? saturated_for_ + 1 : 0;
   if (saturated_for_ >= 2)
     needed = std::max(needed, now_wanted + 1);  // whatever was measured: it is not enough
+  if (requests > 0) last_arrival_ = now;
   if (rows_a_second > 0 || requests > 0) needed = std::max(needed, 1);  // measured or not
+  // What arrived long enough ago does not count twice, once in its window and once in the delay.
+  if (last_arrival_ && now - *last_arrival_ > config_.downscale_delay) {
+    needed = 0;
+    enough_.clear();
+  }
   needed = std::clamp(needed, config_.replicas.min, config_.replicas.max);
 
   while (!enough_.empty() && enough_.back().second <= needed) enough_.pop_back();

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -55,8 +56,9 @@ class Autoscaler {
   };
   std::array<Second, kWindow + 1> seconds_{};
   double n_ = 0, b_ = 0, bb_ = 0, t_ = 0, bt_ = 0;  ///< sums over batches, the newest counting most
-  int saturated_for_ = 0;                           ///< calls in a row that found a full batch waiting
-  std::deque<std::pair<Instant, int>> enough_;      ///< what was needed, within downscale_delay; decreasing
+  std::optional<Instant> last_arrival_;         ///< or the last look that found a request without an answer
+  int saturated_for_ = 0;                       ///< calls in a row that found a full batch waiting
+  std::deque<std::pair<Instant, int>> enough_;  ///< what was needed, within downscale_delay; decreasing
 };
 
 }  // namespace troupe::serve

@@ -26,6 +26,7 @@ const config::ServingFile* serving_file() {
 }
 
 ServeOptions configured(const std::string& name, ServeOptions options) {
+  if (std::getenv(config::kTakeOverVariable) != nullptr) options.take_over = true;
   const auto* entry = entry_of(name);
   if (entry == nullptr) return options;
   const auto take = [](const auto& from, auto& to) {
@@ -52,6 +53,15 @@ ServeOptions configured(const std::string& name, ServeOptions options) {
 std::string configured_weights(const std::string& name) {
   const auto* entry = entry_of(name);
   return entry == nullptr ? std::string() : entry->weights.value_or("");
+}
+
+void refuse_configured_weights(const std::string& name) {
+  const std::string path = configured_weights(name);
+  if (!path.empty())
+    throw BadConfig(
+        "cannot serve '" + name + "'",
+        "the file of troupe serve run gives it weights, '" + path + "', and its struct has no net",
+        "leave weights out of [deployments." + name + "]");
 }
 
 }  // namespace troupe::serve

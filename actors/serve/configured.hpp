@@ -21,6 +21,8 @@ ServeOptions configured(const std::string& name, ServeOptions options);
 /// The path of the weights that the file gives this deployment; empty: none. A program that would train
 /// looks here first.
 std::string configured_weights(const std::string& name);
+/// Throws BadConfig where the file gives it weights: its struct has no net.
+void refuse_configured_weights(const std::string& name);
 
 }  // namespace troupe::serve
 

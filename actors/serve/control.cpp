@@ -16,6 +16,7 @@
 #include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
 #include "runtime/link/socket/named_socket.hpp"
+#include "runtime/link/socket/serving_sockets.hpp"
 #include "runtime/node/job_programs.hpp"
 
 namespace troupe::serve {
@@ -48,7 +49,9 @@ Json as_json(const DeploymentStatus& status) {
                     : view.starts_on_demand && view.wanted == 0 ? "idle"
                                                                 : "starting"},
           {"weights", view.version},
+          {"weights_from", status.weights_from},
           {"rolls_out", view.rolls_out == 0 ? Json() : Json(view.rolls_out)},
+          {"rolls_out_from", status.update_from.empty() ? Json() : Json(status.update_from)},
           {"replicas",
            {{"min", view.range.min},
             {"max", view.range.max},
@@ -95,8 +98,7 @@ std::shared_ptr<Control> Control::of_this_program() {
   static std::weak_ptr<Control> ours;
   const std::lock_guard lock(mutex);
   if (auto there = ours.lock()) return there;
-  const std::string name = "troupe-serve-" + std::to_string(::geteuid()) + "-" + std::to_string(::getpid());
-  auto listening = listen_by_name(name);
+  auto listening = listen_by_name(serving_socket_name(::geteuid(), ::getpid()));
   if (!listening) {
     log(LogLevel::kWarning, "troupe serve cannot ask this program: " + listening.error().message());
     return nullptr;
@@ -161,8 +163,9 @@ void Control::talk(UniqueFd connection) {
                           : -1;
   if (got > 0 && static_cast<std::size_t>(got) <= kMostBytes) {
     question.resize(static_cast<std::size_t>(got));
-    const std::string said = answer(question);
-    static_cast<void>(::send(connection.get(), said.data(), said.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+    std::vector<UniqueFd> fds;
+    const std::string said = answer(question, &fds);
+    answer_serving(connection.get(), said, fds);
   }
   connection.reset();
   const std::lock_guard lock(mutex_);
@@ -200,7 +203,7 @@ class Control::Asking {
   std::vector<Controlled*> all_;
 };
 
-std::string Control::answer(std::string_view text) try {
+std::string Control::answer(std::string_view text, std::vector<UniqueFd>* fds) try {
   const Json question = Json::parse(text, nullptr, false);
   if (!question.is_object()) refuse("it is no object", "");
   const std::string what = text_in(question, "do");
@@ -223,6 +226,36 @@ std::string Control::answer(std::string_view text) try {
     const std::lock_guard lock(mutex_);
     config_ = config;
     return dump({{"applied", true}});
+  }
+  if (what == "metrics") {
+    std::map<int, std::string> pages;  // by port
+    for (Controlled* one : asking.all()) {
+      const DeploymentStatus status = one->status();
+      if (!status.stopped && !pages.contains(status.port)) pages[status.port] = one->metrics();
+    }
+    Json all = Json::array();
+    for (auto& [port, page] : pages) all.push_back({{"port", port}, {"text", std::move(page)}});
+    return dump({{"pages", std::move(all)}});
+  }
+  if (what == "hand_over" || what == "taken") {
+    const int at = number_in(question, "port");
+    std::vector<Controlled*> there;
+    for (Controlled* one : asking.all()) {
+      const DeploymentStatus status = one->status();
+      if (!status.stopped && status.port == at) there.push_back(one);
+    }
+    if (there.empty()) refuse("nothing is served at port " + std::to_string(at), "see troupe serve list");
+    if (what == "hand_over") {
+      auto sockets = there.front()->listening();
+      if (sockets.size() > kMostServingFds)
+        refuse("it listens on " + std::to_string(sockets.size()) + " sockets, more than a message carries",
+               "start the new program when this one has ended");
+      const std::size_t count = sockets.size();
+      if (fds != nullptr) *fds = std::move(sockets);
+      return dump({{"sockets", count}});
+    }
+    for (Controlled* one : there) one->leave();
+    return dump({{"leaves", true}});
   }
   const std::string name = text_in(question, "name");
   const int port = question.contains("port") ? number_in(question, "port") : 0;

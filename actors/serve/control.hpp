@@ -1,6 +1,5 @@
-/// What `troupe serve` asks a program that serves: over a Unix socket named troupe-serve-UID-PID, in the
-/// abstract space, which the same user alone may ask. One packet is a question, the next its answer, both
-/// JSON:
+/// What `troupe serve` asks a program that serves, over its socket (runtime/link/socket/serving_sockets.hpp).
+/// Question and answer are JSON:
 ///
 /// ```
 /// {"do":"status"} {"pid":77,"deployments":[{"name":"digits","port":8000,...}],"job":"...","config":"..."}
@@ -9,11 +8,15 @@
 /// {"do":"update","name":"digits","weights":"/a/file"}   {"version":2}
 /// {"do":"rollback","name":"digits"}                     {"version":1}
 /// {"do":"stop","name":"digits"}                         {"stopped":true}
+/// {"do":"metrics"}                                      {"pages":[{"port":8000,"text":"# HELP ..."}]}
+/// {"do":"hand_over","port":8000}                        {"sockets":8}, and they come with it
+/// {"do":"taken","port":8000}                            {"leaves":true}
 ///                                            any of it: {"error":{"what":"...","why":"...","todo":"..."}}
 /// ```
 /// `"port"` beside the name tells deployments of one name apart. An answer comes when what was asked for is
 /// done. `"job"` is the submitted job that the program is, or null; `"config"` what troupe serve run has
-/// applied to it last, as TOML ("applied" keeps that: nothing else is done with it).
+/// applied to it last, as TOML ("applied" keeps that: nothing else is done with it). A program that takes
+/// this one's place asks it to hand over where it listens, and says when it listens there (take_over.hpp).
 #pragma once
 
 #include <condition_variable>
@@ -37,8 +40,9 @@ struct DeploymentStatus {
   int port = 0;
   bool stopped = false;  ///< it serves nothing any more, and is told of no more
   DeploymentMachine::View view{};
-  std::vector<int> pids;       ///< of the replicas that are ready
-  std::string last_failure{};  ///< of a replica, and why; empty: none
+  std::string weights_from{}, update_from{};  ///< Deployment::weights_from
+  std::vector<int> pids;                      ///< of the replicas that are ready
+  std::string last_failure{};                 ///< of a replica, and why; empty: none
 };
 
 /// A deployment that can be asked. Its methods are called in threads of the Control's, several at a time, and
@@ -51,6 +55,12 @@ class Controlled {
   virtual VersionId update_from(const std::string& path) = 0;
   virtual VersionId roll_back() = 0;
   virtual void stop_serving() = 0;
+  /// The sockets on which its requests come: for a program that takes its place.
+  virtual std::vector<UniqueFd> listening() = 0;
+  /// That program listens there: answer what was accepted, and end. Does not wait for that.
+  virtual void leave() = 0;
+  /// What Prometheus reads at its port, of all deployments there.
+  virtual std::string metrics() = 0;
 };
 
 /// The socket of this program, while a deployment has it. Thread-safe.
@@ -68,8 +78,8 @@ class Control {
   void add(Controlled& deployment);
   /// Waits until nobody asks it any more.
   void remove(Controlled& deployment);
-  /// The answer to a packet: for tests, too. Total.
-  std::string answer(std::string_view question);
+  /// The answer to a packet: for tests, too. Total. `fds`: what comes with it.
+  std::string answer(std::string_view question, std::vector<UniqueFd>* fds = nullptr);
 
  private:
   class Asking;

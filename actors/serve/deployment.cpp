@@ -74,7 +74,8 @@ Deployment::Deployment(Parts parts, http::Registry& metrics)
       machine_(parts_.config),
       book_(parts_.setup, parts_.name, metrics),
       sender_(book_, 0, sender_of()),
-      weights_{{1, parts_.weights}} {}
+      weights_{{1, parts_.weights}},
+      weights_from_{parts_.weights.from, ""} {}
 
 Deployment::~Deployment() {
   if (call_id_ != 0) parts_.calls->remove(call_id_);
@@ -95,17 +96,26 @@ void Deployment::post(std::function<void()> work) {
 }
 
 void Deployment::carry_out(const std::vector<Action>& actions) {
-  {
-    const std::lock_guard lock(mutex_);
-    view_ = machine_.view();
-    up_ = up_ || machine_.is_up();
-  }
+  publish_view();
   for (const Action& action : actions) std::visit([this](const auto& one) { obey(one); }, action);
   {
     const std::lock_guard lock(mutex_);
     if (up_ || stopped_ || given_up_) changed_.notify_all();
   }
   arm_timer();
+}
+
+void Deployment::publish_view() {
+  const auto view = machine_.view();
+  const auto from = [this](VersionId version) {
+    const auto at = weights_.find(version);
+    return at == weights_.end() ? std::string() : at->second.from;
+  };
+  const std::lock_guard lock(mutex_);
+  if (view.version != view_.version || view.rolls_out != view_.rolls_out)
+    weights_from_ = {from(view.version), from(view.rolls_out)};
+  view_ = view;
+  up_ = up_ || machine_.is_up();
 }
 
 void Deployment::step(const Event& event) {
@@ -196,6 +206,11 @@ std::string Deployment::last_failure() const {
 DeploymentMachine::View Deployment::view() const {
   const std::lock_guard lock(mutex_);
   return view_;
+}
+
+std::pair<std::string, std::string> Deployment::weights_from() const {
+  const std::lock_guard lock(mutex_);
+  return weights_from_;
 }
 
 VersionId Deployment::version() const {
@@ -289,7 +304,7 @@ void Deployment::obey(const StartReplica& action) {
                            std::to_string(action.version) + ": " + action.reason);
   metrics_->started->add();
   starts_[action.replica] = {
-      .version = action.version, .weights = weights_.at(action.version), .since = clock_.now()};
+      .version = action.version, .weights = weights_.at(action.version).file, .since = clock_.now()};
   const auto started_or_not = [me = shared_from_this(),
                                id = action.replica](Result<ActorHandle<Replica>> replica) {
     me->post([me, id, replica] { me->started(id, replica); });
@@ -431,7 +446,7 @@ void Deployment::obey(const GiveUp& action) {
 
 // Other weights.
 
-void Deployment::update(std::shared_ptr<const wire::Bytes> weights, UpdateDone done) {
+void Deployment::update(KeptWeights weights, UpdateDone done) {
   post([me = shared_from_this(), weights = std::move(weights), done = std::move(done)] {
     const VersionId version = ++me->last_version_;
     me->weights_[version] = weights;
@@ -463,22 +478,27 @@ void Deployment::scale(Replicas replicas, std::function<void()> taken) {
   });
 }
 
+/// "weights 3 (step 120 of Digits{...})"
+std::string Deployment::named(VersionId version) const {
+  const auto at = weights_.find(version);
+  return "weights " + std::to_string(version) + (at == weights_.end() ? "" : " (" + at->second.from + ")");
+}
+
 void Deployment::begin_update(VersionId version, UpdateDone done) {
-  log(LogLevel::kInfo, parts_.name + ": weights " + std::to_string(version) + " roll out");
+  log(LogLevel::kInfo, parts_.name + ": " + named(version) + " roll out");
   updates_.emplace(version, std::move(done));
   step(UpdateAsked{version});
 }
 
 void Deployment::obey(const Updated& action) {
-  log(LogLevel::kInfo, parts_.name + ": weights " + std::to_string(action.version) + " answer");
+  log(LogLevel::kInfo, parts_.name + ": " + named(action.version) + " answer");
   previous_ = std::exchange(current_, action.version);
   end_update(action.version, action.version);
 }
 
 void Deployment::obey(const UpdateFailed& action) {
-  log(LogLevel::kWarning, parts_.name + ": weights " + std::to_string(action.version) +
-                              " do not roll out, and weights " + std::to_string(current_) +
-                              " go on: " + action.error.message());
+  log(LogLevel::kWarning, parts_.name + ": " + named(action.version) + " do not roll out, and weights " +
+                              std::to_string(current_) + " go on: " + action.error.message());
   end_update(action.version, action.error);
 }
 

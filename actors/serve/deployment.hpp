@@ -28,6 +28,12 @@ namespace troupe::serve {
 
 class Calls;
 
+/// Weights as a deployment keeps them.
+struct KeptWeights {
+  std::shared_ptr<const wire::Bytes> file;
+  std::string from;  ///< for people: "step 120 of Digits{...}"
+};
+
 /// Thread-safe. Held by shared_ptr: calls under way hold it, too.
 class Deployment final : public Front, public std::enable_shared_from_this<Deployment> {
  public:
@@ -39,9 +45,9 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
     ReplicaSetup setup;
     /// Starts a replica, without weights, and hands it over.
     std::function<void(const ReplicaCalls&, Started)> start_replica;
-    std::shared_ptr<const wire::Bytes> weights;  ///< of version 1
-    std::set<std::string> asks{};                ///< names of other deployments
-    std::shared_ptr<Calls> calls{};              ///< null: it neither asks nor is asked
+    KeptWeights weights;             ///< of version 1
+    std::set<std::string> asks{};    ///< names of other deployments
+    std::shared_ptr<Calls> calls{};  ///< null: it neither asks nor is asked
     std::size_t max_request_rows = 1024;
   };
   /// The version that answers, or why it is not the one that was asked for.
@@ -65,7 +71,7 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   Duration drain_timeout() const { return parts_.config.drain_timeout; }
   /// Other weights take the place of those that answer. `done` is called once, in any thread: when no replica
   /// of the old ones is left, or when the roll-out has failed and they go on.
-  void update(std::shared_ptr<const wire::Bytes> weights, UpdateDone done);
+  void update(KeptWeights weights, UpdateDone done);
   /// Back to the weights from before the last update; one that is under way ends, and its `done` is told so.
   void roll_back(UpdateDone done);
   void cancel_update();
@@ -90,6 +96,8 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   /// What the last replica that died or did not come up died of; empty: none did.
   std::string last_failure() const;
   DeploymentMachine::View view() const;
+  /// Where the weights that answer are from, and those that roll out; empty: none do.
+  std::pair<std::string, std::string> weights_from() const;
   VersionId version() const override;
   std::optional<ReplicaInfo> output() const override;
   void measure() override;
@@ -123,6 +131,8 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   void obey(const TellProxy& action);
   void obey(const DropProxy& action);
   void obey(const Stopped& action);
+  void publish_view();
+  std::string named(VersionId version) const;
   void begin_update(VersionId version, UpdateDone done);
   void end_update(VersionId version, Result<VersionId> result);
   void started(ReplicaId id, Result<ActorHandle<Replica>> replica);
@@ -146,7 +156,7 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   RequestBook book_;
   BatchSender sender_;  ///< to replicas that have started
   std::map<ProxyId, ActorHandle<Proxy>> proxies_;
-  std::map<VersionId, std::shared_ptr<const wire::Bytes>> weights_;
+  std::map<VersionId, KeptWeights> weights_;
   VersionId last_version_ = 1;
   VersionId current_ = 1;
   VersionId previous_ = 0;  ///< from before the last update; 0: there was none
@@ -158,6 +168,7 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   DeploymentMachine::View view_;
   std::vector<int> pids_;
   std::string last_failure_;
+  std::pair<std::string, std::string> weights_from_;
   std::optional<ReplicaInfo> output_;
   bool up_ = false;
   bool stopped_ = false;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "actors/serve/http/raw_tensor.hpp"
+#include "runtime/core/log.hpp"
 
 namespace troupe::serve {
 namespace {
@@ -63,39 +64,111 @@ http::Response no_version(const std::string& model, const std::string& asked, Ve
 }  // namespace
 
 std::shared_ptr<HttpEndpoint> HttpEndpoint::at(const http::ServerOptions& options) {
+  return find_or_make(options, {});
+}
+std::shared_ptr<HttpEndpoint> HttpEndpoint::in_place_of(const Predecessor& other,
+                                                        http::ServerOptions options) {
+  options.port = static_cast<std::uint16_t>(other.port);
+  return find_or_make(options, other);
+}
+
+std::shared_ptr<HttpEndpoint> HttpEndpoint::find_or_make(const http::ServerOptions& options,
+                                                         const std::optional<Predecessor>& other) {
   const std::lock_guard lock(endpoints().mutex);
   std::erase_if(endpoints().all, [](const auto& one) { return one.second.expired(); });
   if (const auto found = endpoints().all.find({options.host, options.port}); found != endpoints().all.end()) {
     if (auto endpoint = found->second.lock(); endpoint && !endpoint->is_closed()) {
-      if (endpoint->tls_certificate_ == options.tls_certificate) return endpoint;
+      if (endpoint->options_.tls_certificate == options.tls_certificate) return endpoint;
       throw BadConfig("cannot serve on " + endpoint->url(),
                       "another deployment of this program serves there with another certificate, or none",
                       "give both the same TLS files, or another port");
     }
   }
-  auto made = std::make_shared<HttpEndpoint>(options);
+  auto made = std::make_shared<HttpEndpoint>(options, other);
   endpoints().all[{options.host, made->address().port}] = made;
   return made;
 }
 
-HttpEndpoint::HttpEndpoint(const http::ServerOptions& options)
-    : tls_certificate_(options.tls_certificate),
-      server_(std::make_unique<http::Server>(options, [this](http::Request request, http::Answer answer) {
-        handle(std::move(request), std::move(answer));
-      })) {}
+HttpEndpoint::HttpEndpoint(const http::ServerOptions& options, std::optional<Predecessor> other)
+    : options_(options), other_(std::move(other)) {
+  if (!other_) server_ = std::make_unique<http::Server>(options_, handler());
+}
 
 HttpEndpoint::~HttpEndpoint() = default;
 
+http::Handler HttpEndpoint::handler() {
+  return
+      [this](http::Request request, http::Answer answer) { handle(std::move(request), std::move(answer)); };
+}
+
+Endpoint HttpEndpoint::address() const {
+  const std::lock_guard lock(mutex_);
+  return server_ ? server_->address() : Endpoint{options_.host, options_.port};
+}
+
 std::string HttpEndpoint::url() const {
-  return (tls_certificate_.empty() ? "http://" : "https://") + to_string(address());
+  return (options_.tls_certificate.empty() ? "http://" : "https://") + to_string(address());
+}
+
+bool HttpEndpoint::listens() const {
+  const std::lock_guard lock(mutex_);
+  return server_ != nullptr;
+}
+
+void HttpEndpoint::take_over(bool all) {
+  const std::lock_guard taking(taking_);
+  std::optional<Predecessor> other;
+  {
+    const std::lock_guard lock(mutex_);
+    other = other_;
+    if (!other) return;
+    for (const std::string& name : other->names) {
+      const auto at = deployments_.find(name);
+      if (at != deployments_.end() && at->second->is_ready()) continue;
+      if (all) return;
+      log(LogLevel::kWarning, "'" + name + "' is served by process " + std::to_string(other->pid) +
+                                  ", whose place this program takes, and not here");
+    }
+  }
+  auto sockets = ask_for_sockets(*other);
+  const bool is_gone = !sockets && sockets.error().code == ErrorCode::kUnavailable;
+  if (!sockets && !is_gone) throw_error(sockets.error());
+  auto server = is_gone ? std::make_unique<http::Server>(options_, handler())
+                        : std::make_unique<http::Server>(options_, handler(), *std::move(sockets));
+  {
+    const std::lock_guard lock(mutex_);
+    server_ = std::move(server);
+    other_.reset();
+  }
+  log(LogLevel::kInfo,
+      "this program listens on " + url() + " in place of process " + std::to_string(other->pid));
+  if (is_gone) return;
+  if (const auto told = tell_taken(*other); !told && told.error().code != ErrorCode::kUnavailable)
+    log(LogLevel::kWarning, "both programs answer: " + told.error().message());
+}
+
+std::vector<UniqueFd> HttpEndpoint::listening() const {
+  if (!listens())
+    throw_error({ErrorCode::kUnavailable, "cannot hand over where HTTP listens",
+                 "this program waits for that itself", "wait until it listens"});
+  return server_->listening();  // it stays from then on
+}
+
+void HttpEndpoint::leave() {
+  if (listens()) server_->leave();
+}
+
+bool HttpEndpoint::drain(std::chrono::milliseconds timeout) {
+  return !listens() || server_->drain(timeout);
 }
 
 void HttpEndpoint::add(const std::shared_ptr<Front>& deployment) {
+  const std::string where = to_string(address());
   const std::lock_guard lock(mutex_);
   if (!deployments_.emplace(deployment->name(), deployment).second)
     throw BadConfig("cannot serve '" + deployment->name() + "'",
                     "a deployment of this name answers " + std::string(kPrefix) + deployment->name() +
-                        " on " + to_string(address()) + " already",
+                        " on " + where + " already",
                     "give it another name or another port, or stop the other one first");
 }
 
@@ -106,7 +179,7 @@ void HttpEndpoint::remove(const std::string& name) {
     if (!deployments_.empty()) return;
     closed_ = true;
   }
-  server_->drain(kFlush);
+  drain(kFlush);
 }
 
 std::shared_ptr<ProxyFleet> HttpEndpoint::fleet(const std::function<std::shared_ptr<ProxyFleet>()>& make) {

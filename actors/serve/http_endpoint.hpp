@@ -6,10 +6,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "actors/serve/front.hpp"
 #include "actors/serve/http/kserve.hpp"
+#include "actors/serve/take_over.hpp"
 #include "runtime/http/metrics.hpp"
 #include "runtime/http/server.hpp"
 
@@ -23,8 +26,10 @@ class HttpEndpoint {
   /// The one of this program that listens there, or a new one. Port 0: a new one. Throws Unavailable for a
   /// port that somebody else has, BadConfig for one of this program with other TLS files.
   static std::shared_ptr<HttpEndpoint> at(const http::ServerOptions& options);
+  /// The same in place of another program: it listens from take_over() on.
+  static std::shared_ptr<HttpEndpoint> in_place_of(const Predecessor& other, http::ServerOptions options);
 
-  explicit HttpEndpoint(const http::ServerOptions& options);
+  explicit HttpEndpoint(const http::ServerOptions& options, std::optional<Predecessor> other = {});
   ~HttpEndpoint();
 
   /// Throws BadConfig for a name that is taken here.
@@ -33,15 +38,26 @@ class HttpEndpoint {
   /// last.
   void remove(const std::string& name);
   /// http::Server's.
-  bool drain(std::chrono::milliseconds timeout) { return server_->drain(timeout); }
+  bool drain(std::chrono::milliseconds timeout);
+
+  /// Listens in place of the other program, unless it does so already: on its sockets, or, where it has
+  /// ended, anew. With `all` not before everything that it served here is ready. Throws Refused where it
+  /// does not hand them over, Unavailable for a port that somebody has.
+  void take_over(bool all);
+  bool listens() const;
+  /// http::Server's, of the program that is replaced.
+  std::vector<UniqueFd> listening() const;
+  void leave();
 
   /// The proxies that serve the same on other nodes: those that there are, or new ones.
   std::shared_ptr<ProxyFleet> fleet(const std::function<std::shared_ptr<ProxyFleet>()>& make);
 
   /// "http://127.0.0.1:8000"
   std::string url() const;
-  const Endpoint& address() const { return server_->address(); }
+  Endpoint address() const;
   http::Registry& metrics() { return metrics_; }
+  /// What GET /metrics answers.
+  http::Response measured();
 
  private:
   void handle(http::Request request, http::Answer answer);
@@ -50,16 +66,20 @@ class HttpEndpoint {
   void infer(const std::shared_ptr<Front>& to, const std::string& version, http::Request request,
              http::Answer answer);
   http::Response health();
-  http::Response measured();
   std::shared_ptr<Front> find(const std::string& name) const;
   bool has_ended() const;  ///< it serves nothing any more, and closes
   std::string names() const;
   bool is_closed() const;
+  http::Handler handler();
+  static std::shared_ptr<HttpEndpoint> find_or_make(const http::ServerOptions& options,
+                                                    const std::optional<Predecessor>& other);
 
   http::Registry metrics_;
-  const std::string tls_certificate_;
-  mutable std::mutex mutex_;  ///< guards what follows
-  bool closed_ = false;       ///< its last deployment is gone
+  const http::ServerOptions options_;
+  std::mutex taking_;                 ///< held while it takes over
+  mutable std::mutex mutex_;          ///< guards what follows
+  std::optional<Predecessor> other_;  ///< whose place it is to take
+  bool closed_ = false;               ///< its last deployment is gone
   std::map<std::string, std::shared_ptr<Front>> deployments_;
   std::shared_ptr<ProxyFleet> fleet_;     ///< null: nobody asked for one
   std::unique_ptr<http::Server> server_;  ///< the last to come, the first to go

@@ -198,27 +198,8 @@ Duration RequestRouter::time_until_free(const Replica& replica) const {
   return time - first + (left < Duration{0} ? -left : left);
 }
 
-/// New weights show early whether they bear requests: while most replicas have the old ones. Else the fastest
-/// in turn: several proxies that began with the same one would meet there.
-RequestRouter::Choice RequestRouter::choose_idle(bool spare_new) {
-  const auto is_new = [&](const Replica& one) { return newest_ != 0 && one.version == newest_; };
-  const auto may_have_it = [&](const Replica& one) {
-    return one.open && one.batches.empty() && !(spare_new && is_new(one));
-  };
-  bool any_new = false;
-  for (const auto& [id, one] : replicas_) any_new = any_new || (may_have_it(one) && is_new(one));
-  double fastest = kSlowest;
-  for (const auto& [id, one] : replicas_) {
-    if (may_have_it(one) && is_new(one) == any_new) fastest = std::min(fastest, pace_of(one));
-  }
-  Choice best;
-  for (auto& [id, one] : replicas_) {
-    if (!may_have_it(one) || is_new(one) != any_new || pace_of(one) > fastest * kAbout) continue;
-    if (best.replica == nullptr || one.last < best.replica->last) best = {id, &one};
-  }
-  return best;
-}
-
+/// Of the idle ones: new weights show early whether they bear requests, while most replicas have the old
+/// ones. Else the fastest in turn: several proxies that began with the same one would meet there.
 RequestRouter::Choice RequestRouter::choose() {
   // What a replica died of it may have died of for its new weights' sake.
   const bool spare_new = newest_ != 0 && requests_.at(queue_.front()).suspect && answers_with_old();
@@ -227,8 +208,22 @@ RequestRouter::Choice RequestRouter::choose() {
   Duration behind_takes = Duration::max();
   const Replica* first = nullptr;  // of the busy ones, to finish this batch
   Duration first_takes = Duration::max();
+  idle_.clear();
+  bool any_new = false;  // of the idle ones: then the others do not count
+  double fastest = kSlowest;
   for (auto& [id, replica] : replicas_) {
-    if (!replica.open || replica.batches.empty() || (spare_new && replica.version == newest_)) continue;
+    const bool is_new = newest_ != 0 && replica.version == newest_;
+    if (!replica.open || (spare_new && is_new)) continue;
+    if (replica.batches.empty()) {
+      if (is_new && !std::exchange(any_new, true)) {
+        idle_.clear();
+        fastest = kSlowest;
+      }
+      if (is_new != any_new) continue;
+      idle_.push_back({id, &replica, pace_of(replica)});
+      fastest = std::min(fastest, idle_.back().pace);
+      continue;
+    }
     const Duration takes = time_until_free(replica) + time_of(replica, rows);
     if (takes < first_takes) {
       first = &replica;
@@ -240,8 +235,12 @@ RequestRouter::Choice RequestRouter::choose() {
       behind_takes = takes;
     }
   }
+  Choice idle;
+  for (const Idle& one : idle_) {
+    if (one.pace > fastest * kAbout) continue;
+    if (idle.replica == nullptr || one.replica->last < idle.replica->last) idle = {one.id, one.replica};
+  }
   const bool is_full = queued_rows_ >= max_batch_;
-  const Choice idle = choose_idle(spare_new);
   if (idle.replica == nullptr) return is_full ? behind : Choice{};
   const Duration least = times(1 / kMuchLonger, time_of(*idle.replica, rows));
   if (first == nullptr || newest_ != 0 || least <= first_takes) return idle;

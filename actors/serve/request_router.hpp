@@ -105,6 +105,11 @@ class RequestRouter {
     double pace = 1;   ///< what its batches take, relative to the deployment's
     Instant paced{};   ///< when that was measured
   };
+  struct Idle {
+    ReplicaId id = 0;
+    Replica* replica = nullptr;
+    double pace = 1;
+  };
   struct Choice {
     ReplicaId id = 0;
     Replica* replica = nullptr;           ///< null: none may have it now
@@ -113,7 +118,6 @@ class RequestRouter {
 
   Instant hold_until() const;
   Choice choose();
-  Choice choose_idle(bool spare_new);
   double pace_of(const Replica& replica) const;
   Duration time_of(const Replica& replica, std::int64_t rows) const;
   Duration time_until_free(const Replica& replica) const;
@@ -137,6 +141,7 @@ class RequestRouter {
   std::deque<RequestId> queue_;  ///< of requests that left it lazily
   std::int64_t queued_rows_ = 0;
   std::map<ReplicaId, Replica> replicas_;
+  std::vector<Idle> idle_;  ///< choose()'s, kept for its memory
   VersionId newest_ = 0;
   BatchId last_batch_ = 0;
   double retries_ = 0;  ///< requests that may be tried again

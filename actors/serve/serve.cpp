@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <optional>
 
+#include "actors/checkpoint/safetensors.hpp"
 #include "actors/serve/calls.hpp"
 #include "actors/serve/control.hpp"
 #include "actors/serve/http/raw_tensor.hpp"
 #include "actors/serve/http_endpoint.hpp"
 #include "actors/serve/proxy_fleet.hpp"
 #include "actors/train/api/interrupts.hpp"
+#include "actors/train/api/run.hpp"
+#include "actors/train/job/ema.hpp"
+#include "runtime/core/log.hpp"
 
 namespace troupe::serve {
 namespace {
@@ -78,27 +82,56 @@ data::FieldSpec input_of_dataset(const data::Dataset& dataset) {
   return {"input", input.dtype(), input.shape()};
 }
 
-Weights::Weights(const train::RunResult& result)
-    : Weights(std::make_shared<const wire::Bytes>(result.weights),
-              "the run has none: it was run with return_weights = false, or stopped before its first step",
-              "leave that option out, or name a checkpoint's file") {}
-Weights::Weights(const train::Snapshot& snapshot)
-    : Weights(snapshot.state, "the snapshot is empty", "take one of a run: snapshot(), pause_at_end()") {}
-Weights::Weights(const std::string& path) : path_(path) {}
-Weights::Weights(wire::Bytes file)
-    : Weights(std::make_shared<const wire::Bytes>(std::move(file)), "they are empty: no bytes",
-              "give the bytes of a safetensors file") {}
-Weights::Weights(std::shared_ptr<const wire::Bytes> bytes, const std::string& if_empty,
-                 const std::string& todo)
-    : bytes_(std::move(bytes)) {
-  if (bytes_ == nullptr || bytes_->empty()) throw BadConfig("there are no weights to serve", if_empty, todo);
+namespace {
+
+std::string step_text(std::int64_t step, const std::string& job) {
+  return "step " + std::to_string(step) + (job.empty() ? " of a run" : " of " + job);
 }
 
-std::shared_ptr<const wire::Bytes> Weights::bytes() const {
-  if (bytes_ != nullptr) return bytes_;
-  return Weights(std::make_shared<const wire::Bytes>(train::read_weights(path_)), "'" + path_ + "' is empty",
-                 "name a checkpoint's manifest, or a safetensors file")
-      .bytes_;
+/// The averages of a job with ema() in place of its weights: evaluations use them.
+KeptWeights as_evaluated(KeptWeights weights) {
+  const auto file = checkpoint::read_safetensors(weights.from, *weights.file);
+  if (!file) return weights;  // its replica says so
+  const bool averaged = std::any_of(file->tensors.begin(), file->tensors.end(), [](const auto& part) {
+    return part.name.starts_with(train::kAveragedPrefix);
+  });
+  if (!averaged) return weights;
+  return {std::make_shared<const wire::Bytes>(train::averaged_weights(weights.from, *weights.file)),
+          std::move(weights.from)};
+}
+
+KeptWeights weights_of(const train::Run& run) {
+  train::RunWeights live = run.weights();
+  return {std::move(live.file), step_text(live.step, live.job)};
+}
+
+}  // namespace
+
+Weights::Weights(const train::RunResult& result)
+    : Weights({std::make_shared<const wire::Bytes>(result.weights), step_text(result.steps, "")},
+              "the run has none: it was run with return_weights = false, or stopped before its first step",
+              "leave that option out, or name a checkpoint's file") {}
+Weights::Weights(const train::Run& run) : Weights(weights_of(run), "the run has none", "") {}
+Weights::Weights(const train::Snapshot& snapshot)
+    : Weights({snapshot.state, step_text(snapshot.step(), snapshot.place.job.job)}, "the snapshot is empty",
+              "take one of a run: snapshot(), pause_at_end()") {}
+Weights::Weights(const std::string& path) : weights_{nullptr, path} {}
+Weights::Weights(wire::Bytes file)
+    : Weights({std::make_shared<const wire::Bytes>(std::move(file)), "the bytes of a file"},
+              "they are empty: no bytes", "give the bytes of a safetensors file") {}
+Weights::Weights(KeptWeights weights, const std::string& if_empty, const std::string& todo)
+    : weights_(std::move(weights)) {
+  if (weights_.file == nullptr || weights_.file->empty())
+    throw BadConfig("there are no weights to serve", if_empty, todo);
+}
+
+KeptWeights Weights::read() const {
+  if (weights_.file != nullptr) return as_evaluated(weights_);
+  const std::string& path = weights_.from;
+  return as_evaluated(Weights({std::make_shared<const wire::Bytes>(train::read_weights(path)), path},
+                              "'" + path + "' is empty",
+                              "name a checkpoint's manifest, or a safetensors file")
+                          .weights_);
 }
 
 struct Served::State final : Controlled {
@@ -116,6 +149,7 @@ struct Served::State final : Controlled {
   Duration drain_timeout{};
   std::mutex stopping;
   std::atomic<bool> stopped = false;
+  std::atomic<bool> leaves = false;  ///< another program has taken its place
   std::shared_ptr<Control> control;  ///< null: nobody can ask from outside
 
   // What is asked from outside.
@@ -123,8 +157,10 @@ struct Served::State final : Controlled {
     return {.name = deployment->name(),
             .url = url + "/v1/" + deployment->name(),
             .port = port,
-            .stopped = stopped,
+            .stopped = stopped || leaves || !endpoint->listens(),
             .view = deployment->view(),
+            .weights_from = deployment->weights_from().first,
+            .update_from = deployment->weights_from().second,
             .pids = deployment->pids(),
             .last_failure = deployment->last_failure()};
   }
@@ -144,6 +180,21 @@ struct Served::State final : Controlled {
     stop(false);
   }
 
+  std::vector<UniqueFd> listening() override {
+    if (fleet)
+      throw BadConfig("cannot hand over '" + deployment->name() + "'",
+                      "proxies on other nodes listen for it, too (on_every_node)",
+                      "start the new program when this one has ended");
+    return endpoint->listening();
+  }
+  void leave() override {
+    log(LogLevel::kInfo, "another program serves '" + deployment->name() + "' from here on");
+    endpoint->leave();
+    leaves = true;
+  }
+
+  std::string metrics() override { return endpoint->measured().body; }
+
   void refuse_while_asked() const {
     if (stopped || session_life.expired()) return;
     std::string callers;
@@ -155,7 +206,7 @@ struct Served::State final : Controlled {
   }
 
   VersionId update(const Weights& weights) {
-    return roll_out([&](auto done) { deployment->update(weights.bytes(), std::move(done)); });
+    return roll_out([&](auto done) { deployment->update(weights.read(), std::move(done)); });
   }
 
   /// The machine ends each roll-out in time, as long as the session lives.
@@ -196,7 +247,6 @@ struct Served::State final : Controlled {
     }
     if (fleet && !session_life.expired()) fleet->remove(deployment->name());
     endpoint->remove(deployment->name());
-    endpoint.reset();
     stopped = true;
   }
 };
@@ -250,6 +300,9 @@ data::Tensor Served::predict(const data::Tensor& samples, Duration timeout) cons
 std::uint64_t Served::version() const {
   return state_->deployment->version();
 }
+std::string Served::weights_from() const {
+  return state_->deployment->weights_from().first;
+}
 std::uint64_t Served::update(const Weights& weights) {
   return state_->update(weights);
 }
@@ -268,9 +321,12 @@ void Served::stop() {
 
 int Served::wait() {
   const auto signal = [&] { return state_->interrupts ? state_->interrupts->signal() : 0; };
-  while (signal() == 0 && !state_->stopped) {
+  state_->endpoint->take_over(false);
+  while (signal() == 0 && !state_->stopped && !state_->leaves) {
     if (state_->deployment->wait_stopped(kLook)) break;
   }
+  if (state_->leaves)  // what comes on connections that it has accepted is answered first
+    state_->endpoint->drain(std::chrono::ceil<std::chrono::milliseconds>(state_->drain_timeout));
   const int ended_by = signal();
   if (!state_->stopped && !state_->session_life.expired())
     state_->calls->drain_callers_of(state_->deployment->name());
@@ -290,10 +346,16 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
                   .downscale_delay = options.downscale_delay};
   auto state = std::make_unique<Served::State>();
   if (options.handle_signals) state->interrupts.emplace();
-  state->endpoint = HttpEndpoint::at({.host = options.host,
-                                      .port = static_cast<std::uint16_t>(options.port),
-                                      .tls_certificate = options.tls_certificate,
-                                      .tls_key = options.tls_key});
+  const http::ServerOptions server{.host = options.host,
+                                   .port = static_cast<std::uint16_t>(options.port),
+                                   .tls_certificate = options.tls_certificate,
+                                   .tls_key = options.tls_key};
+  std::optional<Predecessor> other;
+  if (options.take_over) other = find_predecessor(parts.name, options.port).value();
+  if (other && options.on_every_node)
+    refuse(parts.name, "its proxies on other nodes cannot take the place of another program's",
+           "leave take_over out, and start it when that one has ended");
+  state->endpoint = other ? HttpEndpoint::in_place_of(*other, server) : HttpEndpoint::at(server);
   state->url = state->endpoint->url();
   state->port = state->endpoint->address().port;
   state->session_life = session.life();
@@ -316,6 +378,7 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
       throw_error({ErrorCode::kAborted, "'" + deployment->name() + "' is not served",
                    "a signal came before its replicas were ready", ""});
   }
+  served.state_->endpoint->take_over(true);
   served.state_->control = Control::of_this_program();
   if (served.state_->control) served.state_->control->add(*served.state_);
   return served;

@@ -25,6 +25,10 @@
 #include "actors/train/snapshot.hpp"
 #include "scheduler/init/init.hpp"
 
+namespace troupe::train {
+class Run;
+}
+
 namespace troupe::serve {
 
 struct ServeOptions {
@@ -35,6 +39,12 @@ struct ServeOptions {
   /// HTTP listens on each other node of the cluster, too, on the same host and port (0: any free one there)
   /// with its own TLS files of these names; those proxies send requests straight to the replicas.
   bool on_every_node = false;
+  /// Another program of this user on this machine may serve this name (at this port, unless that is 0), such
+  /// as the one before a change of the code. This one then starts its replicas, takes the place of that one,
+  /// which hands over its listening sockets, and that one answers what it has accepted and ends, if it is in
+  /// wait(). No request is lost. Of several deployments of one port all must be ready here first; those that
+  /// are not by wait() are gone. Where there is no such program it changes nothing. Not with on_every_node.
+  bool take_over = false;
   std::string tls_certificate{};  ///< PEM files: HTTPS with this certificate, and its chain, ...
   std::string tls_key{};          ///< ... and its key
   std::int64_t max_batch = 64;    ///< most rows of one forward
@@ -50,22 +60,24 @@ struct ServeOptions {
   bool handle_signals = true;
 };
 
-/// Trained weights: what came of a run, a snapshot, the path of a checkpoint's manifest or of a safetensors
-/// file, or such a file's bytes. A path is read when the weights are wanted.
+/// Trained weights: what came of a run, those of a run that trains on, a snapshot, the path of a checkpoint's
+/// manifest or of a safetensors file, or such a file's bytes. A path is read when the weights are wanted. Of
+/// a job with ema() the averages answer, as they are what evaluations use.
 class Weights {
  public:
-  Weights(const train::RunResult& result);                   // NOLINT: implicit on purpose
+  Weights(const train::RunResult& result);  // NOLINT: implicit on purpose
+  /// As they are now, while it trains on: see train::Run::weights(), which says what it throws.
+  Weights(const train::Run& run);                            // NOLINT
   Weights(const train::Snapshot& snapshot);                  // NOLINT
   Weights(const std::string& path);                          // NOLINT
   Weights(const char* path) : Weights(std::string(path)) {}  // NOLINT
   Weights(wire::Bytes file);                                 // NOLINT
   /// Throws BadConfig for a file that cannot be read.
-  std::shared_ptr<const wire::Bytes> bytes() const;
+  KeptWeights read() const;
 
  private:
-  Weights(std::shared_ptr<const wire::Bytes> bytes, const std::string& if_empty, const std::string& todo);
-  std::shared_ptr<const wire::Bytes> bytes_;
-  std::string path_;
+  Weights(KeptWeights weights, const std::string& if_empty, const std::string& todo);
+  KeptWeights weights_;  ///< without bytes: of a file that is read when it is wanted
 };
 
 /// A deployment that runs. Movable. Its end ends the replicas at once; what has no answer then fails. stop()
@@ -89,7 +101,8 @@ class Served {
   /// the net threw, and BadConfig for another type or shape. Thread-safe.
   ///     torch::Tensor logits = served.predict(images);
   data::Tensor predict(const data::Tensor& samples, Duration timeout = std::chrono::seconds(60)) const;
-  /// Other weights answer from here on, and no request is lost: replicas with them start and compute a first
+  /// Other weights answer from here on, a file's or those of a run that trains on (`served.update(run)`), and
+  /// no request is lost: replicas with them start and compute a first
   /// batch, requests go to them, and the old ones end when they have answered. Each request is answered by
   /// one version alone. Waits until no replica of the old weights is left; returns the version of the new
   /// ones, which responses name (Weights-Version) and /metrics: each update has the next number, and one that
@@ -107,6 +120,8 @@ class Served {
   void scale(Replicas replicas);
   /// Of the weights that answer: 1 is what run() was given.
   std::uint64_t version() const;
+  /// Where they are from: "step 120 of Digits{...}", a path.
+  std::string weights_from() const;
   /// For another struct of this program that is to ask this deployment.
   Handle handle() const;
   /// Takes no more requests (503), answers those that were accepted within drain_timeout, and ends the
@@ -129,8 +144,8 @@ namespace detail {
 
 /// `Actor`: the replica's class.
 template <class Actor, class Job>
-Served run(const DriverSession& session, const std::string& name, const Job& job,
-           std::shared_ptr<const wire::Bytes> weights, const ServeOptions& options) {
+Served run(const DriverSession& session, const std::string& name, const Job& job, KeptWeights weights,
+           const ServeOptions& options) {
   const data::FieldSpec input = input_of(job);
   const ReplicaSetup setup{options.max_batch, input.dtype, input.shape, options.threads};
   return start_serving(session,
@@ -165,8 +180,8 @@ template <class Job>
 Served run(const DriverSession& session, const std::string& name, const Job& job, const Weights& weights,
            const ServeOptions& options = {}) {
   const std::string path = configured_weights(name);
-  return detail::run<ReplicaOf<Job>>(
-      session, name, job, path.empty() ? weights.bytes() : Weights(path).bytes(), configured(name, options));
+  return detail::run<ReplicaOf<Job>>(session, name, job, path.empty() ? weights.read() : Weights(path).read(),
+                                     configured(name, options));
 }
 
 /// The same for a struct without a net: `torch::Tensor predict(const torch::Tensor& input) const` and
@@ -174,8 +189,9 @@ Served run(const DriverSession& session, const std::string& name, const Job& job
 template <PredictsAlone Job>
 Served run(const DriverSession& session, const std::string& name, const Job& job,
            const ServeOptions& options = {}) {
-  return detail::run<ReplicaAlone<Job>>(session, name, job, std::make_shared<const wire::Bytes>(),
-                                        configured(name, options));
+  refuse_configured_weights(name);
+  return detail::run<ReplicaAlone<Job>>(
+      session, name, job, {std::make_shared<const wire::Bytes>(), "no weights"}, configured(name, options));
 }
 
 }  // namespace troupe::serve

@@ -38,6 +38,12 @@ struct StateDonor {
   std::string who;           ///< "trainer 0 (pid 77)"; empty: there is none
 };
 
+/// A copy of the weights of a job that trains on, and where it is read: a trainer keeps it.
+struct WeightCopy {
+  StateDonor at;
+  std::int64_t step = 0;  ///< steps in it, all committed
+};
+
 /// Copies share the state's bytes, and so does every run that began from it, as long as it lives.
 struct Snapshot {
   JobPlace place;

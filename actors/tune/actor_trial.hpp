@@ -14,6 +14,8 @@
 
 #include <algorithm>
 #include <concepts>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "actors/train/engine/state_parts.hpp"
@@ -42,6 +44,9 @@ struct ActorTrialOptions {
   double cpus = 0;
   double gpus = 0;
   std::string label{};  ///< of its process: "trial 3"
+  std::int64_t memory = 0;
+  std::map<std::string, double> resources{};
+  std::map<std::string, std::string> labels{};
 };
 
 template <class T, class Job>
@@ -57,6 +62,9 @@ class ActorTrial final : public TrialRun {
     }
     spawned_ = session.spawn_async<T>({.num_cpus = std::max(options.cpus, 0.0),
                                        .num_gpus = options.gpus,
+                                       .memory = options.memory,
+                                       .resources = options.resources,
+                                       .labels = options.labels,
                                        .isolated = true,
                                        .label = options.label},
                                       job);
@@ -112,7 +120,8 @@ class ActorTrial final : public TrialRun {
   train::RunResult wait() override {
     train::RunResult result;
     if (!actor_) return result;
-    result.state_hash = snapshot_of(last_.valid() ? last_.answer() : wire::Bytes()).place.hash;
+    // Of an actor that saves nothing its last figures are all there is to compare.
+    result.state_hash = train::hash_of_bytes(last_.valid() ? last_.answer() : wire::encode(metrics_));
     result.steps = epoch_;
     result.metrics = metrics_;
     return result;

@@ -405,9 +405,12 @@ class Sweep {
   /// What processes must have in common to go from trial to trial.
   static std::string kind_of(const train::TrainOptions& o) {
     std::string kind;
-    for (const double each : {double(o.trainers), o.trainer_cpus, o.trainer_gpus, double(o.threads),
-                              double(o.exact), double(o.loaders), double(o.trainer_strategy)})
+    for (const double each :
+         {double(o.trainers), o.trainer_cpus, o.trainer_gpus, double(o.threads), double(o.exact),
+          double(o.loaders), double(o.trainer_strategy), double(o.trainer_memory)})
       kind += to_text(Value(each)) + " ";
+    for (const auto& [name, amount] : o.trainer_resources) kind += name + "=" + to_text(Value(amount)) + " ";
+    for (const auto& [key, value] : o.trainer_labels) kind += key + "=" + value + " ";
     return kind;
   }
   /// What the user's own function throws is this trial's.

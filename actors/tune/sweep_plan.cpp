@@ -10,6 +10,7 @@
 
 #include "runtime/core/count.hpp"
 #include "runtime/core/escape.hpp"
+#include "runtime/wire/resources.hpp"
 
 namespace troupe::tune {
 namespace {
@@ -20,6 +21,10 @@ bool can_be_folder(const std::string& name) {
   return !name.starts_with('.') && name.size() <= 200 && std::none_of(name.begin(), name.end(), [](char c) {
     return c == '/' || static_cast<unsigned char>(c) < ' ' || c == 0x7f;
   });
+}
+
+cluster::OtherResources other_resources_of(const train::TrainOptions& trial) {
+  return cluster::other_resources(trial.trainer_memory, trial.trainer_resources, trial.trainer_labels);
 }
 
 Mode mode_of(const SweepPlan& plan) {
@@ -47,6 +52,8 @@ void check(const DriverSession& session, const SweepPlan& plan) {
     refuse("train.trainer_cpus = " + std::to_string(plan.train.trainer_cpus) +
                ", train.trainer_gpus = " + std::to_string(plan.train.trainer_gpus),
            "use 0 to 1,000,000");
+  if (const auto wrong = cluster::wrong_about(other_resources_of(plan.train)); !wrong.empty())
+    refuse("train.trainer_memory, trainer_resources, trainer_labels: " + wrong, "name what nodes have");
   if (plan.retries < 0) refuse("retries = " + std::to_string(plan.retries), "use 0 or more");
   if (!(plan.max_seconds >= 0))
     refuse("max_seconds = " + to_text(Value(plan.max_seconds)), "use seconds above 0, or 0 for no limit");
@@ -179,13 +186,20 @@ std::optional<int> trial_again(SweepPlan& plan) {
 }
 
 int places_for(const std::vector<cluster::NodeInfo>& nodes, const train::TrainOptions& trial) {
+  const auto asked = other_resources_of(trial);
+  cluster::ResourceAmounts there;
   double cpus = 0, gpus = 0;
   for (const auto& node : nodes) {
+    if (!cluster::has_labels(node.other.labels, asked.labels)) continue;
+    cluster::add_amounts(there, node.other.amounts, 1);
     cpus += static_cast<double>(node.cpu_e4) / 10'000;
     gpus += static_cast<double>(node.gpus.size());
   }
   double places = cpus / (trial.trainers * std::max(trial.trainer_cpus, static_cast<double>(trial.threads)));
   if (trial.trainer_gpus > 0) places = std::min(places, gpus / (trial.trainers * trial.trainer_gpus));
+  for (const auto& [name, amount] : asked.amounts)
+    places = std::min(places, static_cast<double>(cluster::amount_of(there, name)) /
+                                  (trial.trainers * static_cast<double>(amount)));
   return static_cast<int>(std::clamp(std::floor(places + 1e-9), 1.0, 1000.0));
 }
 

@@ -110,7 +110,8 @@ SweepPlan plan_of(const Job& job, const SweepOptions<Job>& options) {
 }
 
 inline ActorTrialOptions actor_options(const train::TrainOptions& of) {
-  return {of.epochs, of.trainer_cpus, of.trainer_gpus, of.title};
+  return {of.epochs,         of.trainer_cpus,      of.trainer_gpus,  of.title,
+          of.trainer_memory, of.trainer_resources, of.trainer_labels};
 }
 
 template <class Job>
@@ -144,7 +145,8 @@ SweepResult<Job> run(const DriverSession& session, const Job& job, const SweepOp
 }
 
 /// The same with trials that are actors of class T, made from a Job each (actor_trial.hpp). Of `train` count
-/// epochs (how often a trial steps), trainer_cpus and trainer_gpus. Throws BadConfig for a scheduler that
+/// epochs (how often a trial steps), and what its actor holds: trainer_cpus, trainer_gpus, trainer_memory,
+/// trainer_resources and trainer_labels. Throws BadConfig for a scheduler that
 /// pauses or copies trials (HyperBand, MedianStopping, Pbt) where T has no save() and load().
 ///     auto best = tune::run_actors<Pendulum>(session, Settings{}, {.space = ..., .metric = "reward"});
 template <class T, class Job>
@@ -165,7 +167,7 @@ requires TrialActor<T, Job> SweepResult<Job> run_actors(const DriverSession& ses
 }
 
 /// The same with trials that are calls of a function (function_trial.hpp). It ends when it returns, so of
-/// `train` count trainer_cpus and trainer_gpus alone; schedulers count its reports. Throws BadConfig for a
+/// `train` counts what trials hold alone, as above; schedulers count its reports. Throws BadConfig for a
 /// scheduler that pauses or copies trials where it has no state to go on from.
 ///     auto best = tune::run_function<&objective>(session, Settings{}, {.space = ..., .metric = "loss"});
 template <auto F, class Job>

@@ -34,9 +34,9 @@ std::shared_ptr<CallState> all_of_members(States states, MemberNames names, bool
     Outcome outcome = all->outcome();
     if (!outcome.ok()) {
       const auto failed = std::find_if(states.begin(), states.end(), [](const auto& state) {
-        return state->ready() && !state->outcome().ok();
+        return state->ready() && state->failure() != nullptr;
       });
-      ErrorInfo error = (*failed)->outcome().error();
+      ErrorInfo error = *(*failed)->failure();
       error.what = names->at(static_cast<std::size_t>(failed - states.begin())) + ": " + error.what;
       outcome = std::move(error);
     }
@@ -72,11 +72,10 @@ void MemberLoads::add(const std::shared_ptr<MemberLoads>& self, std::size_t plac
                       const std::shared_ptr<CallState>& call) {
   Member& member = members_[place];
   ++member.calls;
-  call->on_ready([self, &member, call] {
+  call->watch(self.get(), [self, &member, call] {
     // With an origin it is the death of another actor, which the member called.
-    const Outcome& outcome = call->outcome();
-    if (!outcome.ok() && outcome.error().code == ErrorCode::kActorDied && outcome.error().origin.empty())
-      member.is_dead = true;
+    const ErrorInfo* why = call->failure();
+    if (why != nullptr && why->code == ErrorCode::kActorDied && why->origin.empty()) member.is_dead = true;
     --member.calls;
   });
 }

@@ -100,7 +100,7 @@ class GroupAnswers : public std::vector<Future<R>> {
     for (std::size_t i = 0; i < this->size(); ++i) {
       const auto& state = (*this)[i].state();
       if (state->wait(std::max(deadline - MonotonicClock().now(), Duration::zero()))) {
-        all.push_back(detail::decode_outcome<R>(state->outcome(), gate_));
+        all.push_back(detail::decode_outcome<R>(detail::outcome_of(*state, detail::kAnswerLoads), gate_));
       } else {
         all.push_back(ErrorInfo{ErrorCode::kTimeout, names_->at(i) + " gave no answer", "in time", ""});
       }

@@ -7,6 +7,7 @@
 #include "runtime/client/task.hpp"
 #include "runtime/core/assert.hpp"
 #include "runtime/host/actor_context.hpp"
+#include "runtime/host/may_wait.hpp"
 #include "runtime/tasks/tasks.hpp"
 
 namespace troupe::detail {
@@ -44,6 +45,21 @@ void throw_call_timeout(const CallState& call, Duration timeout) {
   throw Timeout(ErrorInfo{ErrorCode::kTimeout, "a call gave no answer",
                           "within " + seconds.str() + " s none came",
                           "raise the timeout, or look at what the actor or task does"});
+}
+
+const Outcome& outcome_of(CallState& call, Duration timeout) {
+  if (call.is_here()) return call.outcome();
+  const bool may_wait = thread_may_wait();
+  if (call.load(may_wait ? timeout : Duration::zero())) return call.outcome();
+  if (!may_wait)
+    throw BadConfig("an answer is not in memory",
+                    "it lay on disk until now, and this thread must not wait until it is read",
+                    "co_await its Future in a method that returns troupe::Task<T>, or use then(callback)");
+  std::ostringstream seconds;
+  seconds << std::max(0.0, to_seconds(timeout));
+  throw Timeout({ErrorCode::kTimeout, "an answer was not read back",
+                 "it is there, and did not come from disk within " + seconds.str() + " s",
+                 "see whether the disk is stuck"});
 }
 
 ErrorInfo dropped_promise() {

@@ -46,6 +46,11 @@ void resolve_with(CallState& state, const T& value) {
   state.resolve(to.take(type_name<T>()), std::move(refers_to));
 }
 
+/// The answer of a call that is ready; loads it if it is stored. Throws Timeout when that takes longer, and
+/// BadConfig where this thread must not wait for it.
+const Outcome& outcome_of(CallState& call, Duration timeout);
+inline constexpr Duration kAnswerLoads = std::chrono::minutes(10);
+
 /// Handles in the answer become handles of `gate`'s process; null: of the current one.
 template <class T>
 Result<T> decode_outcome(const Outcome& outcome, ProcessGate* gate) {
@@ -88,8 +93,12 @@ class Future {
     if (!checked().wait(timeout)) detail::throw_call_timeout(checked(), timeout);
     return answer();
   }
-  /// The same of one that is ready. REQUIRES: ready().
-  T answer() const { return detail::decode_outcome<T>(checked().outcome(), gate_).value(); }
+  /// The same of one that is ready. An answer above 256 KiB that nobody waited for as it came lies in the
+  /// node's store until it is read, maybe on disk: then in a light actor this throws BadConfig and names
+  /// co_await. REQUIRES: ready().
+  T answer() const {
+    return detail::decode_outcome<T>(detail::outcome_of(checked(), detail::kAnswerLoads), gate_).value();
+  }
 
   /// Calls `callback(Result<T>)` with the answer: in the mailbox of the calling actor when called in an
   /// actor's method, otherwise in a thread of the runtime, where it must not block.

@@ -30,7 +30,7 @@ template <class T>
 class FutureAwaiter {
  public:
   explicit FutureAwaiter(Future<T> future) : future_(std::move(future)) {}
-  bool await_ready() const { return future_.ready(); }
+  bool await_ready() const { return future_.ready() && future_.state()->is_here(); }
   template <class Promise>
   void await_suspend(std::coroutine_handle<Promise> awaiting) {
     awaiting.promise().call->wait_for(future_.state());

@@ -86,7 +86,7 @@ Result<ServingFile> parse_serving_file(std::string_view text, const std::string&
   return made;
 }
 
-std::string to_toml(const ServingFile& file) {
+Result<std::string> to_toml(const ServingFile& file) {
   ServingFile copy = file;
   std::string text;
   const auto add = [&](const Entries& entries) {
@@ -103,6 +103,11 @@ std::string to_toml(const ServingFile& file) {
     add_fields(entries, "", entry);
     add(entries);
   }
+  if (text.size() > kMostServingBytes)
+    return ErrorInfo{ErrorCode::kLimit, "cannot give its settings to the program",
+                     "with paths from the root on they have " + std::to_string(text.size()) +
+                         " bytes, and at most 32 KiB travel in its environment",
+                     "use shorter paths, or a file and a program for each part of the deployments"};
   return text;
 }
 

@@ -23,6 +23,8 @@
 namespace troupe::config {
 
 inline constexpr const char* kServingVariable = "TROUPE_SERVE_CONFIG";
+/// Set: the program takes the place of the one that serves (ServeOptions::take_over).
+inline constexpr const char* kTakeOverVariable = "TROUPE_SERVE_TAKE_OVER";
 /// It travels in the program's environment.
 inline constexpr std::size_t kMostServingBytes = std::size_t{32} << 10;
 
@@ -81,8 +83,9 @@ struct ServingFile {
 
 /// `file`: its path, for messages and the job's name. Errors: kBadInput, kBadConfig, kLimit.
 Result<ServingFile> parse_serving_file(std::string_view text, const std::string& file);
-/// The same text in its shortest form: parse_serving_file reads it back.
-std::string to_toml(const ServingFile& file);
+/// The same text in its shortest form: parse_serving_file reads it back. Errors: kLimit, where that would
+/// not.
+Result<std::string> to_toml(const ServingFile& file);
 /// Relative paths count from `folder`: the program's (unless the job has a folder of its own), the weights',
 /// the certificates'.
 void resolve_paths(ServingFile& file, const std::string& folder);

@@ -31,7 +31,7 @@ ErrorInfo unknown(const std::string& where, const std::string& name, const std::
           "see --help for the names"};
 }
 
-/// The entry that a flag's name means: its own, or the only one of that short name.
+/// The entry that a flag's name means: its own, or the only one that ends with it (`hang`, `deadlines.hang`).
 Result<const Entry*> entry_of(const std::string& flag, const Entries& entries) {
   std::string name = flag.substr(2);
   std::replace(name.begin(), name.end(), '-', '_');
@@ -39,7 +39,7 @@ Result<const Entry*> entry_of(const std::string& flag, const Entries& entries) {
   std::vector<std::string> all;
   for (const Entry& entry : entries) {
     if (entry.name == name) return &entry;
-    if (last_of(entry.name) != name) continue;
+    if (!("." + entry.name).ends_with("." + name)) continue;
     found = &entry;
     all.push_back(flag_of(entry.name));
   }

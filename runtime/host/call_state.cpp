@@ -16,6 +16,18 @@ namespace {
 /// A task that waits looks so often whether there is something that it can do.
 constexpr Duration kLooksAgain = std::chrono::seconds(1);
 
+/// One more, for a scope.
+class Counted {
+ public:
+  explicit Counted(std::atomic<std::uint32_t>& in) : in_(in) { in_.fetch_add(1, std::memory_order_seq_cst); }
+  ~Counted() { in_.fetch_sub(1, std::memory_order_relaxed); }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<std::uint32_t>& in_;
+};
+
 }  // namespace
 
 void run_in_turn(std::vector<std::function<void()>> callbacks) {
@@ -45,6 +57,28 @@ void run_in_turn(std::vector<std::function<void()>> callbacks) {
 }
 
 bool CallState::resolve(Outcome outcome, wire::Kept refers_to) {
+  return fill(std::move(outcome), nullptr, std::move(refers_to));
+}
+
+bool CallState::resolve_stored(Load load, wire::Kept refers_to) {
+  return fill(wire::Bytes{}, std::move(load), std::move(refers_to));
+}
+
+bool CallState::resolve_as(CallState& other) {
+  TROUPE_ASSERT(other.ready(), "an answer moves once it is there");
+  if (other.stored_ == nullptr) return resolve(other.outcome(), other.refers_to());
+  Load load;
+  {
+    const std::lock_guard lock(other.mutex_);
+    load = std::exchange(other.stored_->load, nullptr);
+  }
+  TROUPE_ASSERT(load != nullptr, "an answer that moves is read by nobody else");
+  return resolve_stored(std::move(load), other.refers_to());
+}
+
+bool CallState::fill(Outcome outcome, Load load, wire::Kept refers_to) {
+  const bool is_stored = load != nullptr;
+  std::vector<std::function<void()>> readers;  // of a stored one
   std::vector<std::function<void()>> callbacks;
   decltype(kept_) kept;  // goes at the end, without the lock
   {
@@ -52,9 +86,10 @@ bool CallState::resolve(Outcome outcome, wire::Kept refers_to) {
     if (ready()) return false;
     kept = std::move(kept_);
     outcome_ = std::move(outcome);
+    if (is_stored) stored_ = std::make_unique<Stored>(Stored{std::move(load), nullptr});
     if (!refers_to.empty()) refers_to_ = std::make_unique<wire::Kept>(std::move(refers_to));
-    ready_.store(1, std::memory_order_seq_cst);
-    callbacks.swap(callbacks_);
+    ready_.store(is_stored ? kStored : kHere, std::memory_order_seq_cst);
+    (is_stored ? readers : callbacks).swap(callbacks_);
     if (watchers_ != nullptr) {
       for (auto& [owner, callback] : *watchers_) callbacks.push_back(std::move(callback));
       watchers_.reset();
@@ -63,12 +98,69 @@ bool CallState::resolve(Outcome outcome, wire::Kept refers_to) {
   if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake(ready_, INT_MAX);
   if (waiter_ != nullptr) waiter_->nudge();
   run_in_turn(std::move(callbacks));
+  for (auto& reader : readers) on_ready(std::move(reader));
   return true;
 }
 
+/// Null: it is not stored, or nobody has read it yet.
+std::shared_ptr<CallState> CallState::loaded() const {
+  if (ready_.load(std::memory_order_acquire) != kStored) return nullptr;
+  const std::lock_guard lock(mutex_);
+  return stored_->here;
+}
+
+std::shared_ptr<CallState> CallState::begin_load() {
+  Load load;  // lets go of the stored answer once that is read
+  std::shared_ptr<CallState> here;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stored_->here != nullptr) return stored_->here;
+    // Without a waiter: that may be gone by then.
+    stored_->here = here = std::make_shared<CallState>(nullptr);
+    load = std::exchange(stored_->load, nullptr);
+  }
+  load([here](Outcome outcome) { here->resolve(std::move(outcome)); });
+  return here;
+}
+
+bool CallState::is_here() const {
+  const auto state = ready_.load(std::memory_order_acquire);
+  if (state != kStored) return state == kHere;
+  const auto here = loaded();
+  return here != nullptr && here->ready();
+}
+
+bool CallState::load(Duration timeout) {
+  TROUPE_ASSERT(ready(), "an answer is loaded once it is there");
+  return is_here() || begin_load()->wait(timeout);
+}
+
 const Outcome& CallState::outcome() const {
-  TROUPE_ASSERT(ready(), "the outcome is read once it is there");
-  return outcome_;
+  TROUPE_ASSERT(is_here(), "the outcome is read once it is there");
+  const auto here = loaded();
+  return here == nullptr ? outcome_ : here->outcome();
+}
+
+const ErrorInfo* CallState::failure() const {
+  if (!is_here()) return nullptr;
+  const Outcome& is = outcome();
+  return is.ok() ? nullptr : &is.error();
+}
+
+bool CallState::is_awaited() const {
+  if (waiting_.load(std::memory_order_seq_cst) != 0) return true;
+  std::shared_ptr<CallState> next;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!callbacks_.empty()) return true;
+    next = next_.lock();
+  }
+  return next != nullptr && next->is_awaited();
+}
+
+void CallState::passes_on_to(const std::shared_ptr<CallState>& next) {
+  const std::lock_guard lock(mutex_);
+  next_ = next;
 }
 
 wire::Kept CallState::refers_to() const {
@@ -78,6 +170,7 @@ wire::Kept CallState::refers_to() const {
 
 bool CallState::wait(Duration timeout) {
   if (ready()) return true;
+  const Counted counted(waiting_);
   const MonotonicClock clock;
   const Instant now = clock.now();
   const Instant deadline = timeout > Duration::max() - now ? Duration::max() : now + timeout;
@@ -110,6 +203,7 @@ void CallState::on_ready(std::function<void()> callback) {
       return;
     }
   }
+  if (!is_here()) return begin_load()->on_ready(std::move(callback));
   callback();
 }
 
@@ -140,6 +234,11 @@ void CallState::keep(wire::Kept kept) {
   if (kept.empty()) return;
   const std::lock_guard lock(mutex_);
   if (!ready()) kept_ = std::make_unique<wire::Kept>(std::move(kept));
+}
+
+wire::Kept CallState::kept() const {
+  const std::lock_guard lock(mutex_);
+  return kept_ == nullptr ? wire::Kept() : *kept_;
 }
 
 std::string CallState::waits_for() const {

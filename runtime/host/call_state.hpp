@@ -34,24 +34,49 @@ class CallState {
  public:
   explicit CallState(Waiter* waiter) : waiter_(waiter) {}
 
+  /// Has a stored answer: calls `then` with it, once, in this thread or in one of the runtime. Dropped
+  /// unused, it lets go of the answer.
+  using Load = std::function<void(std::function<void(Outcome)> then)>;
+
   /// Fills the slot; only the first time counts, and returns true. Runs the callbacks in this thread: before
   /// it returns, or if this is a callback's doing, after that one. `refers_to`: objects of this process's
   /// whose names are in the answer; they are held as long as it is.
   bool resolve(Outcome outcome, wire::Kept refers_to = {});
-  bool ready() const { return ready_.load(std::memory_order_acquire) != 0; }
-  /// REQUIRES: ready().
+  /// The same with an answer that lies in the node's store, and stays there until somebody reads it: this
+  /// process's memory does not grow by what nobody reads.
+  bool resolve_stored(Load load, wire::Kept refers_to = {});
+  /// With the answer of another call, which moves. REQUIRES: that one is ready, and nobody else reads it.
+  bool resolve_as(CallState& other);
+  bool ready() const { return ready_.load(std::memory_order_acquire) != kPending; }
+  /// Whether outcome() has it: ready, and loaded if it was stored.
+  bool is_here() const;
+  /// Loads a stored answer. False when `timeout` is over first. REQUIRES: ready().
+  bool load(Duration timeout);
+  /// REQUIRES: is_here().
   const Outcome& outcome() const;
+  /// Null: there is an answer, here or stored. REQUIRES: ready().
+  const ErrorInfo* failure() const;
+  /// REQUIRES: ready().
   wire::Kept refers_to() const;
   /// Waits until ready. False when `timeout` is over first.
   bool wait(Duration timeout);
-  /// Calls `callback` once ready, in the resolving thread (in this one if ready already).
+  /// Calls `callback` once outcome() has it, in the thread that brings that about (in this one if it is there
+  /// already). Loads a stored answer.
   void on_ready(std::function<void()> callback);
-  /// The same for somebody who may lose interest: unwatch() drops it. One callback an owner.
+  /// Somebody is about to read the answer: a callback of on_ready() or a thread waits for it, here or where
+  /// this one's answer goes.
+  bool is_awaited() const;
+  /// `next` is resolved as this one is.
+  void passes_on_to(const std::shared_ptr<CallState>& next);
+  /// Calls `callback` once ready, without loading anything, for somebody who may lose interest: unwatch()
+  /// drops it. One callback an owner.
   void watch(const void* owner, std::function<void()> callback);
   void unwatch(const void* owner);
 
   /// Keeps these alive until it is ready: what the message refers to that it waits for an answer of.
   void keep(wire::Kept kept);
+  /// These. Empty once it is ready.
+  wire::Kept kept() const;
 
   /// Why the request behind this call waits, as far as it was told; empty: nothing was.
   std::string waits_for() const;
@@ -64,9 +89,19 @@ class CallState {
   void cancel(ErrorInfo why, Duration grace = Duration::zero());
 
  private:
+  enum : std::uint32_t { kPending, kHere, kStored };
+  struct Stored {
+    Load load;                        ///< null: somebody has begun to read it
+    std::shared_ptr<CallState> here;  ///< of that; it stays
+  };
+  bool fill(Outcome outcome, Load load, wire::Kept refers_to);
+  std::shared_ptr<CallState> loaded() const;
+  std::shared_ptr<CallState> begin_load();
+
   Waiter* waiter_;
-  std::atomic<std::uint32_t> ready_{0};
+  std::atomic<std::uint32_t> ready_{kPending};
   std::atomic<std::uint32_t> sleepers_{0};
+  std::atomic<std::uint32_t> waiting_{0};  ///< threads in wait()
   mutable std::mutex mutex_;
   Outcome outcome_{wire::Bytes{}};
   std::vector<std::function<void()>> callbacks_;  // under mutex_
@@ -76,6 +111,8 @@ class CallState {
   std::unique_ptr<std::string> waits_for_;                    // the same; under mutex_
   std::unique_ptr<wire::Kept> kept_;                          // the same
   std::unique_ptr<wire::Kept> refers_to_;                     // written before ready_
+  std::unique_ptr<Stored> stored_;                            // the same; what it has is under mutex_
+  std::weak_ptr<CallState> next_;                             // under mutex_
 };
 
 }  // namespace troupe

@@ -154,6 +154,28 @@ EncodedAnswer encode_answer(const T& answer) {
   }
 }
 
+/// Whether the encoded answer is a count and then the elements as they lie in memory.
+template <class T>
+inline constexpr bool kIsCountAndBytes = false;
+template <class E>
+inline constexpr bool kIsCountAndBytes<std::vector<E>> =
+    kIsNumbers<std::vector<E>>&& wire::detail::BuiltIn<std::vector<E>>;
+template <>
+inline constexpr bool kIsCountAndBytes<std::string> = true;
+
+/// Answers with what a method or task returned: by a reference, as what throws is to be answered, too. A
+/// large one of that kind is copied once, to where its object lies.
+template <class T>
+void give_answer(const T& answer, Responder& responder) {
+  if constexpr (kIsCountAndBytes<T>) {
+    const wire::ByteView bytes = std::as_bytes(std::span(answer));
+    const auto count = static_cast<std::uint32_t>(answer.size());
+    if (bytes.size() > objects::kInlineBytes && count == answer.size())
+      return responder.answer_parts(std::as_bytes(std::span(&count, 1)), bytes);
+  }
+  encode_answer<T>(answer).give(std::move(responder));
+}
+
 /// A constructor's argument as it is encoded: without copying what need not be.
 template <class T>
 decltype(auto) as_sent(const T& argument) {
@@ -194,7 +216,7 @@ struct MethodEntry {
         const auto later = run();  // before the responder moves: it may throw
         answer_later(later.state(), std::move(responder), kName);
       } else {
-        encode_answer<Answer>(run()).give(std::move(responder));
+        give_answer<Answer>(run(), responder);
       }
     } catch (...) {
       responder.fail(describe_exception(kName));
@@ -211,7 +233,7 @@ struct MethodEntry {
         responder.answer({});
       } else {
         const Answer answer = co_await std::move(task);
-        encode_answer<Answer>(answer).give(std::move(responder));
+        give_answer<Answer>(answer, responder);
       }
     } catch (...) {
       responder.fail(describe_exception(kName));

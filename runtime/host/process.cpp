@@ -1,6 +1,7 @@
 #include "runtime/host/process.hpp"
 
 #include <climits>
+#include <iterator>
 
 #include "runtime/core/fork_guard.hpp"
 #include "runtime/core/futex.hpp"
@@ -234,6 +235,13 @@ void Process::send_reply(ProcessAddress to, std::uint64_t call, const Outcome& o
 
 void Process::fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why) {
   auto failed = calls_.take_where([&](const PendingCall& call) { return gone(call.to.home()); });
+  wire::Kept kept;
+  for (const PendingCall& call : failed) {
+    auto its = call.moving != nullptr ? call.moving->args.kept : call.state->kept();
+    kept.insert(kept.end(), std::make_move_iterator(its.begin()), std::make_move_iterator(its.end()));
+  }
+  // Whom the callee passed them on to may not have been heard of.
+  if (!kept.empty()) later(objects::kDeadBorrowerGrace, [kept = std::move(kept)] {});
   for (const PendingCall& call : failed) {
     if (call.moving != nullptr) directory_->failed(call.moving, call.to.home(), why);
   }

@@ -68,6 +68,7 @@ class Process final : public ProcessGate, public ActorHome {
   std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, CallBody args,
                                   bool one_way) override;
   void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome, wire::Kept refers_to) override;
+  void reply_parts(ProcessAddress to, std::uint64_t call, wire::ByteView head, wire::ByteView rest) override;
   std::shared_ptr<CallState> spawn(ActorSpawn spawn) override;
   void kill(const ActorAddress& actor, std::string reason) override;
   void monitor(const ActorAddress& actor, OnDeath callback) override;
@@ -106,6 +107,7 @@ class Process final : public ProcessGate, public ActorHome {
   void give_answer(ProcessAddress to, std::uint64_t call, const Outcome& outcome,
                    const wire::Kept& refers_to);
   void answer_in_object(PendingCall call, const Message& message, wire::Kept refers_to);
+  void resolve_in_store(std::shared_ptr<CallState> state, wire::Bytes answer, wire::Kept refers_to);
   void decline_answer(const Message& message);
   /// Of a question to this process itself.
   Responder answer_as_it_is(const wire::FrameHeader& header);

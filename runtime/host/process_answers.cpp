@@ -17,6 +17,12 @@ ErrorInfo too_many_references(std::size_t count) {
           "return them in several answers"};
 }
 
+ErrorInfo answer_too_large(const Error& error) {
+  ErrorInfo info = error.info();
+  info.what = "an answer is too large: " + info.what;
+  return info;
+}
+
 /// What had no room at its receiver does not know for what it was.
 ErrorInfo with_name(ErrorInfo error, const PendingCall& call) {
   const auto* method = Registry::instance().method(call.method);
@@ -33,6 +39,19 @@ void Process::reply(ProcessAddress to, std::uint64_t call, const Outcome& outcom
   if (refers_to.size() > kMostReferences) return send_reply(to, call, too_many_references(refers_to.size()));
   give_answer(to, call, outcome, refers_to);
   objects_->hand_over(std::move(refers_to), to, call);
+}
+
+void Process::reply_parts(ProcessAddress to, std::uint64_t call, wire::ByteView head, wire::ByteView rest) {
+  if (head.size() + rest.size() <= objects::kInlineBytes || !thread_may_wait())
+    return ProcessGate::reply_parts(to, call, head, rest);
+  if (is_in_child()) return;
+  try {
+    const auto object = objects_->put(head, rest);
+    objects_->offer_answer(object, to);
+    send_reply(to, call, wire::encode(object->name()), objects::kFlagAnswerInObject);
+  } catch (const Error& error) {
+    send_reply(to, call, answer_too_large(error));
+  }
 }
 
 /// With the names of what it refers to behind it.
@@ -53,9 +72,7 @@ void Process::give_answer(ProcessAddress to, std::uint64_t call, const Outcome& 
     if (!refers_to.empty()) return send(std::move(name), objects::kFlagAnswerInObject);
     send_reply(to, call, std::move(name), objects::kFlagAnswerInObject);
   } catch (const Error& error) {
-    ErrorInfo info = error.info();
-    info.what = "an answer is too large: " + info.what;
-    send_reply(to, call, info);
+    send_reply(to, call, answer_too_large(error));
   }
 }
 
@@ -82,16 +99,35 @@ void Process::answer_in_object(PendingCall call, const Message& message, wire::K
     return;
   }
   if (call.state->ready()) return decline_answer(message);
+  const bool is_awaited = call.state->is_awaited();
+  auto then = [this, call = std::move(call), refers_to = std::move(refers_to)](Outcome outcome,
+                                                                               CallState::Load load) mutable {
+    if (load != nullptr) {
+      call.state->resolve_stored(std::move(load), std::move(refers_to));
+      return;
+    }
+    // Another life has an answer; one that this node has no room for would be computed again without end.
+    const bool is_lost = !outcome.ok() && (outcome.error().code == ErrorCode::kActorDied ||
+                                           outcome.error().code == ErrorCode::kUnavailable);
+    if (is_lost && call.moving != nullptr)
+      return directory_->failed(call.moving, call.to.home(), outcome.error());
+    call.state->resolve(std::move(outcome), std::move(refers_to));
+  };
+  if (!is_awaited) return objects_->store(*name, std::move(then));
   objects_->take(*name,
-                 [this, call = std::move(call), refers_to = std::move(refers_to)](Outcome outcome) mutable {
-                   // Another life has an answer; one that this node has no room for would be computed again
-                   // without end.
-                   const bool is_lost = !outcome.ok() && (outcome.error().code == ErrorCode::kActorDied ||
-                                                          outcome.error().code == ErrorCode::kUnavailable);
-                   if (is_lost && call.moving != nullptr)
-                     return directory_->failed(call.moving, call.to.home(), outcome.error());
-                   call.state->resolve(std::move(outcome), std::move(refers_to));
-                 });
+                 [then = std::move(then)](Outcome outcome) mutable { then(std::move(outcome), nullptr); });
+}
+
+/// Of what came in a message: a large one that nobody waits for goes into the node's store.
+void Process::resolve_in_store(std::shared_ptr<CallState> state, wire::Bytes answer, wire::Kept refers_to) {
+  objects_->store(std::move(answer), [state = std::move(state), refers_to = std::move(refers_to)](
+                                         Outcome outcome, CallState::Load load) mutable {
+    if (load != nullptr) {
+      state->resolve_stored(std::move(load), std::move(refers_to));
+    } else {
+      state->resolve(std::move(outcome), std::move(refers_to));
+    }
+  });
 }
 
 void Process::on_reply(Message message) {
@@ -126,6 +162,9 @@ void Process::on_reply(Message message) {
     const bool never_sent = (message.header.flags & wire::kFlagRefused) != 0;
     return directory_->answered(call->moving, call->to.home(), outcome.error(), never_sent);
   }
+  const bool is_large = outcome.ok() && outcome->size() > objects::kInlineBytes && call->to.actor;
+  if (is_large && threads_ && !call->state->is_awaited())
+    return resolve_in_store(call->state, *std::move(outcome), std::move(refers_to));
   const bool wanted = call->state->resolve(std::move(outcome), std::move(refers_to));
   if (!wanted && !error && call->kind == wire::FrameKind::kSpawn)
     kill(call->to, "nobody waits for it any more");

@@ -130,6 +130,9 @@ class ProcessGate {
   /// to is held until that process does, or is gone.
   virtual void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome, wire::Kept refers_to) = 0;
 
+  /// The same of an answer in two parts that refers to nothing.
+  virtual void reply_parts(ProcessAddress to, std::uint64_t call, wire::ByteView head, wire::ByteView rest);
+
   /// Starts an actor. The state is resolved with its encoded ActorAddress (wire::SpawnAnswer). If nobody
   /// waits any more, CallState::cancel runs the hook that the gate has set: the actor is not wanted, started
   /// or not.

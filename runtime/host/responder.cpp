@@ -3,12 +3,33 @@
 #include "runtime/host/process_gate.hpp"
 
 namespace troupe {
+namespace {
+
+wire::Bytes joined(wire::ByteView head, wire::ByteView rest) {
+  wire::Bytes all;
+  all.reserve(head.size() + rest.size());
+  all.insert(all.end(), head.begin(), head.end());
+  all.insert(all.end(), rest.begin(), rest.end());
+  return all;
+}
+
+}  // namespace
+
+void ProcessGate::reply_parts(ProcessAddress to, std::uint64_t call, wire::ByteView head,
+                              wire::ByteView rest) {
+  reply(to, call, joined(head, rest), {});
+}
 
 void Responder::outcome(Outcome outcome, wire::Kept refers_to) {
   if (local_ != nullptr)
     std::exchange(local_, nullptr)->resolve(std::move(outcome), std::move(refers_to));
   else if (gate_ != nullptr)
     std::exchange(gate_, nullptr)->reply(to_, call_, outcome, std::move(refers_to));
+}
+
+void Responder::answer_parts(wire::ByteView head, wire::ByteView rest) {
+  if (gate_ != nullptr) return std::exchange(gate_, nullptr)->reply_parts(to_, call_, head, rest);
+  answer(joined(head, rest));
 }
 
 Responder::~Responder() {

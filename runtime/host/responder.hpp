@@ -32,6 +32,9 @@ class Responder {
 
   void answer(wire::Bytes bytes) { outcome(Outcome(std::move(bytes))); }
   void fail(ErrorInfo error) { outcome(Outcome(std::move(error))); }
+  /// The answer is `head` and, behind it, `rest`: where it goes as an object it is written there and nowhere
+  /// else. Both live until this returns.
+  void answer_parts(wire::ByteView head, wire::ByteView rest);
   /// `refers_to`: objects whose names are in the answer; the caller holds them once it has that.
   void outcome(Outcome outcome, wire::Kept refers_to = {});
 

@@ -98,13 +98,19 @@ struct Listener {
 };
 
 struct Server::State {
-  State(ServerOptions options, Handler handler);
+  State(ServerOptions options, Handler handler, std::vector<UniqueFd> listening);
   ~State();
   void listen();
+  void listen_on(std::vector<UniqueFd> sockets);
   void accept(Listener& on);
   Loop& loop_for_next(Listener& on);
   void take(Socket socket, Loop& loop);
   void stop_accepting_on(Listener& on);
+  void stop_accepting(Loop& in) {
+    for (const auto& listener : listeners) {
+      if (&listener->loop == &in) stop_accepting_on(*listener);
+    }
+  }
   /// Runs `work` in every loop's thread, and waits for it. False: some thread hangs in the handler.
   bool in_every_loop(const std::function<void(std::size_t loop)>& work);
   bool cut_off_all() {
@@ -113,12 +119,12 @@ struct Server::State {
 
   std::shared_ptr<Shared> shared = std::make_shared<Shared>();
   std::vector<std::shared_ptr<Loop>> loops;
-  std::vector<std::unique_ptr<Listener>> listeners;  ///< one a loop
+  std::vector<std::unique_ptr<Listener>> listeners;  ///< one a loop, or those that were handed over
   Endpoint address;
   std::vector<std::thread> threads;
 };
 
-Server::State::State(ServerOptions options, Handler handler) {
+Server::State::State(ServerOptions options, Handler handler, std::vector<UniqueFd> listening) {
   check_options(options, handler);
   shared->options = std::move(options);
   shared->handler = std::move(handler);
@@ -129,18 +135,20 @@ Server::State::State(ServerOptions options, Handler handler) {
   int count = shared->options.threads;
   if (count == 0) count = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   for (int i = 0; i < count; ++i) loops.push_back(std::make_shared<Loop>(shared));
-  listen();
-  for (const auto& listener : listeners) {
-    accept(*listener);
-    listener->loop.rearm = [this, &on = *listener] {
-      if (!on.armed && on.acceptor.is_open()) accept(on);
+  listening.empty() ? listen() : listen_on(std::move(listening));
+  for (const auto& listener : listeners) accept(*listener);
+  for (const auto& loop : loops) {
+    loop->rearm = [this, loop = loop.get()] {
+      for (const auto& listener : listeners) {
+        if (&listener->loop == loop && !listener->armed && listener->acceptor.is_open()) accept(*listener);
+      }
     };
   }
   for (const auto& loop : loops) threads.push_back(start_quiet_thread([loop = loop.get()] { loop->run(); }));
 }
 
 Server::State::~State() {
-  in_every_loop([this](std::size_t loop) { stop_accepting_on(*listeners[loop]); });
+  in_every_loop([this](std::size_t loop) { stop_accepting(*loops[loop]); });
   if (cut_off_all()) shared->wait_until_closed(kCloseTimeout);
   for (const auto& loop : loops) loop->io.stop();
   for (auto& thread : threads) thread.join();
@@ -175,6 +183,22 @@ void Server::State::listen() {
     if (ec) cannot_listen(options, ec);
   }
   address = {endpoint.address().to_string(), endpoint.port()};
+}
+
+void Server::State::listen_on(std::vector<UniqueFd> sockets) {
+  for (std::size_t i = 0; i < sockets.size(); ++i) {
+    auto& acceptor = listeners.emplace_back(std::make_unique<Listener>(*loops[i % loops.size()]))->acceptor;
+    sockaddr_storage name{};
+    socklen_t length = sizeof name;
+    ::getsockname(sockets[i].get(), reinterpret_cast<sockaddr*>(&name), &length);
+    boost::system::error_code ec;
+    acceptor.assign(name.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), sockets[i].get(), ec);
+    if (!ec) static_cast<void>(sockets[i].release());
+    if (!ec) acceptor.non_blocking(true, ec);
+    const auto endpoint = ec ? tcp::endpoint() : acceptor.local_endpoint(ec);
+    if (ec) cannot_listen(shared->options, ec);
+    address = {endpoint.address().to_string(), endpoint.port()};
+  }
 }
 
 /// Its own, unless another has fewer connections: the kernel deals them out by a hash, and some live for
@@ -251,7 +275,9 @@ bool Server::State::in_every_loop(const std::function<void(std::size_t loop)>& w
 }
 
 Server::Server(ServerOptions options, Handler handler)
-    : state_(std::make_unique<State>(std::move(options), std::move(handler))) {}
+    : state_(std::make_unique<State>(std::move(options), std::move(handler), std::vector<UniqueFd>())) {}
+Server::Server(ServerOptions options, Handler handler, std::vector<UniqueFd> listening)
+    : state_(std::make_unique<State>(std::move(options), std::move(handler), std::move(listening))) {}
 Server::~Server() = default;
 
 const Endpoint& Server::address() const {
@@ -268,14 +294,51 @@ ServerCounts Server::counts() const {
           .left = shared.left};
 }
 
-bool Server::drain(milliseconds timeout) {
+void Server::check_may_wait() const {
   for (const auto& loop : state_->loops)
     TROUPE_ASSERT(!loop->io.get_executor().running_in_this_thread(),
                   "a thread of the server cannot wait for itself");
+}
+
+std::vector<UniqueFd> Server::listening() const {
+  check_may_wait();
+  const auto copies = std::make_shared<std::vector<std::vector<UniqueFd>>>(state_->loops.size());
+  const bool all = state_->in_every_loop([state = state_.get(), copies](std::size_t loop) {
+    for (const auto& listener : state->listeners) {
+      if (&listener->loop != state->loops[loop].get() || !listener->acceptor.is_open()) continue;
+      (*copies)[loop].emplace_back(::fcntl(listener->acceptor.native_handle(), F_DUPFD_CLOEXEC, 0));
+    }
+  });
+  std::vector<UniqueFd> sockets;
+  for (auto& some : *copies) std::move(some.begin(), some.end(), std::back_inserter(sockets));
+  const bool open = std::all_of(sockets.begin(), sockets.end(), [](const UniqueFd& fd) { return bool(fd); });
+  if (!all || !open || sockets.empty())
+    throw_error({ErrorCode::kUnavailable, "cannot hand over where HTTP listens",
+                 sockets.empty() ? "it listens no more" : "its threads hang, or it has no descriptors left",
+                 "raise ulimit -n, or start the other program when this one has ended"});
+  return sockets;
+}
+
+void Server::leave() {
+  check_may_wait();
+  state_->shared->draining = true;
+  state_->in_every_loop([this](std::size_t loop) {
+    for (const auto& listener : state_->listeners) {
+      if (&listener->loop != state_->loops[loop].get()) continue;
+      boost::system::error_code ec;
+      listener->retry.cancel();
+      listener->acceptor.close(ec);
+    }
+    state_->loops[loop]->begin_drain();
+  });
+}
+
+bool Server::drain(milliseconds timeout) {
+  check_may_wait();
   Shared& shared = *state_->shared;
   shared.draining = true;
   state_->in_every_loop([this](std::size_t loop) {  // one that hangs in the handler does so later
-    state_->stop_accepting_on(*state_->listeners[loop]);
+    state_->stop_accepting(*state_->loops[loop]);
     state_->loops[loop]->begin_drain();
   });
   if (shared.wait_until_closed(timeout)) return true;

@@ -8,8 +8,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/core/endpoint.hpp"
+#include "runtime/core/fd.hpp"
 #include "runtime/http/message.hpp"
 
 namespace troupe::http {
@@ -85,6 +87,9 @@ class Server {
   /// Listens and serves from here on. Throws Unavailable for a port that is in use and an address that is not
   /// ours, BadConfig for options that make no sense and TLS files that are no certificate and its key.
   Server(ServerOptions options, Handler handler);
+  /// The same on sockets that listen already, listening() of a server in another process: whose host and port
+  /// count. REQUIRES: there is one.
+  Server(ServerOptions options, Handler handler, std::vector<UniqueFd> listening);
   /// Closes everything at once; requests under way are lost. drain() first loses none.
   ~Server();
   Server(const Server&) = delete;
@@ -94,6 +99,13 @@ class Server {
   const Endpoint& address() const;
   ServerCounts counts() const;
 
+  /// Its listening sockets, for a server that takes its place: both accept, until this one leaves. Not from a
+  /// thread of the server.
+  std::vector<UniqueFd> listening() const;
+  /// Accepts no connection from here on: those that wait are for whoever else has the sockets. What comes on
+  /// open ones is answered, with `Connection: close`. Does not wait for that: drain() does. Not from a thread
+  /// of the server.
+  void leave();
   /// Accepts no connection from here on, answers what is under way or on its way with `Connection: close`,
   /// and closes. A connection that stays idle for half a second more is closed. True: every request was
   /// answered; false: at the end of `timeout` some were not, and are cut off. Not from a thread of the
@@ -101,6 +113,7 @@ class Server {
   bool drain(std::chrono::milliseconds timeout);
 
  private:
+  void check_may_wait() const;
   struct State;
   std::unique_ptr<State> state_;
 };

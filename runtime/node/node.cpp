@@ -362,6 +362,7 @@ void Node::dispatch(Source source, const wire::FrameHeader& header, wire::ByteVi
       take(source, header, body, std::move(fds));
       break;
     case Verdict::kRefuse:
+      carry_out(std::exchange(route.actions, {}));  // a death is told before what it refuses
       refuse(header, route.error);
       break;
     case Verdict::kBreach:

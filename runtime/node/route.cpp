@@ -81,6 +81,9 @@ Route Router::route(Source source, const wire::FrameHeader& header, std::size_t 
     case Way::kRefuse:
       break;
   }
+  // A process that began after that death has not been told.
+  if (const std::string* dead = peers_.why_dead(header.to.node); dead != nullptr && source.process)
+    route.actions.push_back(SendLocal{source.process, wire::NodeDown{header.to.node, *dead}, {}});
   if (!wire::wants_reply(header)) peers_.vanished(source.process, header.to.node, why.why, route.actions);
   Route refused = refuse(header, std::move(why));
   refused.actions = std::move(route.actions);

@@ -18,6 +18,11 @@ Outcome copy_of(const Fetch& fetch, const ObjectName& name) {
   return wire::Bytes(bytes.begin(), bytes.end());
 }
 
+ErrorInfo session_over() {
+  return {ErrorCode::kUnavailable, "an answer cannot be read",
+          "its session has ended, and it had not been read before", "get() it while the session lives"};
+}
+
 }  // namespace
 
 /// The death of who made it is the death of the actor that was called.
@@ -68,6 +73,43 @@ void Objects::take(const ObjectName& name, std::function<void(Outcome)> then) {
       const NoWaitScope no_wait;  // who sends the answer on would wait for room, which this thread makes
       then(is_over ? Outcome(process_ends()) : copy_of(*fetched, name));
     });
+  });
+}
+
+// Answers that nobody waits for.
+
+CallState::Load Objects::load_of(HandlePtr answer) {
+  return [weak = weak_from_this(), answer = std::move(answer)](std::function<void(Outcome)> then) {
+    const auto self = weak.lock();
+    if (self == nullptr) return then(session_over());
+    auto fetched = self->fetch(answer->name());
+    Fetch& fetch = *fetched;
+    fetch.done.on_ready([answer, fetched = std::move(fetched), then = std::move(then)] {
+      const NoWaitScope no_wait;  // it may be the disk's thread, for which others wait
+      then(copy_of(*fetched, answer->name()));
+    });
+  };
+}
+
+void Objects::store(const ObjectName& name, OnStored then) {
+  auto held = hold(name);  // also for take()
+  keep_copy(name, [weak = weak_from_this(), name, held = std::move(held),
+                   then = std::move(then)](Result<HandlePtr> kept) {
+    const auto self = weak.lock();
+    if (self == nullptr) return then(process_ends(), nullptr);
+    if (kept) return then(wire::Bytes{}, self->load_of(*kept));
+    self->take(name, [held, then](Outcome outcome) { then(std::move(outcome), nullptr); });
+  });
+}
+
+void Objects::store(wire::Bytes answer, OnStored then) {
+  const auto there = std::make_shared<Fetch>(nullptr);
+  there->bytes = std::make_shared<ObjectBytes>(std::move(answer));
+  own_copy(there, nullptr, [weak = weak_from_this(), there, then = std::move(then)](Result<HandlePtr> kept) {
+    const auto self = weak.lock();
+    if (kept && self != nullptr) return then(wire::Bytes{}, self->load_of(*kept));
+    const wire::ByteView bytes = there->bytes->view();
+    then(wire::Bytes(bytes.begin(), bytes.end()), nullptr);
   });
 }
 

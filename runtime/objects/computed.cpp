@@ -245,23 +245,28 @@ void Objects::keep_copy(const ObjectName& of, OnPlace then) {
   auto held = hold(of);
   auto there = fetch(of);
   Fetch& inner = *there;
-  inner.done.on_ready([weak = weak_from_this(), held = std::move(held), there = std::move(there),
-                       then = std::move(then)] {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    if (!there->done.outcome().ok()) return then(there->done.outcome().error());
-    if (there->bytes->view().size() <= kInlineBytes) return then(self->copy_small(*there));
-    const std::uint64_t number = self->next_number();
-    const std::uint64_t bytes = there->bytes->view().size() + kTagBytes;
-    const auto ask = self->ask_for(own_region(self->gate_.address(), number), bytes);
-    self->obtain(ask, bytes, [weak, number, held, there, then](Result<Lent> lent) {
-      const auto here = weak.lock();
-      if (here == nullptr) return;
-      const auto got = std::make_shared<Result<Lent>>(std::move(lent));
-      here->on_disk([number, held, there, then, got](Objects& us, bool is_over) {
-        const NoWaitScope no_wait;  // others wait for this thread
-        then(is_over ? Result<HandlePtr>(process_ends()) : us.write_copy(number, *there, std::move(*got)));
+  inner.done.on_ready(
+      [weak = weak_from_this(), held = std::move(held), there = std::move(there), then = std::move(then)] {
+        const auto self = weak.lock();
+        if (self == nullptr) return;
+        if (!there->done.outcome().ok()) return then(there->done.outcome().error());
+        if (there->bytes->view().size() <= kInlineBytes) return then(self->copy_small(*there));
+        self->own_copy(there, held, then);
       });
+}
+
+/// A new object of this process with the bytes of `there`, for which `held` lives until then.
+void Objects::own_copy(FetchPtr there, std::shared_ptr<const void> held, OnPlace then) {
+  const std::uint64_t number = next_number();
+  const std::uint64_t bytes = there->bytes->view().size() + kTagBytes;
+  const auto ask = ask_for(own_region(gate_.address(), number), bytes);
+  obtain(ask, bytes, [weak = weak_from_this(), number, held, there, then](Result<Lent> lent) {
+    const auto here = weak.lock();
+    if (here == nullptr) return;
+    const auto got = std::make_shared<Result<Lent>>(std::move(lent));
+    here->on_disk([number, held, there, then, got](Objects& us, bool is_over) {
+      const NoWaitScope no_wait;  // others wait for this thread
+      then(is_over ? Result<HandlePtr>(process_ends()) : us.write_copy(number, *there, std::move(*got)));
     });
   });
 }

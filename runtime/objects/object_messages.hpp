@@ -78,11 +78,10 @@ inline std::string copy_region(const ObjectName& name) {
 ErrorInfo answer_lost(const ObjectName& name, const ErrorInfo& why);
 
 ErrorInfo lost(const ObjectName& name, std::string why);
-/// By the death of its owner, rather than of its owner's disk. `why` may tell of its node.
-ErrorInfo lost_with_owner(const ObjectName& name, const std::string& why);
-/// By the death of its owner's node; the owner itself may live.
-ErrorInfo lost_with_node(const ObjectName& name, const std::string& why);
-/// By either.
+/// Of the owner's process, or of its node: then the owner itself may live.
+enum class OwnerDeath { kOfProcess, kOfNode };
+/// By the death of its owner, rather than of its owner's disk.
+ErrorInfo lost_with_owner(const ObjectName& name, const std::string& why, OwnerDeath death);
 bool is_lost_with_owner(const ErrorInfo& error);
 ErrorInfo freed(const ObjectName& name);
 /// A computed one has no value yet, or none any more, and who asks does not wait for it.

@@ -1,6 +1,7 @@
 /// What an object is called: by the process that made it, its owner, and a number of the owner's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -10,6 +11,9 @@ namespace troupe::objects {
 
 /// In the numbers of objects that tasks compute: whose value is what another object is.
 inline constexpr std::uint64_t kComputedNumber = std::uint64_t{1} << 63;
+
+/// Objects of up to this many bytes travel in messages; larger ones lie in shared memory, once a node.
+inline constexpr std::size_t kInlineBytes = std::size_t{256} << 10;
 
 struct ObjectName {
   ProcessAddress owner;

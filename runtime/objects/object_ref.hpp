@@ -121,8 +121,9 @@ bool read_argument(wire::Reader& from, std::size_t place, T& argument) {
 }  // namespace detail
 
 /// A reference to a value of type T that some process has put, or that a task computes. Copyable; crosses
-/// processes as an argument of calls, tasks and constructors. The value lives while a reference to it does
-/// and the process that put it lives. Thread-safe. A default-constructed one throws BadConfig when used.
+/// processes as an argument of calls, tasks and constructors, and in the answers of calls and submitted
+/// tasks. The value lives while a reference to it does and the process that put it lives. Thread-safe. A
+/// default-constructed one throws BadConfig when used.
 template <class T>
 class ObjectRef {
  public:

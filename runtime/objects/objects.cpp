@@ -24,13 +24,8 @@ ErrorInfo lost(const ObjectName& name, std::string why) {
   return {ErrorCode::kObjectLost, text_of(name) + " is lost", std::move(why),
           "put it again; an object lives as long as the process that made it, and that one's node"};
 }
-ErrorInfo lost_with_owner(const ObjectName& name, const std::string& why) {
-  // So the head tells of a node.
-  const bool is_node = why.starts_with("node " + to_string(name.owner.node) + " ");
-  return is_node ? lost_with_node(name, why) : lost(name, std::string(kOwnerGone) + why);
-}
-ErrorInfo lost_with_node(const ObjectName& name, const std::string& why) {
-  return lost(name, std::string(kOwnersNodeGone) + why);
+ErrorInfo lost_with_owner(const ObjectName& name, const std::string& why, OwnerDeath death) {
+  return lost(name, std::string(death == OwnerDeath::kOfNode ? kOwnersNodeGone : kOwnerGone) + why);
 }
 bool is_lost_with_owner(const ErrorInfo& error) {
   return error.code == ErrorCode::kObjectLost &&
@@ -117,8 +112,8 @@ void Objects::stop() {
 
 ErrorInfo Objects::lost_by_death(const ObjectName& name, const std::string& why) const {
   const std::lock_guard lock(mutex_);
-  return dead_nodes_.find(name.owner.node) == nullptr ? lost_with_owner(name, why)
-                                                      : lost_with_node(name, why);
+  const bool is_node = dead_nodes_.find(name.owner.node) != nullptr;
+  return lost_with_owner(name, why, is_node ? OwnerDeath::kOfNode : OwnerDeath::kOfProcess);
 }
 
 ErrorInfo Objects::is_over() const {
@@ -134,7 +129,7 @@ ErrorInfo Objects::lost_at_end(std::uint64_t number) const {
     const std::lock_guard lock(mutex_);
     why = why_closed_;
   }
-  return why.empty() ? process_ends() : lost_with_node(own_name(number), why);
+  return why.empty() ? process_ends() : lost_with_owner(own_name(number), why, OwnerDeath::kOfNode);
 }
 
 bool Objects::is_closed() const {

@@ -51,8 +51,6 @@ class Handle {
   const ObjectName name_;
 };
 
-/// Objects of up to this many bytes travel in messages; larger ones lie in shared memory, once a node.
-inline constexpr std::size_t kInlineBytes = std::size_t{256} << 10;
 /// Of a process's own small objects together.
 inline constexpr std::uint64_t kMostInlineBytes = std::uint64_t{1} << 30;
 
@@ -85,6 +83,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// arguments that are there.
   HandlePtr put(wire::ByteView bytes, Duration for_arguments = Duration::zero(), std::uint64_t of_call = 0);
   HandlePtr put(wire::Bytes&& bytes);
+  /// Of two parts, written one behind the other. REQUIRES: they are many bytes, and this thread may wait.
+  HandlePtr put(wire::ByteView head, wire::ByteView rest);
   /// A reference that arrived, or another one to what is held already.
   HandlePtr hold(const ObjectName& name);
   /// The object's bytes, fetched if they are not here. `waits`: for one that is being computed.
@@ -135,6 +135,13 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void offer_answer(HandlePtr object, ProcessAddress to);
   /// Calls `then` with a copy of what was offered to this process, in a thread of the runtime.
   void take(const ObjectName& name, std::function<void(Outcome)> then);
+  /// With `load` it lies in an object of this process; else `outcome` has it, or says why there is none.
+  using OnStored = std::function<void(Outcome outcome, CallState::Load load)>;
+  /// The same for an answer that nobody waits for: it becomes an object of this process, which is spilled as
+  /// others are; the process that made it may end. Where the store has no room, a copy in this process's
+  /// memory.
+  void store(const ObjectName& name, OnStored then);
+  void store(wire::Bytes answer, OnStored then);
   /// The link to that node broke: what was on its way is lost.
   void node_lost(NodeId node);
   /// Until those that were called from here have all answers, or `most` is over. In a thread that may wait.
@@ -203,8 +210,10 @@ class Objects : public std::enable_shared_from_this<Objects> {
   // Memory of one's own objects.
   /// `full_of`: the bytes of a store that is full of what is in use; else 0.
   Result<Placed> place(std::uint64_t number, std::uint64_t bytes, const Source& from, std::uint64_t& full_of);
-  Result<Placed> place_in_time(std::uint64_t number, wire::ByteView bytes, Duration for_arguments,
-                               std::uint64_t of_call);
+  HandlePtr put_shared(std::uint64_t bytes, const Source& from, Duration for_arguments,
+                       std::uint64_t of_call);
+  Result<Placed> place_in_time(std::uint64_t number, std::uint64_t bytes, const Source& from,
+                               Duration for_arguments, std::uint64_t of_call);
   bool wait_for_argument(std::uint64_t seen, std::uint64_t of_call, Instant until);
   std::optional<Result<Placed>> place_again(std::uint64_t number, std::uint64_t bytes, const Source& from);
   enum class Full { kSaysSo, kMakesRoom };
@@ -295,6 +304,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void follow(const ObjectName& name, const FetchPtr& fetch, const ObjectName& place, int broken);
   bool locates_again(const ObjectName& name, const FetchPtr& fetch, int broken, const Outcome& outcome);
   void keep_copy(const ObjectName& of, OnPlace then);
+  void own_copy(FetchPtr there, std::shared_ptr<const void> held, OnPlace then);
+  CallState::Load load_of(HandlePtr answer);
   HandlePtr offered_copy(const ObjectName& of, ProcessAddress to) const;
   Result<HandlePtr> copy_small(const Fetch& from);
   Result<HandlePtr> write_copy(std::uint64_t number, const Fetch& from, Result<Lent> lent);

@@ -55,12 +55,24 @@ HandlePtr Objects::put(wire::ByteView bytes, Duration for_arguments, std::uint64
   if (bytes.size() <= kInlineBytes || !thread_may_wait())  // shared memory has to be waited for
     return own(next_number(), std::make_shared<ObjectBytes>(wire::Bytes(bytes.begin(), bytes.end())),
                nullptr);
+  return put_shared(bytes.size(), source_of(bytes), for_arguments, of_call);
+}
+
+HandlePtr Objects::put(wire::ByteView head, wire::ByteView rest) {
+  const Source both = [head, rest](std::uint64_t offset) -> Result<wire::ByteView> {
+    return offset < head.size() ? head.subspan(offset) : rest.subspan(offset - head.size());
+  };
+  return put_shared(head.size() + rest.size(), both, Duration::zero(), 0);
+}
+
+HandlePtr Objects::put_shared(std::uint64_t bytes, const Source& from, Duration for_arguments,
+                              std::uint64_t of_call) {
   const std::uint64_t number = next_number();
-  auto placed = place_in_time(number, bytes, for_arguments, of_call);
+  auto placed = place_in_time(number, bytes, from, for_arguments, of_call);
   if (!placed) {
     ErrorInfo why = placed.error();
     why.why = why.what + ": " + why.why;
-    why.what = cannot_put(bytes.size());
+    why.what = cannot_put(bytes);
     throw_error(std::move(why));
   }
   return own(number, std::move(placed->bytes), std::move(placed->segment));
@@ -206,7 +218,7 @@ bool Objects::wait_for_argument(std::uint64_t seen, std::uint64_t of_call, Insta
 }
 
 /// In a thread that may wait.
-Result<Objects::Placed> Objects::place_in_time(std::uint64_t number, wire::ByteView bytes,
+Result<Objects::Placed> Objects::place_in_time(std::uint64_t number, std::uint64_t bytes, const Source& from,
                                                Duration for_arguments, std::uint64_t of_call) {
   const Instant until = MonotonicClock().now() + for_arguments;
   for (;;) {
@@ -216,9 +228,9 @@ Result<Objects::Placed> Objects::place_in_time(std::uint64_t number, wire::ByteV
       seen = arguments_gone_;
     }
     std::uint64_t full_of = 0;
-    auto placed = place(number, bytes.size(), source_of(bytes), full_of);
+    auto placed = place(number, bytes, from, full_of);
     if (full_of == 0) return placed;
-    if (bytes.size() + of_call > full_of)
+    if (bytes + of_call > full_of)
       return ErrorInfo{
           ErrorCode::kLimit, "no shared memory",
           "with the " + std::to_string(of_call) +

@@ -66,10 +66,10 @@ std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits,
       } else {
         why = freed(name);
       }
-    } else if (const std::string* reason = dead_.find(name.owner)) {
-      why = lost_with_owner(name, *reason);
     } else if (const std::string* node = dead_nodes_.find(name.owner.node)) {
-      why = lost_with_node(name, *node);
+      why = lost_with_owner(name, *node, OwnerDeath::kOfNode);
+    } else if (const std::string* reason = dead_.find(name.owner)) {
+      why = lost_with_owner(name, *reason, OwnerDeath::kOfProcess);
     } else if (fresh->waits) {
       const auto [at, added] = here_.emplace(name, fresh);
       if (!added) return at->second;

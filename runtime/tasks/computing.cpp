@@ -16,8 +16,8 @@ using objects::ObjectName;
 /// A task that waits looks so often whether it can go on, while one of its own comes.
 constexpr Duration kLook = std::chrono::milliseconds(50);
 
-bool is_argument_lost(const Outcome& outcome) {
-  return !outcome.ok() && outcome.error().code == ErrorCode::kObjectLost && outcome.error().origin.empty();
+bool is_argument_lost(const ErrorInfo& why) {
+  return why.code == ErrorCode::kObjectLost && why.origin.empty();
 }
 
 /// The computed objects whose values a task reads.
@@ -259,6 +259,8 @@ void Tasks::run_entry(Lineage::Number number, std::size_t next) {
       waits_for = recipe.others[next];
     } else {
       spec = recipe.spec;
+      spec.entry = number;
+      if (lineage_.contains(number)) spec.retries = lineage_.retries(number);
       for (const auto argument : recipe.reads) {
         const auto held = held_.find(argument);
         if (held == held_.end()) return;  // it failed
@@ -288,7 +290,8 @@ void Tasks::run_entry(Lineage::Number number, std::size_t next) {
     }
   }
   if (answer != nullptr && answer->ready()) run->cancel(cancelled(), Duration::zero());
-  run->on_ready([weak = weak_from_this(), run, number, answer, results] {
+  if (answer != nullptr) run->passes_on_to(answer);
+  run->watch(this, [weak = weak_from_this(), run, number, answer, results] {
     if (const auto self = weak.lock()) self->ended(number, answer, results, *run);
   });
 }
@@ -329,16 +332,16 @@ bool Tasks::wait_for_own(std::uint64_t frame, Instant deadline) {
 }
 
 void Tasks::ended(Lineage::Number number, const std::shared_ptr<CallState>& answer, std::size_t results,
-                  const CallState& run) {
-  const Outcome& outcome = run.outcome();
-  if (is_argument_lost(outcome)) {
-    const bool again = objects::is_not_computed_yet(outcome.error());
-    return change([&](Lineage& l, auto& out) { l.argument_lost(number, outcome.error(), again, out); });
+                  CallState& run) {
+  const ErrorInfo* why = run.failure();
+  if (why != nullptr && is_argument_lost(*why)) {
+    const bool again = objects::is_not_computed_yet(*why);
+    return change([&](Lineage& l, auto& out) { l.argument_lost(number, *why, again, out); });
   }
-  if (!outcome.ok()) return change([&](Lineage& l, auto& out) { l.failed(number, outcome.error(), out); });
+  if (why != nullptr) return change([&](Lineage& l, auto& out) { l.failed(number, *why, out); });
   if (results > 0) {
     try {
-      auto values = take_results(outcome, results);
+      auto values = take_results(run.outcome(), results);
       if (results == 1) {
         gate_.objects()->computed(number, std::move(values[0]));
       } else {
@@ -350,7 +353,7 @@ void Tasks::ended(Lineage::Number number, const std::shared_ptr<CallState>& answ
     }
   }
   change([&](Lineage& l, auto& out) { l.made(number, out); });
-  if (answer != nullptr) answer->resolve(outcome, run.refers_to());
+  if (answer != nullptr) answer->resolve_as(run);
 }
 
 std::string Tasks::why_no_value(Lineage::Number number) const {

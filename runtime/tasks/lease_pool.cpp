@@ -231,6 +231,7 @@ void LeasePool::again(TaskNumber number, bool had_begun, const ErrorInfo& why, I
     tasks_.erase(number);
     return;
   }
+  if (had_begun) out.push_back(Retry{number});
   task.own_from = now + limits_.new_worker;
   enqueue(number, task);
 }

@@ -87,6 +87,10 @@ class LeasePool {
     LeaseNumber lease = 0;
     TaskNumber task = 0;
   };
+  /// One of its retries is used: its worker was lost.
+  struct Retry {
+    TaskNumber task = 0;
+  };
   /// It will not run (again).
   struct Fail {
     TaskNumber task = 0;
@@ -96,7 +100,7 @@ class LeasePool {
   struct WakeAt {
     Instant at{};
   };
-  using Action = std::variant<AskLease, CancelAsk, ReturnLease, Push, Interrupt, Fail, WakeAt>;
+  using Action = std::variant<AskLease, CancelAsk, ReturnLease, Push, Interrupt, Retry, Fail, WakeAt>;
   using Actions = std::vector<Action>;
 
   LeasePool() = default;

@@ -18,7 +18,7 @@ Recompute recompute(const LostValue& lost) {
   if (lost.max_retries == 0) return {false, "its task has max_retries = 0"};
   const std::string used = std::to_string(lost.max_retries - lost.retries);
   const std::string most = std::to_string(lost.max_retries);
-  if (lost.retries == 0) return {false, "it was computed again " + used + " times, as max_retries allows"};
+  if (lost.retries == 0) return {false, "its task ran again " + used + " times, as max_retries allows"};
   return {true, "its function and arguments are kept, and " + used + " of " + most + " retries are used"};
 }
 
@@ -166,6 +166,11 @@ void Lineage::dropped(Number number, Actions& out) {
     at->second.why_lost = kNobody;
   }
   forget_unused(number, out);
+}
+
+void Lineage::retried(Number number) {
+  const auto at = entries_.find(number);
+  if (at != entries_.end() && at->second.retries > 0) --at->second.retries;
 }
 
 void Lineage::want(Number number, Actions& out) {

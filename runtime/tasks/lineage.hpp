@@ -92,6 +92,11 @@ class Lineage {
   void dropped(Number number, Actions& out);
   void want(Number number, Actions& out);
 
+  /// Its worker was lost, and it runs again: that is of the same retries as what is computed again.
+  void retried(Number number);
+  /// That are left. REQUIRES: contains(number).
+  int retries(Number number) const { return entries_.at(number).retries; }
+
   bool contains(Number number) const { return entries_.contains(number); }
   std::size_t size() const { return entries_.size(); }
   std::uint64_t bytes() const { return bytes_; }

@@ -144,8 +144,13 @@ void Tasks::leave_objects(detail::EncodedAnswer& answer) {
     if (name.owner != gate_.address() || left.contains(name)) continue;
     auto kept = keep_own(name);
     if (!kept) {
-      ErrorInfo why = kept.error();  // with an origin it is not taken for that of an argument, or a death
-      if (why.origin.empty()) why.origin = "an object that a task's answer refers to";
+      ErrorInfo why = kept.error();
+      const bool is_keeper_lost = why.code == ErrorCode::kActorDied || why.code == ErrorCode::kUnavailable;
+      if (why.origin.empty() && is_keeper_lost) {  // the task is tried again, as when its worker dies
+        why.why = "the process that was to keep what it answered is gone: " + why.why;
+      } else if (why.origin.empty()) {  // with an origin it is not taken for that of an argument
+        why.origin = "an object that a task's answer refers to";
+      }
       answer = {std::move(why), {}, {}};
       return;
     }

@@ -175,6 +175,8 @@ struct TaskEntry {
           responder.answer({});
         } else if constexpr (kAsObject) {
           responder.outcome(as_objects(call(), runner != nullptr));
+        } else if constexpr (kIsCountAndBytes<Answer>) {
+          give_answer<Answer>(call(), responder);
         } else {
           EncodedAnswer answer = encode_answer<Answer>(call());
           if (runner != nullptr && !answer.refers_to.empty()) tasks::leave_objects(answer);

@@ -19,9 +19,9 @@ constexpr Duration kObjectsCome = std::chrono::minutes(10);
 constexpr std::size_t kMostNotWanted = 64;
 
 /// The worker is gone or out of reach, rather than the task's own code having thrown so.
-bool is_lost(const Outcome& outcome) {
-  if (outcome.ok() || !outcome.error().origin.empty()) return false;
-  return outcome.error().code == ErrorCode::kActorDied || outcome.error().code == ErrorCode::kUnavailable;
+bool is_lost(const ErrorInfo* why) {
+  if (why == nullptr || !why->origin.empty()) return false;
+  return why->code == ErrorCode::kActorDied || why->code == ErrorCode::kUnavailable;
 }
 
 /// Tasks that run in this thread, each while the one before it waits for it.
@@ -332,6 +332,7 @@ void Tasks::act(const LeasePool::Push& push) {
   ActorAddress to;
   std::uint64_t function = 0;
   bool has_results = false;
+  std::shared_ptr<CallState> answer;
   CallBody args;
   {
     const std::lock_guard lock(mutex_);
@@ -341,6 +342,7 @@ void Tasks::act(const LeasePool::Push& push) {
     to = worker->second.actor;
     function = task->second.spec.function;
     has_results = task->second.spec.results > 0;
+    answer = task->second.answer;
     // Its number goes before its arguments.
     const CallBody& given = task->second.spec.args;
     const auto number = std::as_bytes(std::span(&push.task, 1));
@@ -350,28 +352,37 @@ void Tasks::act(const LeasePool::Push& push) {
     args.bytes.insert(args.bytes.end(), given.bytes.begin(), given.bytes.end());
   }
   const auto called = gate_.call(to, function, std::move(args), false);
-  called->on_ready([weak = weak_from_this(), called, task = push.task, attempt = push.attempt, has_results] {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    if (has_results) return self->keep_results(task, attempt, called->outcome());
-    self->task_answered(task, attempt, called->outcome(), called->refers_to());
+  if (has_results) {
+    return called->on_ready([weak = weak_from_this(), called, task = push.task, attempt = push.attempt] {
+      if (const auto self = weak.lock()) self->keep_results(task, attempt, called->outcome());
+    });
+  }
+  called->passes_on_to(answer);
+  called->watch(this, [weak = weak_from_this(), called, task = push.task, attempt = push.attempt] {
+    if (const auto self = weak.lock()) self->task_answered(task, attempt, *called);
   });
 }
 
-bool Tasks::task_answered(TaskNumber number, std::uint32_t attempt, const Outcome& outcome,
-                          wire::Kept refers_to) {
+bool Tasks::task_answered(TaskNumber number, std::uint32_t attempt, Outcome outcome) {
+  CallState answer(nullptr);
+  answer.resolve(std::move(outcome));
+  return task_answered(number, attempt, answer);
+}
+
+bool Tasks::task_answered(TaskNumber number, std::uint32_t attempt, CallState& answer) {
+  const ErrorInfo* why = answer.failure();
   LeasePool::Actions actions;
   std::optional<Pending> task;
   {
     const std::lock_guard lock(mutex_);
-    if (is_lost(outcome)) {
-      pool_.lost(number, attempt, outcome.error(), clock_.now(), actions);
+    if (is_lost(why)) {
+      pool_.lost(number, attempt, *why, clock_.now(), actions);
     } else if (pool_.ended(number, attempt, clock_.now(), actions)) {
       task = take(number);
     }
   }
   carry_out(std::move(actions));
-  if (task) task->answer->resolve(outcome, std::move(refers_to));
+  if (task) task->answer->resolve_as(answer);
   return task.has_value();
 }
 
@@ -384,6 +395,17 @@ void Tasks::act(const LeasePool::Interrupt& interrupt) {
     worker = at->second.actor;
   }
   gate_.call({worker.node, worker.process, {}}, kCancelTask, wire::encode(interrupt.task), false);
+}
+
+void Tasks::act(const LeasePool::Retry& retry) {
+  Lineage::Number entry = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = pending_.find(retry.task); at != pending_.end()) entry = at->second.spec.entry;
+  }
+  if (entry == 0) return;
+  const std::lock_guard lock(lineage_mutex_);
+  lineage_.retried(entry);
 }
 
 void Tasks::act(const LeasePool::Fail& fail) {

@@ -36,7 +36,8 @@ struct TaskSpec {
   CallBody args;
   Demand demand;
   int retries = 0;
-  std::size_t results = 0;  ///< so many become objects (Tasks::computed_here); 0: it answers its value
+  std::size_t results = 0;    ///< so many become objects (Tasks::computed_here); 0: it answers its value
+  Lineage::Number entry = 0;  ///< whose retries these are; 0: it has none
 };
 
 /// The operation of a process by which it is asked to cancel a task that was pushed to it.
@@ -115,12 +116,13 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void act(const LeasePool::ReturnLease& back);
   void act(const LeasePool::Push& push);
   void act(const LeasePool::Interrupt& interrupt);
+  void act(const LeasePool::Retry& retry);
   void act(const LeasePool::Fail& fail);
   void act(const LeasePool::WakeAt& wake);
   void lease_answered(LeaseNumber lease, const Outcome& outcome);
-  /// True: that was its end.
-  bool task_answered(TaskNumber task, std::uint32_t attempt, const Outcome& outcome,
-                     wire::Kept refers_to = {});
+  /// Takes over the answer, which is there. True: that was its end.
+  bool task_answered(TaskNumber task, std::uint32_t attempt, CallState& answer);
+  bool task_answered(TaskNumber task, std::uint32_t attempt, Outcome outcome);
   void cancel(TaskNumber task, Duration grace);
   void lose(const std::function<bool(ProcessAddress)>& is_down, const std::string& reason);
   /// Takes it out of pending_ and wakes who waits for room.
@@ -175,7 +177,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void act(const Lineage::Forget& forget);
   void run_entry(Lineage::Number number, std::size_t next);
   void ended(Lineage::Number number, const std::shared_ptr<CallState>& answer, std::size_t results,
-             const CallState& run);
+             CallState& run);
   void has_come(const Recipe& recipe, Lineage::Number number);  ///< REQUIRES: lineage_mutex_ is held
   /// Waits a while for a task of that frame whose arguments are not there. False: there is none, or it is
   /// too late.

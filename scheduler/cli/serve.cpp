@@ -26,7 +26,9 @@ constexpr Duration kAnswers = std::chrono::seconds(10);
 constexpr int kMostReplicas = 1000;
 constexpr const char* kFooter =
     "A deployment is what troupe::serve::run of a program serves. Programs of this user on this machine are\n"
-    "asked: run it where the program runs. troupe serve run starts one as a job of a cluster.\n"
+    "asked: run it where the program runs. troupe serve run starts one as a job of a cluster; of one that "
+    "runs\n"
+    "on another machine, or as another user, it changes nothing.\n"
     "  troupe serve run digits.toml            again, after a change of the file: applies what changed\n"
     "  troupe serve list\n"
     "  troupe serve scale digits 2:8           at least 2 replicas, at most 8, by load\n"
@@ -102,7 +104,12 @@ void print_one(const Json& deployment, int pid) {
   line("url", text_in(deployment, "url"));
   line("program", "process " + std::to_string(pid));
   line("state", text_in(deployment, "state"));
-  line("weights", text_in(deployment, "weights") + (next == "-" ? "" : ", and " + next + " roll out"));
+  const auto with_origin = [&](const std::string& version, const char* key) {
+    const std::string from = text_in(deployment, key);
+    return version + (from == "-" ? "" : " (" + from + ")");
+  };
+  line("weights", with_origin(text_in(deployment, "weights"), "weights_from") +
+                      (next == "-" ? "" : ", and " + with_origin(next, "rolls_out_from") + " roll out"));
   line("replicas", replicas_text(deployment) + " ready, " + text_in(replicas, "wanted") + " wanted, " +
                        text_in(replicas, "starting") + " starting, " + text_in(replicas, "ending") +
                        " ending");
@@ -242,10 +249,15 @@ const CLI::App* add_run(CLI::App& app, ServeRunWords& run) {
       "  program = \"build/serve\"               the file, in TOML (docs/serving.md)\n"
       "  [deployments.digits]\n"
       "  weights = \"digits.safetensors\"\n"
-      "  replicas = \"1:4\"\n");
+      "  replicas = \"1:4\"\n"
+      "What runs is read by its socket: of a program of this user on this machine alone.\n");
   command->add_option("file", run.file, "TOML file")->required();
   command->add_flag("--restart", run.restart,
                     "Start the program again where it cannot change while it serves");
+  command->add_flag(
+      "--replace", run.replace,
+      "Start the program, changed, beside the one that runs: it takes its place, and no request "
+      "is lost");
   command->add_flag("--detach", run.detach, "Do not wait until its deployments answer");
   command->add_option("--timeout", run.timeout_s, "Seconds to wait for it; it goes on after that")
       ->capture_default_str()

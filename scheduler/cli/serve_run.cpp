@@ -1,6 +1,7 @@
 #include "scheduler/cli/serve_run.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <set>
@@ -26,15 +27,14 @@ config::ServingFile read_serving_file(const std::string& path) {
   return file;
 }
 
-JobSpec spec_of(const config::ServingFile& file, bool replace) {
+JobSpec spec_of(const config::ServingFile& file) {
   const config::ServingProgram& job = file.job;
   return {.program = job.program,
           .args = job.args,
           .name = job.name,
-          .replace = replace,
           .working_dir = job.working_dir,
           .node_dir = job.node_dir,
-          .env = {{config::kServingVariable, config::to_toml(file)}},
+          .env = {{config::kServingVariable, config::to_toml(file).value()}},
           .num_cpus = job.num_cpus,
           .num_gpus = job.num_gpus,
           .retries = job.retries,
@@ -97,12 +97,32 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
   }
 }
 
-int submit_serving(JobClient& jobs, const config::ServingFile& file, const ServeRunWords& words,
-                   bool replace) {
-  const std::string id = jobs.submit(spec_of(file, replace));
+int submit_serving(JobClient& jobs, const JobSpec& spec, const config::ServingFile& file,
+                   const ServeRunWords& words) {
+  const std::string id = jobs.submit(spec);
   std::printf("job %s is submitted\n", id.c_str());
   std::fflush(stdout);
   if (!words.detach) wait_until_up(jobs, id, file, words.timeout_s);
+  return 0;
+}
+
+/// A job beside the one that runs: its program takes the place of that one's, which then ends.
+int replace_serving(JobClient& jobs, const JobInfo& former, const config::ServingFile& file,
+                    const ServeRunWords& words) {
+  JobSpec spec = spec_of(file);
+  spec.name = file.job.name + "~" + std::to_string(place_of_job(file.job.name, former.name) + 1);
+  spec.env[config::kTakeOverVariable] = "1";
+  submit_serving(jobs, spec, file, words);
+  if (words.detach) return 0;
+  const Instant latest = MonotonicClock().now() + std::chrono::seconds(words.timeout_s);
+  while (!jobs.status(former.id).has_ended()) {
+    if (MonotonicClock().now() > latest)
+      throw_error({ErrorCode::kTimeout, "job " + former.id + " has not ended",
+                   "another program answers in its place; a program ends so where it is in wait()",
+                   "troupe job stop " + former.id});
+    std::this_thread::sleep_for(kAskAgain);
+  }
+  std::printf("job %s has answered what it had, and ended\n", former.id.c_str());
   return 0;
 }
 
@@ -131,40 +151,56 @@ void change_running(const ServingProgramHere& program, const config::ServingChan
 
 }  // namespace
 
+int place_of_job(const std::string& name, const std::string& job) {
+  if (job == name) return 1;
+  if (!job.starts_with(name + "~")) return 0;
+  const std::string_view digits = std::string_view(job).substr(name.size() + 1);
+  int place = 0;
+  const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), place);
+  const bool whole = read.ec == std::errc() && read.ptr == digits.data() + digits.size();
+  return whole && place > 1 && digits[0] != '0' ? place : 0;
+}
+
 int serve_run(const ServeRunWords& words) {
   const config::ServingFile file = read_serving_file(words.file);
   JobClient jobs(words.where);
-  const auto all = jobs.list();
-  const auto job = std::find_if(all.begin(), all.end(), [&](const JobInfo& one) {
-    return one.name == file.job.name && !one.has_ended();
-  });
-  if (job == all.end()) return submit_serving(jobs, file, words, false);
+  std::optional<JobInfo> job;  // the last that took the place of one before
+  for (const JobInfo& one : jobs.list()) {
+    const int place = one.has_ended() ? 0 : place_of_job(file.job.name, one.name);
+    if (place > (job ? place_of_job(file.job.name, job->name) : 0)) job = one;
+  }
+  if (!job) return submit_serving(jobs, spec_of(file), file, words);
 
+  JobSpec again = spec_of(file);
+  again.name = job->name;
+  again.replace = true;
   const auto program = program_of(job->id);
   if (!program || program->config.empty()) {
-    if (words.restart) return submit_serving(jobs, file, words, true);
+    if (words.restart) return submit_serving(jobs, again, file, words);
     throw_error({ErrorCode::kRefused, "cannot apply " + words.file,
-                 "job " + job->id + " has the name '" + file.job.name +
+                 "job " + job->id + " has the name '" + job->name +
                      "', and is no program that serves here: " +
                      (job->status == JobStatus::kRunning ? "it runs on node " + job->node : job->why),
                  "apply it on the machine where it runs, or start it again: --restart"});
   }
+  if (words.replace) return replace_serving(jobs, *job, file, words);
   const auto now = config::parse_serving_file(program->config, "what was applied before").value();
   const auto changes = config::changes_between(now, file);
   if (!changes.restarted.empty()) {
-    if (words.restart) return submit_serving(jobs, file, words, true);
+    if (words.restart) return submit_serving(jobs, again, file, words);
     std::string why;
     for (const std::string& one : changes.restarted) why += (why.empty() ? "" : "; ") + one;
-    throw_error(
-        {ErrorCode::kRefused, "cannot apply " + words.file + " while it serves", escape_text(why),
-         "with --restart the program answers what it has and starts again; until then nobody answers"});
+    throw_error({ErrorCode::kRefused, "cannot apply " + words.file + " while it serves", escape_text(why),
+                 "with --replace another process takes its place, and no request is lost; with --restart the "
+                 "program answers what it has and starts again, and until then nobody answers"});
   }
   if (changes.running.empty()) {
     std::printf("job %s: nothing has changed\n", job->id.c_str());
     return 0;
   }
   change_running(*program, changes, words.timeout_s);
-  ask_program(program->pid, {{"do", "applied"}, {"config", config::to_toml(file)}}, kAnswerWithin).value();
+  ask_program(program->pid, {{"do", "applied"}, {"config", config::to_toml(file).value()}}, kAnswerWithin)
+      .value();
   return 0;
 }
 

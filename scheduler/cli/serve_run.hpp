@@ -12,10 +12,15 @@ struct ServeRunWords {
   JobClientOptions where;
   std::string file;
   bool restart = false;  ///< the program may start again for what it cannot change while it runs
+  bool replace = false;  ///< another process of the program takes the place of the one that runs
   bool detach = false;
   int timeout_s = 600;
 };
 
 int serve_run(const ServeRunWords& words);
+
+/// Which of the jobs that stand in for each other under `name` this is: 1 is that name itself, "digits~2" the
+/// first one that took its place. 0: none of them. Pure.
+int place_of_job(const std::string& name, const std::string& job);
 
 }  // namespace troupe::cli

@@ -1,22 +1,24 @@
-/// Programs of this user on this machine that serve: found by their sockets, asked one question each.
+/// Questions of the command line to programs that serve (runtime/link/socket/serving_sockets.hpp), as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string>
-#include <string_view>
+#include <span>
 #include <vector>
 
 #include "runtime/core/clock.hpp"
 #include "runtime/core/result.hpp"
+#include "runtime/link/socket/serving_sockets.hpp"
 
 namespace troupe::cli {
 
-/// The pids in the names of sockets of /proc/net/unix that are of programs of this user that serve. Pure.
-std::vector<int> serving_pids(std::string_view sockets, unsigned user);
-/// Those that there are now.
-std::vector<int> serving_pids();
+using troupe::serving_pids;
 
-/// What it answers. Errors: kUnavailable where it is gone, kTimeout; kRefused with what it says is wrong.
+/// Its answer. Errors: those of ask_serving, kBadInput for what is none, kRefused with what the program says
+/// of a question that it could not do.
 Result<nlohmann::ordered_json> ask_program(int pid, const nlohmann::ordered_json& question, Duration timeout);
+/// The same of several, all at once: they have `timeout` together.
+std::vector<Result<nlohmann::ordered_json>> ask_programs(std::span<const int> pids,
+                                                         const nlohmann::ordered_json& question,
+                                                         Duration timeout);
 
 }  // namespace troupe::cli

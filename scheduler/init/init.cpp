@@ -137,6 +137,7 @@ const EmbeddedProcesses* DriverSession::embedded() const {
 
 DriverSession init(int argc, char** argv, const InitOptions& options) {
   become_role_if_asked();
+  say_uncaught_errors(program_name(argc, argv));
   if (options.nodes < 1 || options.nodes > 64) {
     throw BadConfig("cannot start a cluster", std::to_string(options.nodes) + " nodes on one machine",
                     "ask for 1 to 64");

@@ -1,10 +1,15 @@
 #include "scheduler/init/program_end.hpp"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
 
+#include "runtime/core/error.hpp"
 #include "runtime/host/this_thread.hpp"
 
 namespace troupe {
@@ -24,6 +29,25 @@ ProgramEnd& program_end() {
   return *end;
 }
 
+std::terminate_handler before = nullptr;
+std::string* program_name = nullptr;  // never destroyed: an error may be the last thing that happens
+
+void say_uncaught() {
+  // main() runs in the thread that has the process's number.
+  if (const std::exception_ptr thrown = std::current_exception(); thrown && ::gettid() == ::getpid()) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+      std::fflush(nullptr);
+      std::fprintf(stderr, "%s: %s\n", program_name->c_str(), error.what());
+      std::_Exit(1);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the former handler has it
+    }
+  }
+  if (before != nullptr) before();
+  std::abort();
+}
+
 void on_exit() {
   auto& end = program_end();
   std::unique_lock lock(end.mutex);
@@ -37,6 +61,15 @@ void on_exit() {
 void watch_program_end() {
   static const bool watches = std::atexit(on_exit) == 0;
   static_cast<void>(watches);
+}
+
+void say_uncaught_errors(const std::string& program) {
+  static const bool says = [&] {
+    program_name = new std::string(program);
+    before = std::set_terminate(say_uncaught);
+    return true;
+  }();
+  static_cast<void>(says);
 }
 
 bool is_program_ending() {

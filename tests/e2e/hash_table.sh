@@ -13,7 +13,7 @@ status=0
 row() {  # row LOGICAL_RANKS WHAT ARGS...
   local ranks=$1 what=$2 hash
   shift 2
-  hash=$("$mnist" "${common[@]}" --logical-ranks "$ranks" "$@" 2>&1 | sed -n 's/^parameters sha256 //p')
+  hash=$("$mnist" "${common[@]}" --logical-ranks "$ranks" "$@" 2>&1 | sed -n 's/^state sha256 //p')
   : "${expected[$ranks]:=$hash}"
   local verdict=same
   [ -n "$hash" ] && [ "$hash" = "${expected[$ranks]}" ] || { verdict=DIFFERENT; status=1; }

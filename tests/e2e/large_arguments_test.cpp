@@ -1,4 +1,5 @@
 // Arguments and answers that no message carries: they become objects by themselves, on real nodes.
+#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -89,6 +90,10 @@ std::vector<double> task(const std::vector<double>& from, const Mixed& mixed) {
   return to;
 }
 
+std::string text_task(std::uint64_t index, std::uint64_t size) {
+  return pattern(index, size);
+}
+
 std::uint64_t owned(const Session& session) {
   return session.process().objects()->counts().owned;
 }
@@ -152,6 +157,54 @@ TEST_CASE("A task's large arguments and answers") {
   right.push_back(1'000'000);
   for (const auto& one : tasks) CHECK(one.get(60s) == right);
   CHECK(eventually([&] { return owned(session) == 0; }, 30s));
+}
+
+// Was: each answer was copied into its caller's memory as it came, whether it was read or not.
+TEST_CASE("Answers that nobody has read lie in the node's store, not in their caller's memory") {
+  ::setenv("TROUPE_REGIONS_BYTES", "40000000", 1);
+  auto session = two_nodes();
+  ::unsetenv("TROUPE_REGIONS_BYTES");
+  constexpr std::size_t kAnswers = 100, kSize = 1'000'000;
+  const auto heap = [] {
+    const auto all = ::mallinfo2();
+    return all.uordblks + all.hblkhd;
+  };
+  const auto near = session.spawn<Echo>({.isolated = true, .node = session.node()});
+  const auto far = session.spawn<Echo>({.isolated = true, .node = other_node(session)});
+  const auto lives = session.spawn<Echo>({.isolated = true, .max_restarts = 1});
+  const auto light = session.spawn<Light>({.node = other_node(session)});
+  const auto asks = [&](std::uint64_t i) -> Future<std::string> {
+    switch (i % 5) {
+      case 0:
+        return near.call<&Echo::text>(i, kSize);
+      case 1:
+        return far.call<&Echo::text>(i, kSize);
+      case 2:
+        return lives.call<&Echo::text>(i, kSize);
+      case 3:
+        return light.call<&Light::text>(i, kSize);
+      default:
+        return session.submit<&text_task>(i, kSize);
+    }
+  };
+  const auto before = heap();
+  std::vector<Future<std::string>> unread;
+  for (std::uint64_t i = 0; i < kAnswers; ++i) unread.push_back(asks(i));
+  REQUIRE(eventually(
+      [&] { return std::all_of(unread.begin(), unread.end(), [](const auto& one) { return one.ready(); }); },
+      120s));
+  CHECK(heap() < before + kAnswers * kSize / 4);
+  for (const auto& one : unread) CHECK_FALSE(one.state()->is_here());
+  CHECK(owned(session) == kAnswers);
+  CHECK(session.process().objects()->counts().spilled >= kAnswers - 40);
+  // They are this process's: who answered may be gone.
+  const auto pid = pid_t(far.call<&Echo::pid>().get(60s));
+  ::kill(pid, SIGKILL);
+  CHECK(eventually([&] { return !is_alive(pid); }, 30s));
+  for (std::uint64_t i = 0; i < kAnswers / 2; ++i) CHECK(unread[i].get(60s) == pattern(i, kSize));
+  CHECK(eventually([&] { return owned(session) == kAnswers / 2; }, 60s));
+  unread.clear();
+  CHECK(eventually([&] { return owned(session) == 0; }, 60s));
 }
 
 TEST_CASE("Large constructor arguments are there in each life of an actor, and go with the last one") {

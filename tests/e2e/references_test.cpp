@@ -4,7 +4,9 @@
 
 #include <catch2/catch.hpp>
 #include <numeric>
+#include <thread>
 
+#include "runtime/host/process.hpp"
 #include "runtime/objects/objects.hpp"
 #include "runtime/tasks/tasks.hpp"
 #include "scheduler/init/init.hpp"
@@ -67,6 +69,17 @@ Numbers make(double value) {
 }
 Numbers bad(double) {
   throw std::runtime_error("there is no such number");
+}
+/// Kills the one that is to copy what it answers, once that is asked to. Its second run finds another one.
+Reference load_and_kill(double value, int keeper) {
+  auto& process = dynamic_cast<Process&>(this_actor().process());
+  if (is_alive(pid_t(keeper))) {
+    std::thread([&process, keeper, before = process.calls_under_way()] {
+      while (process.calls_under_way() == before) std::this_thread::sleep_for(1ms);
+      ::kill(pid_t(keeper), SIGKILL);
+    }).detach();
+  }
+  return load(value);
 }
 Parts load_parts(double value) {
   const auto session = this_actor().session();
@@ -177,6 +190,25 @@ TEST_CASE("What a task has put or computed and refers to in its answer outlives 
   CHECK(nothing_left(session));
   const auto keeper = session.spawn<Owner>({.node = other_node(session)});
   CHECK(owns_nothing(keeper));
+}
+
+// Was: ActorDied at once, as if its code had thrown that.
+TEST_CASE("A task whose keeper dies while that copies what the answer refers to is tried again") {
+  auto session = two_nodes();
+  const NodeId node = other_node(session);
+  const int retries = GENERATE(0, 1);
+  const int keeper = session.spawn<Owner>({.node = node}).call<&Owner::pid>().get(60s);
+  REQUIRE(stand_still(pid_t(keeper)));  // so it copies nothing
+  const auto answer =
+      session.with({.max_retries = retries, .node = node}).submit<&load_and_kill>(5.0, keeper);
+  if (retries == 0) {
+    const auto why = message_of<ActorDied>([&] { answer.get(90s); });
+    INFO(why);
+    CHECK(why.find("load_and_kill") != std::string::npos);
+    CHECK(why.find("the process that was to keep what it answered is gone") != std::string::npos);
+  } else {
+    CHECK(sum(answer.get(90s).get(60s)) == 5.0 * kCount);
+  }
 }
 
 TEST_CASE("A task whose answer refers to what it computes needs no more than the one CPU that there is") {

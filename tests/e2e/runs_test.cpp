@@ -409,7 +409,12 @@ TEST_CASE("what comes back of a job is its state, also when a replacement starte
     CHECK(result.steps == LateJob::kSteps);
     CHECK(torch::equal(net->hidden->weight, weights));
     CHECK((!snapshot || snapshot->step() == LateJob::kSteps));
+    const e2e::TempFolder saved;
+    result.save(saved.path() + "/late.safetensors");
+    const Net read = train::load_weights(saved.path() + "/late.safetensors", Net());
+    CHECK(torch::equal(read->hidden->weight, weights));
   }
+  CHECK_THROWS_WITH(train::RunResult{}.save("none.safetensors"), Catch::Contains("the run has no weights"));
 }
 
 namespace {

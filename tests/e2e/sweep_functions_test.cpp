@@ -11,6 +11,7 @@
 
 #include "actors/tune/tune.hpp"
 #include "tests/e2e/support.hpp"
+#include "tests/e2e/trial_again.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -47,6 +48,9 @@ double shrink(const Settings& of, tune::Reporter& reporter) {
 /// Nothing but what it returns.
 double square(const Settings& of) {
   return of.rate * of.rate;
+}
+double halved(const Settings& of) {
+  return square(of) / 2;
 }
 report::Metrics figures(const Settings& of) {
   return {{"loss", of.rate}, {"which", of.which}};
@@ -147,6 +151,13 @@ TEST_CASE("functions without a Reporter report what they return; one that tells 
   const auto squared = tune::run_function<&square>(session, Settings{}, options);
   CHECK(squared.metric == Approx(squared.job.rate * squared.job.rate));
   CHECK(squared.epochs == 1);
+  {  // one that has no state is held to its figures when it is run again
+    const e2e::TrialAgain again("f:2");
+    CHECK(tune::run_function<&square>(session, Settings{}, options).best == 2);
+    CHECK_THAT(
+        e2e::message_of<TaskFailed>([&] { tune::run_function<&halved>(session, Settings{}, options); }),
+        Catch::Contains("trial 2 came to another state than in the sweep"));
+  }
   options.name = "figures";
   const auto told = tune::run_function<&figures>(session, Settings{}, options);
   CHECK(told.trials.at(3).metrics.at("which") == 3);

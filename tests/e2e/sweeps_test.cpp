@@ -18,6 +18,7 @@
 #include "actors/tune/table.hpp"
 #include "actors/tune/tune.hpp"
 #include "tests/e2e/support.hpp"
+#include "tests/e2e/trial_again.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -174,14 +175,6 @@ tune::SweepOptions<Job> options_in(const std::string& folder) {
   return options;
 }
 
-/// TROUPE_TRIAL, for as long as it lives.
-struct TrialAgain {
-  explicit TrialAgain(const std::string& text) { ::setenv("TROUPE_TRIAL", text.c_str(), 1); }
-  TrialAgain(const TrialAgain&) = delete;
-  TrialAgain& operator=(const TrialAgain&) = delete;
-  ~TrialAgain() { ::unsetenv("TROUPE_TRIAL"); }
-};
-
 /// All that a sweep came to.
 std::string text_of(const tune::SweepOutcome& sweep) {
   std::ostringstream text;
@@ -306,6 +299,7 @@ TEST_CASE("what train::run refuses a sweep refuses, too, before a trial starts, 
   CHECK_THAT(refusal([](auto& o) { o.train.trainers = 2; }), Contains("2 trainers for 1 logical rank"));
   CHECK_THAT(refusal([](auto& o) { o.train.threads = 0; }), Contains("threads = 0"));
   CHECK_THAT(refusal([](auto& o) { o.train.trainer_cpus = std::nan(""); }), Contains("trainer_cpus = nan"));
+  CHECK_THAT(refusal([](auto& o) { o.train.trainer_memory = -1; }), Contains("trainer_memory"));
   CHECK_THAT(refusal([](auto& o) { o.train.stop_early.metric = "validation/nothing"; }),
              Contains("there is no metric 'validation/nothing'"));
   CHECK_THAT(refusal([](auto& o) { o.train.keep_best = "test/loss"; }), Contains("train.keep_best"));
@@ -314,6 +308,27 @@ TEST_CASE("what train::run refuses a sweep refuses, too, before a trial starts, 
              Contains("train.checkpoint_folder"));
   CHECK_THAT(refusal([](auto& o) { o.name = "two\nlines"; }), Contains("cannot be a folder's"));
   CHECK_THAT(refusal([](auto& o) { o.name = std::string(300, 'a'); }), Contains("cannot be a folder's"));
+}
+
+TEST_CASE("as many trials run at a time as nodes with their labels have room for") {
+  const auto node = [](std::int64_t cpus, const cluster::OtherResources& other) {
+    cluster::NodeInfo info;
+    info.cpu_e4 = cpus * 10'000;
+    info.other = other;
+    return info;
+  };
+  const std::int64_t gib = std::int64_t{1} << 30;
+  const std::vector nodes{
+      node(8, cluster::other_resources(4 * gib, {{"tpu", 3}}, {{"zone", "a"}})),
+      node(8, cluster::other_resources(4 * gib, {{"tpu", 2}}, {{"zone", "b"}})),
+  };
+  const auto places = [&](train::TrainOptions trial) { return tune::places_for(nodes, trial); };
+  CHECK(places({}) == 16);
+  CHECK(places({.trainers = 2, .trainer_resources = {{"tpu", 0.5}}}) == 5);
+  CHECK(places({.trainer_memory = gib}) == 8);
+  CHECK(places({.trainer_labels = {{"zone", "a"}}}) == 8);
+  CHECK(places({.trainer_resources = {{"tpu", 1}}, .trainer_labels = {{"zone", "b"}}}) == 2);
+  CHECK(places({.trainer_resources = {{"fpga", 1}}}) == 1);  // which says why it does not start
 }
 
 TEST_CASE("PBT's trials take over each other's state and go on with another config") {
@@ -602,13 +617,13 @@ TEST_CASE("points to try first, a search of one's own, a target, and the best tr
   CHECK_THAT(records_in(folder.path()), Catch::Contains("TROUPE_TRIAL=six:TRIAL "));
 
   {
-    const TrialAgain of("six:" + std::to_string(best.best));
+    const e2e::TrialAgain of("six:" + std::to_string(best.best));
     const auto again = tune::run(session, Job{}, options);
     CHECK(again.state_hash == best.state_hash);
     CHECK(again.job.lr == best.job.lr);
   }
   const auto refusal_of = [&](const std::string& text) {
-    const TrialAgain of(text);
+    const e2e::TrialAgain of(text);
     return e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); });
   };
   CHECK_THAT(refusal_of("six:7"), Catch::Contains("there is no trial 7"));
@@ -625,7 +640,7 @@ TEST_CASE("points to try first, a search of one's own, a target, and the best tr
   CHECK(whole.best >= 0);
 
   // A program with two sweeps failed at the one that was not named.
-  const TrialAgain of("six:" + std::to_string(best.best));
+  const e2e::TrialAgain of("six:" + std::to_string(best.best));
   CHECK(text_of(tune::run(session, Job{}, options)) == text_of(whole));
   options.folder = folder.path() + "/elsewhere";
   CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); }),
@@ -667,6 +682,12 @@ TEST_CASE("trials that are actors: they step, are copied, throw and hang, each f
   const auto stumbled = tune::run_actors<Walker>(session, Settings{}, options);
   CHECK(stumbled.best == 0);
   CHECK_THAT(stumbled.trials.at(1).error, Catch::Contains("it cannot walk"));
+
+  auto elsewhere = options;
+  elsewhere.train.trainer_resources = {{"fpga", 1}};
+  elsewhere.name = "elsewhere";
+  CHECK_THAT(e2e::message_of<TaskFailed>([&] { tune::run_actors<Walker>(session, Settings{}, elsewhere); }),
+             Catch::Contains("no node has resource fpga"));
 
   // It was taken, and every trial that paused failed.
   options.space = {{&Settings::lr, tune::uniform(0.1, 0.5)}};

@@ -188,7 +188,10 @@ TEST_CASE("steps, evaluations within epochs, a plateau and averages: one hash, o
   SECTION("weights are evaluated alone, to the same figures") {
     auto evaluates = small(2);
     evaluates.evaluation_samples = 550;
+    evaluates.events_json = folder.path() + "/events.json";
+    e2e::write_file(evaluates.events_json, "the run's");
     CHECK(train::evaluate(session, Plateau{}, resumed, evaluates) == of_test(resumed.metrics));
+    CHECK(e2e::read_file(evaluates.events_json) == "the run's");
     evaluates.trainers = 1;
     CHECK(train::evaluate(session, Plateau{}, folder.path(), evaluates) == of_test(resumed.metrics));
     evaluates.evaluation_samples = 0;

@@ -86,6 +86,44 @@ Seen run(const DriverSession& session, train::TrainOptions options, const Normed
   return seen;
 }
 
+/// A death takes shards with it. Without checkpoints it goes back to the beginning; with them to the last,
+/// where a newcomer joins, too.
+void check_under_kills(const DriverSession& session, train::TrainOptions options, const std::string& hash) {
+  options.chaos = {{What::kKillTrainer, 5, -1}, {What::kKillTrainer, 8, 0}};
+  const auto again = run(session, options, {});
+  CHECK(again.result.state_hash == hash);
+  CHECK(again.faults >= 2);
+  const e2e::TempFolder folder;
+  options.checkpoint_folder = folder.path();
+  options.checkpoint_every = 8;
+  options.chaos.push_back({What::kKillTrainer, 30, -1});
+  const auto saved = run(session, options, {});
+  CHECK(saved.result.state_hash == hash);
+  CHECK(saved.faults >= 3);
+  std::string all;
+  for (const auto& line : saved.lines) all += line + "\n";
+  CHECK_THAT(all, Catch::Contains("again from step 24"));
+}
+
+/// Four trainers with shards come to a checkpoint, three go on from it, with `again` or whole.
+void check_goes_on(const DriverSession& session, const train::TrainOptions& two_epochs, train::Shard shard,
+                   train::Shard again, const std::string& hash) {
+  const e2e::TempFolder folder;
+  auto first = options_of(4);
+  first.shard = shard;
+  first.shard_min_num_params = 300;
+  first.checkpoint_folder = folder.path();
+  run(session, first, {});
+  auto second = two_epochs;
+  second.trainers = 3;
+  second.shard = again;
+  second.checkpoint_folder = folder.path();
+  second.resume = true;
+  const auto seen = run(session, second, {});
+  CHECK(seen.result.steps == 80);
+  CHECK(seen.result.state_hash == hash);
+}
+
 }  // namespace
 
 TEST_CASE("SyncBatchNorm in a job: one hash for 1, 2, 3 and 4 trainers, and under kills", "[training]") {
@@ -121,28 +159,9 @@ TEST_CASE("a sharded optimizer: one hash for 1, 2 and 4 trainers, with and witho
     CHECK(seen.result.metrics == whole.result.metrics);
     CHECK(seen.faults == 0);
   }
-  // Without checkpoints a death goes back to the beginning; with them to the last, where a newcomer joins,
-  // too.
-  auto killed = options_of(3, {{What::kKillTrainer, 5, -1}, {What::kKillTrainer, 8, 0}});
+  auto killed = options_of(3);
   killed.shard = train::Shard::kOptimizer;
-  const auto again = run(session, killed, {});
-  CHECK(again.result.state_hash == whole.result.state_hash);
-  CHECK(again.faults >= 2);
-  const e2e::TempFolder folder;
-  killed.checkpoint_folder = folder.path();
-  killed.checkpoint_every = 8;
-  killed.chaos.push_back({What::kKillTrainer, 30, -1});
-  const auto saved = run(session, killed, {});
-  CHECK(saved.result.state_hash == whole.result.state_hash);
-  CHECK(saved.faults >= 3);
-  INFO([&] {
-    std::string all;
-    for (const auto& line : saved.lines) all += line + "\n";
-    return all;
-  }());
-  CHECK(std::any_of(saved.lines.begin(), saved.lines.end(), [](const std::string& line) {
-    return line.find("again from step 24") != std::string::npos;
-  }));
+  check_under_kills(session, killed, whole.result.state_hash);
 }
 
 TEST_CASE("sharded gradients and parameters: one hash and one file of weights, and under kills",
@@ -166,22 +185,7 @@ TEST_CASE("sharded gradients and parameters: one hash and one file of weights, a
     CHECK((seen.result.weights == whole.result.weights));  // bytes have no text
     CHECK(seen.faults == 0);
   }
-  // A death takes shards with it: from the beginning, or from the last checkpoint.
-  auto killed = with(options_of(3, {{What::kKillTrainer, 5, -1}, {What::kKillTrainer, 8, 0}}),
-                     train::Shard::kParameters);
-  const auto again = run(session, killed, {});
-  CHECK(again.result.state_hash == whole.result.state_hash);
-  CHECK(again.faults >= 2);
-  const e2e::TempFolder folder;
-  killed.checkpoint_folder = folder.path();
-  killed.checkpoint_every = 8;
-  killed.chaos.push_back({What::kKillTrainer, 30, -1});
-  const auto saved = run(session, killed, {});
-  CHECK(saved.result.state_hash == whole.result.state_hash);
-  CHECK(saved.faults >= 3);
-  CHECK(std::any_of(saved.lines.begin(), saved.lines.end(), [](const std::string& line) {
-    return line.find("again from step 24") != std::string::npos;
-  }));
+  check_under_kills(session, with(options_of(3), train::Shard::kParameters), whole.result.state_hash);
 }
 
 TEST_CASE("a checkpoint of sharded parameters goes on with another number of trainers, and whole",
@@ -190,22 +194,8 @@ TEST_CASE("a checkpoint of sharded parameters goes on with another number of tra
   auto options = options_of(2);
   options.epochs = 2;
   const auto whole = run(session, options, {});
-  for (const auto shard : {train::Shard::kParameters, train::Shard::kNothing}) {
-    const e2e::TempFolder folder;
-    auto first = options_of(4);
-    first.shard = train::Shard::kParameters;
-    first.shard_min_num_params = 300;
-    first.checkpoint_folder = folder.path();
-    run(session, first, {});
-    auto second = options;
-    second.trainers = 3;
-    second.shard = shard;
-    second.checkpoint_folder = folder.path();
-    second.resume = true;
-    const auto seen = run(session, second, {});
-    CHECK(seen.result.steps == 80);
-    CHECK(seen.result.state_hash == whole.result.state_hash);
-  }
+  for (const auto again : {train::Shard::kParameters, train::Shard::kNothing})
+    check_goes_on(session, options, train::Shard::kParameters, again, whole.result.state_hash);
   // No trainer has a whole state to give.
   options.shard = train::Shard::kParameters;
   auto going = train::start(session, NormedJob{}, options);
@@ -227,21 +217,8 @@ TEST_CASE("a checkpoint of a sharded job goes on with another number of trainers
   auto options = options_of(2);
   options.epochs = 2;
   const auto whole = run(session, options, {});
-  for (const bool shards_again : {true, false}) {
-    const e2e::TempFolder folder;
-    auto first = options_of(4);
-    first.shard = train::Shard::kOptimizer;
-    first.checkpoint_folder = folder.path();
-    run(session, first, {});
-    auto second = options;
-    second.trainers = 3;
-    second.shard = shards_again ? train::Shard::kOptimizer : train::Shard::kNothing;
-    second.checkpoint_folder = folder.path();
-    second.resume = true;
-    const auto seen = run(session, second, {});
-    CHECK(seen.result.steps == 80);
-    CHECK(seen.result.state_hash == whole.result.state_hash);
-  }
+  for (const auto again : {train::Shard::kOptimizer, train::Shard::kNothing})
+    check_goes_on(session, options, train::Shard::kOptimizer, again, whole.result.state_hash);
   // So does a snapshot.
   auto paused = options;
   paused.shard = train::Shard::kOptimizer;
@@ -274,10 +251,22 @@ struct Holder {
 TEST_CASE(
     "two jobs that each need most of the cluster run one after the other, and the second says why it waits",
     "[training]") {
-  auto session = init(0, nullptr, {.nodes = 2, .cpus_per_node = 2});
+  const bool custom = GENERATE(false, true);
+  auto session = init(0, nullptr,
+                      {.nodes = 2,
+                       .cpus_per_node = custom ? 8.0 : 2.0,
+                       .memory_per_node = std::int64_t{1} << 30,
+                       .resources_per_node = {{"slot", 2}},
+                       .labels = {{"zone", "a"}}});
   auto options = options_of(3);
   options.min_trainers = 3;
-  options.trainer_cpus = 1;
+  if (custom) {
+    options.trainer_memory = 1 << 20;
+    options.trainer_resources = {{"slot", 1}};
+    options.trainer_labels = {{"zone", "a"}};
+  } else {
+    options.trainer_cpus = 1;
+  }
   options.handle_signals = false;
   auto holding = options;
   holding.epochs = 2;
@@ -286,11 +275,11 @@ TEST_CASE(
   auto first = train::start(session, job, holding);
   await_event(first, [](const auto& event) { return std::holds_alternative<report::EpochDone>(event); });
   auto second = train::start(session, job, options);
-  await_event(second, [](const auto& event) {
+  await_event(second, [custom](const auto& event) {
     const auto* warning = std::get_if<report::Warning>(&event);
     return warning != nullptr &&
            warning->text.find("the job waits for room for 3 trainers (min_trainers)") != std::string::npos &&
-           warning->text.find("they ask for 3 CPU") != std::string::npos;
+           warning->text.find(custom ? "3 slot" : "they ask for 3 CPU") != std::string::npos;
   });
   // One that waits can be given up, and leaves nothing behind that would take the room.
   {
@@ -303,6 +292,41 @@ TEST_CASE(
   CHECK(first.wait().steps == 2 * 40);
   const std::string hash = second.wait().state_hash;
   CHECK(hash == run(session, options, job).result.state_hash);
-  CHECK(session.spawn_group<Holder>(4, {.num_cpus = 1, .isolated = true}).call_all<&Holder::one>().get() ==
-        std::vector<int>(4, 1));
+  CHECK(session.spawn_group<Holder>(4, {.num_cpus = 1, .resources = {{"slot", 1}}, .isolated = true})
+            .call_all<&Holder::one>()
+            .get() == std::vector<int>(4, 1));
+}
+
+TEST_CASE("trainers whose memory, resources or labels no node has are refused, with what is missing",
+          "[training]") {
+  auto session = init(0, nullptr, {.resources_per_node = {{"slot", 1}}, .labels = {{"zone", "a"}}});
+  const auto told = [&](auto change) -> std::string {
+    auto options = options_of(2);
+    options.handle_signals = false;
+    change(options);
+    try {
+      run(session, options, {});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "it trained";
+  };
+  CHECK_THAT(told([](auto& o) {
+               o.trainer_labels = {{"zone", "c"}};
+             }),
+             Catch::Contains("no node has the label zone=c"));
+  CHECK_THAT(told([](auto& o) {
+               o.trainer_resources = {{"fpga", 1}};
+             }),
+             Catch::Contains("no node has resource fpga"));
+  CHECK_THAT(told([](auto& o) { o.trainer_memory = std::int64_t{1} << 47; }), Catch::Contains("memory"));
+  CHECK_THAT(told([](auto& o) { o.trainer_memory = -1; }),
+             Catch::StartsWith("cannot train: trainer_memory, trainer_resources, trainer_labels: memory"));
+  CHECK_THAT(told([](auto& o) {
+               o.trainer_resources = {{"cpu", 1}};
+             }),
+             Catch::Contains("cpu is no custom resource"));
+  CHECK(told([](auto& o) {
+          o.trainer_resources = {{"slot", 0.5}}, o.trainer_labels = {{"zone", "a"}};
+        }) == "it trained");
 }

@@ -104,7 +104,7 @@ case $way in
     if [ "$way" = train ]; then
       example mnist
       said=$(timeout 120 "$work/mnist/mnist" --samples 200 --epochs 1 --trainers 2) || fail "mnist failed: $said"
-      [[ "$said" == *"parameters sha256 "* ]] || fail "mnist said: $said"
+      [[ "$said" == *"state sha256 "* ]] || fail "mnist said: $said"
     else
       for folder in "$root"/examples/*/; do example "$(basename "$folder")"; done
     fi

@@ -27,7 +27,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   settings.epochs = pick(1, 4);
   job.trainers = pick(1, std::min(settings.logical_ranks, 4));
   job.min_trainers = pick(0, 3) == 0 ? pick(1, job.trainers) : 1;
-  job.trainer_cpus = 1;
+  job.trainer_room.cpus = 1;
   job.loaders = pick(1, 3);
   s.steps_per_epoch = pick(2, 8);
   s.test_samples = pick(0, 2) == 0 ? 0 : pick(1, 700);

@@ -55,12 +55,15 @@ class Engine final : public train::TrainEngine {
   State state() override { return {state_.parts(), nullptr}; }
   std::unique_ptr<train::StateCopy> copy_state() override { return std::make_unique<Copy>(state_); }
   std::size_t weight_parts() override { return TrainState::kWords; }
-  void install(std::span<const train::StatePart> parts) override {
+  using TrainEngine::install;
+  void install(std::span<const train::StatePart> parts, const train::PartBytes& bytes_of) override {
     takes(microseconds(100), milliseconds(4));
     TrainState fresh;
     TROUPE_ASSERT(parts.size() == TrainState::kWords, "a state has its words");
-    for (int i = 0; i < TrainState::kWords; ++i)
-      std::memcpy(&fresh.words[i], parts[i].bytes.data(), sizeof fresh.words[i]);
+    for (int i = 0; i < TrainState::kWords; ++i) {
+      const auto bytes = bytes_of ? bytes_of(parts[i]) : parts[i].bytes;
+      std::memcpy(&fresh.words[i], bytes.data(), sizeof fresh.words[i]);
+    }
     state_ = fresh;
   }
   void install_with_own_options(std::vector<train::StatePart> parts) override { install(parts); }

@@ -311,6 +311,7 @@ void Node::dispatch(node::Source source, const FramePtr& frame) {
       take(source, *frame);
       break;
     case node::Verdict::kRefuse:
+      carry_out(std::exchange(route.actions, {}));
       refuse(frame->header, route.error);
       break;
     case node::Verdict::kBreach:

@@ -11,7 +11,9 @@ report::Metrics evaluate_weights(const DriverSession& session, RunPlan plan, con
   o.evaluate = true;
   o.evaluate_every = o.max_steps = 0;
   o.return_weights = o.rehearse = false;
-  o.checkpoint_folder.clear();
+  // The files of the run that these options were given for stay as they are.
+  for (std::string* file : {&o.checkpoint_folder, &o.events_json, &o.metrics_csv, &o.tensorboard_folder})
+    file->clear();
   o.stop_early = {};
   o.keep_best.clear();
   plan.evaluates = true;

@@ -447,6 +447,22 @@ Snapshot Run::share() const {
   return shared;
 }
 
+RunWeights Run::weights(Duration timeout) const {
+  Parts& p = parts();
+  if (p.plan.options.shard >= Shard::kGradients)
+    throw BadConfig("cannot copy the weights of a run",
+                    "its parameters are sharded over its trainers: none has all of them",
+                    "give a checkpoint's path, or use Shard::kOptimizer");
+  p.check_session();
+  ActorHandle<TrainDriver> driver;
+  {
+    const std::lock_guard lock(p.driver_mutex);
+    driver = p.driver;
+  }
+  const std::string job = JobRegistry::instance().find(p.plan.job_type).describe(p.plan.job);
+  return copy_live_weights(driver, p.session.process(), job, timeout);
+}
+
 Workers Run::release() {
   const std::unique_ptr<Parts> p = std::exchange(parts_, nullptr);
   if (p == nullptr || p->paused || p->lost || p->session_life.expired()) return {};

@@ -9,6 +9,7 @@
 
 #include "actors/checkpoint/folder_lock.hpp"
 #include "actors/report/sink.hpp"
+#include "actors/train/api/live_weights.hpp"
 #include "actors/train/driver/train_driver.hpp"
 #include "actors/train/snapshot.hpp"
 #include "scheduler/init/init.hpp"
@@ -18,8 +19,8 @@ namespace troupe::train {
 struct RunPlan;
 struct TrainOptions;
 
-/// Movable. Not thread-safe, except stop(). Events are handed on while somebody waits: in wait(), pause() or
-/// next_event(); the newest 100,000 are kept until then.
+/// Movable. Not thread-safe, except stop() and weights(). Events are handed on while somebody waits: in
+/// wait(), pause() or next_event(); the newest 100,000 are kept until then.
 ///
 /// When the node that this program is joined to dies, the job's driver dies with it. The run then waits for
 /// the program's next node and goes on from the newest checkpoint, or from the beginning where there is none,
@@ -75,6 +76,12 @@ class Run {
   /// The same, and a trainer keeps a copy for those that begin from the snapshot: they take the state from
   /// it, not from this program, until the next share() and as long as that trainer is this run's.
   Snapshot share() const;
+  /// The weights as they are after a committed step, while the job trains on: a trainer copies them between
+  /// two steps (a fork's copy on write, on the CPU), and its result stays that of a run that nobody asked.
+  /// Waits for the first step that can be told. Thread-safe, but not against resume(). Throws Unavailable
+  /// when the job is over or paused, Timeout, and BadConfig where parameters are sharded: no trainer has all
+  /// of them.
+  RunWeights weights(Duration timeout = std::chrono::minutes(10)) const;
   /// Ends the run, which must not be used any more, but for its trainers and loaders: another one with
   /// RunPlan::workers takes them over, with what they have loaded. None where they are gone.
   Workers release();

@@ -18,6 +18,7 @@
 #include "runtime/core/count.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/security/secret.hpp"
+#include "runtime/wire/resources.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
 
 namespace troupe::train {
@@ -26,6 +27,10 @@ namespace {
 [[noreturn]] void refuse(const std::string& why, const std::string& todo) {
   throw BadConfig("cannot train", why, todo);
 }
+
+constexpr const char* kNameOther =
+    "name what nodes have: .trainer_memory = 512 << 20, .trainer_resources = {{\"tpu\", 1}}, "
+    ".trainer_labels = {{\"zone\", \"a\"}}";
 
 /// Heartbeats come every second: less than a few of them tells nothing.
 constexpr Duration kShortest = std::chrono::seconds(3);
@@ -70,6 +75,10 @@ void check(const TrainOptions& o) {
     refuse("trainer_gpus = " + std::to_string(o.trainer_gpus) + ": a trainer computes on one GPU",
            "use 0, 1 or a part of one, and more trainers for more GPUs");
   }
+  if (const auto wrong = cluster::wrong_about(
+          cluster::other_resources(o.trainer_memory, o.trainer_resources, o.trainer_labels));
+      !wrong.empty())
+    refuse("trainer_memory, trainer_resources, trainer_labels: " + wrong, kNameOther);
   check(o.deadlines);
   if (o.loaders < 1 || o.loaders > 256) refuse("loaders = " + std::to_string(o.loaders), "use 1 to 256");
   if (o.epochs < 1) refuse("epochs = " + std::to_string(o.epochs), "use at least 1");
@@ -294,7 +303,8 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.evaluations = {options.evaluate, options.evaluate_every, job.looks_at_metrics};
   run.hold = options.hold;
   run.checkpoint_every = options.checkpoint_every;
-  run.trainer_cpus = options.trainer_cpus;
+  run.trainer_room = {options.trainer_cpus, options.trainer_memory, options.trainer_resources,
+                      options.trainer_labels};
   run.trainer_strategy = options.trainer_strategy;
   run.stop_early = options.stop_early;
   run.keep_best = options.keep_best;

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -71,6 +72,12 @@ struct TrainOptions {
   /// share. A trainer that finds none free waits; the job says what it waits for, and trains meanwhile if
   /// min_trainers are there. Part of the numerics, not of the job's identity.
   double trainer_gpus = 0;
+  /// Beside these, as actors ask for them (docs/placement.md): bytes of memory (a trainer that has more is
+  /// ended when its node is short of memory), custom resources that a trainer holds ({{"tpu", 1}}), and
+  /// labels of the nodes that trainers may be on ({{"zone", "a"}}).
+  std::int64_t trainer_memory = 0;
+  std::map<std::string, double> trainer_resources{};
+  std::map<std::string, std::string> trainer_labels{};
   /// Shard::kOptimizer: each trainer keeps what optimizers keep for its share of the parameters, and steps
   /// these alone (ZeRO-1). Shard::kGradients: its shards of the gradients, too (ZeRO-2). Shard::kParameters:
   /// its shards of the parameters, of which one unit at a time is whole (ZeRO-3). The same bits; a death goes

@@ -2,10 +2,13 @@
 
 namespace troupe::config {
 
-// All but what a program alone can say: faults on purpose, on_event, hold, handle_signals.
+// All but what a program alone can say: chaos (faults on purpose), on_event, hold, handle_signals; and maps,
+// which no setting fills: trainer_resources, trainer_labels.
+constexpr std::size_t kLeftOut = 6;
+
 void Table<train::TrainOptions>::add(Entries& to, const std::string& table, train::TrainOptions& of) {
   using O = train::TrainOptions;
-  const std::vector<Described<O>> fields{
+  const Described<O> fields[] = {
       {field<&O::logical_ranks>(), "Micro-batches a step: part of the job's identity"},
       {field<&O::micro_batch>(), "Samples a logical rank a step"},
       {field<&O::epochs>(), "Passes over the data"},
@@ -27,6 +30,7 @@ void Table<train::TrainOptions>::add(Entries& to, const std::string& table, trai
       {field<&O::trainer_strategy>(), "On which nodes trainers are"},
       {field<&O::trainer_cpus>(), "CPUs that a trainer holds"},
       {field<&O::trainer_gpus>(), "GPUs that a trainer holds and computes on: 0, 1 or a part of one"},
+      {field<&O::trainer_memory>(), "Bytes of memory that a trainer holds"},
       {field<&O::threads>(), "Intra-op threads of a trainer; other numbers give other bits"},
       {field<&O::exact>(), "The same bits on every trainer"},
       {field<&O::rehearse>(), "Find what changes and is in no state"},
@@ -45,6 +49,10 @@ void Table<train::TrainOptions>::add(Entries& to, const std::string& table, trai
       {field<&O::tensorboard_folder>(), "Write figures for TensorBoard into this folder"},
       {field<&O::stop_early>(), ""},
       {field<&O::deadlines>(), ""}};
+  constexpr std::size_t kAll = std::extent_v<decltype(fields)> + kLeftOut;
+  static_assert(wire::detail::accepts<O>(std::make_index_sequence<kAll>{}) &&
+                    !wire::detail::accepts<O>(std::make_index_sequence<kAll + 1>{}),
+                "each field of TrainOptions is in the list, or counted in kLeftOut");
   for (const auto& one : fields) one.add(to, table, of);
 }
 

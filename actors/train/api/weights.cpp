@@ -15,6 +15,7 @@
 #include "actors/checkpoint/safetensors.hpp"
 #include "actors/train/engine/train_state.hpp"
 #include "actors/train/job/ema.hpp"
+#include "runtime/core/whole_file.hpp"
 
 namespace troupe::train {
 
@@ -171,8 +172,7 @@ std::vector<std::byte> read_weights(const std::string& path) {
     checkpoint::PosixFileSystem files;
     const std::string folder = named.has_parent_path() ? named.parent_path().string() : ".";
     const std::string manifest = folder + "/" + named.filename().string();
-    const auto loaded = checkpoint::CheckpointStore(files, {folder}).load_manifest(manifest).value();
-    return {loaded.file.bytes.begin(), loaded.file.bytes.end()};
+    return checkpoint::CheckpointStore(files, {folder}).load_manifest(manifest).value().file;
   }
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file)
@@ -191,6 +191,19 @@ std::vector<std::byte> read_weights(const std::string& path) {
 void copy_weights_from(const std::string& path, const std::string& prefix,
                        const std::vector<NamedTensor>& tensors) {
   copy_weights(path, read_weights(path), prefix, tensors);
+}
+
+void require_weights(const RunResult& result) {
+  if (result.weights.empty())
+    throw BadConfig("the run has no weights",
+                    "it was run with return_weights = false, stopped before its first step, or its trainers "
+                    "died at its end",
+                    "leave that option out, or load_weights() a checkpoint's file");
+}
+
+void RunResult::save(const std::string& path) const {
+  require_weights(*this);
+  write_whole(path, {weights}).value();
 }
 
 }  // namespace troupe::train

@@ -79,14 +79,13 @@ LeftOut load_matching_weights(const std::string& path, Net& net, const std::stri
                                named_tensors(net));
 }
 
+/// Throws BadConfig where the run has brought none.
+void require_weights(const RunResult& result);
+
 template <class Net>
 struct LoadResult {
   static void into(const RunResult& result, Net& net, const std::string& module) {
-    if (result.weights.empty())
-      throw BadConfig("the run has no weights to load",
-                      "it was run with return_weights = false, stopped before its first step, or its "
-                      "trainers died at its end",
-                      "leave that option out, or load_weights() a checkpoint's file");
+    require_weights(result);
     copy(result.weights, net, module);
   }
   static void averages_into(const RunResult& result, Net& net, const std::string& module) {

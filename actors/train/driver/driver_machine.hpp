@@ -57,6 +57,13 @@ class DriverMachine {
   std::int64_t committed() const { return steps_.committed(); }
   /// Trainers of the current generation, 0 while none runs.
   int members() const { return static_cast<int>(members_.size()); }
+  /// Of the state that the steps of this generation are applied to (GenerationPlan::lineage).
+  Generation lineage() const { return lineage_; }
+  /// A trainer that has the job's weights while steps run; none: nobody does now.
+  std::optional<ActorId> runs_with_weights() const {
+    const bool runs = state_ == State::kRunning || state_ == State::kBarrier;
+    return runs ? std::optional(holders().back()) : std::nullopt;
+  }
   /// Whether it waits for GoOn after an epoch.
   bool holds() const { return state_ == State::kBarrier && barrier_.is(BarrierTask::kHold); }
   /// Whether the state of so many steps is evaluated, or ends an epoch.

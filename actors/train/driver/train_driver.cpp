@@ -40,6 +40,7 @@ TrainDriver::~TrainDriver() {
   const ErrorInfo died{ErrorCode::kActorDied, "the job's driver died", "it was ended", ""};
   if (waiting_) waiting_->fail(died);
   if (asks_where_) asks_where_->fail(died);
+  for (auto& [number, ask] : weights_asks_) ask.answer.fail(died);
   if (!over_) result_.fail(died);
 }
 
@@ -61,6 +62,7 @@ void TrainDriver::feed(const DriverEvent& event) {
   const auto actions = machine_->on(event, now());
   train_floor().watch(*machine_, event, actions);
   carry_out(actions);
+  serve_weights_asks();
 }
 
 void TrainDriver::carry_out(const std::vector<DriverAction>& actions) {
@@ -82,7 +84,10 @@ void TrainDriver::act(const SpawnActor& action) {
 
 ActorOptions TrainDriver::trainer_options() const {
   ActorOptions options;
-  options.num_cpus = options_.trainer_cpus;
+  options.num_cpus = options_.trainer_room.cpus;
+  options.memory = options_.trainer_room.memory;
+  options.resources = options_.trainer_room.resources;
+  options.labels = options_.trainer_room.labels;
   options.num_gpus = options_.settings.trainer_gpus;
   options.isolated = true;
   options.group_strategy = options_.trainer_strategy;
@@ -107,7 +112,9 @@ void TrainDriver::spawn_trainer(std::uint64_t token) {
   if (early_trainers_.empty()) start_trainer();
   const auto [number, spawned] = early_trainers_.front();
   early_trainers_.pop_front();
-  if (options_.settings.trainer_gpus > 0) waiting_spawns_[token] = spawned;
+  const auto& room = options_.trainer_room;
+  if (options_.settings.trainer_gpus > 0 || room.memory > 0 || !room.resources.empty())
+    waiting_spawns_[token] = spawned;
   spawned.then([this, token, number = number](Result<ActorHandle<Trainer>> trainer) {
     waiting_spawns_.erase(token);
     if (!trainer) return spawn_failed(token, trainer.error());
@@ -459,6 +466,7 @@ void TrainDriver::finish(Result<RunResult> result) {
   if (!result) end_actors();  // else whoever waits takes the weights first
   if (waiting_) std::exchange(waiting_, std::nullopt)->set(take_events());
   tell_where();
+  serve_weights_asks();
   if (result) {
     result_.set(*result);
   } else {

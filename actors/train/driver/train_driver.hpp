@@ -46,7 +46,12 @@ struct RunOptions {
   } evaluations{};
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;
-  double trainer_cpus = 0;  ///< CPUs that a trainer holds on its node
+  struct TrainerRoom {  ///< that a trainer holds on its node, beside its GPUs
+    double cpus = 0;
+    std::int64_t memory = 0;
+    std::map<std::string, double> resources{};
+    std::map<std::string, std::string> labels{};  ///< of that node
+  } trainer_room{};
   PlacementStrategy trainer_strategy = PlacementStrategy::kPack;
   StopEarly stop_early;
   bool hold = false;  ///< after each epoch
@@ -110,6 +115,11 @@ struct RunResult {
     return net;
   }
 
+  /// Writes `weights` to a file, whole or not at all: for load_weights(), TrainOptions::from, serving, and
+  /// the safetensors library of Python. Throws BadConfig where there are none, Error where it cannot.
+  ///     result.save("digits.safetensors");
+  void save(const std::string& path) const;
+
   int failed_checkpoints = 0;    ///< that could not be written; each was told as a warning
   std::int64_t saved_step = -1;  ///< steps in the newest checkpoint; -1: there is none
   bool unsaved = false;          ///< checkpoints were wanted, and none has the final state
@@ -169,6 +179,9 @@ class TrainDriver {
   /// A trainer keeps a copy of the state of a job that holds (held()), until it keeps the next one. Fails
   /// where none has that state.
   Future<StateDonor> keep_state();
+  /// A copy of the weights as they are after a committed step, from when there is one. The job trains on.
+  /// Fails with Unavailable when it is over.
+  Future<WeightCopy> copy_weights();
 
   // From trainers and loaders.
   /// A piece of the snapshot; nothing behind its end.
@@ -257,6 +270,10 @@ class TrainDriver {
   void tell_not_finite(const CommitStep& action);
   std::vector<report::Event> take_events();
   void emit(report::Event event);
+  struct WeightsAsk;
+  void serve_weights_asks();
+  bool serve(std::uint64_t number, WeightsAsk& ask);
+  void weights_copied(std::uint64_t number, ActorId trainer, const Result<KeptState>& copy);
   void ask_holder(bool weights_only, std::uint64_t offset, Promise<wire::Bytes> piece,
                   const std::string& why_none);
 
@@ -285,6 +302,15 @@ class TrainDriver {
   std::optional<ActorId> asked_;                 ///< for a piece of that, and has not answered
   bool stops_ = false;                           ///< at the next step
   std::optional<Promise<JobPlace>> asks_where_;  ///< that is
+  /// Who wants a copy of the weights.
+  struct WeightsAsk {
+    Promise<WeightCopy> answer;
+    std::optional<ActorId> trainer;  ///< that makes it, or keeps it
+    std::optional<KeptState> copy;   ///< until its last step is committed
+    int failures = 0;
+  };
+  std::map<std::uint64_t, WeightsAsk> weights_asks_;
+  std::uint64_t last_weights_ask_ = 0;
   std::unique_ptr<data::LeafSampler> sampler_;
   std::unique_ptr<DriverMachine> machine_;
   std::map<ActorId, ActorHandle<Trainer>> greeted_;  ///< they run, and have not said hello

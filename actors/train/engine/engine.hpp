@@ -25,11 +25,24 @@ struct LeafResult {
   std::vector<Figure> figures;
 };
 
+/// Where a copy of a state is in the memory of a process, run behind run.
+struct StateMemory {
+  struct Run {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::int32_t pid = 0;
+  std::vector<Run> runs;
+};
+
 /// A state as a safetensors file, as it was when the copy was made.
 class StateCopy {
  public:
   virtual ~StateCopy() = default;
   virtual std::uint64_t size() const = 0;
+  /// For the process `reader` of this host, as long as this lives; none: it is read here alone. Not in the
+  /// thread that computes.
+  virtual std::optional<StateMemory> memory(std::int32_t /*reader*/) { return std::nullopt; }
   /// REQUIRES: offset + into.size() <= size(). Not in the thread that computes.
   virtual void read(std::uint64_t offset, std::span<std::byte> into) = 0;
 };
@@ -55,10 +68,14 @@ class TrainEngine {
   virtual PieceHashes prove(int piece) { return hash_piece(state().parts, piece); }
   /// Takes less time than a step, however large the state is.
   virtual std::unique_ptr<StateCopy> copy_state() = 0;
+  /// The same of parameters, buffers and averages of parameters (job/ema.hpp) alone.
+  virtual std::unique_ptr<StateCopy> copy_weights() { return copy_state(); }
   /// How many of the parts are parameters and buffers: they come first.
   virtual std::size_t weight_parts() = 0;
-  /// Replaces all of it, or throws and changes nothing.
-  virtual void install(std::span<const StatePart> parts) = 0;
+  /// Replaces all of it, or throws and changes nothing. With `bytes_of` parts have no bytes of their own, and
+  /// what it throws may leave a state that is neither: another one has to be installed.
+  virtual void install(std::span<const StatePart> parts, const PartBytes& bytes_of) = 0;
+  void install(std::span<const StatePart> parts) { install(parts, {}); }
   /// The same, but with the optimizer options and schedules that the job's struct sets.
   virtual void install_with_own_options(std::vector<StatePart> parts) = 0;
   /// As the seed makes it.

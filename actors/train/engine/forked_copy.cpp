@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,11 +17,13 @@
 namespace troupe::train {
 namespace {
 
-/// What is asked of the child.
+/// What is asked of the child: bytes of the state, or, of kReader, that the process `offset` may read its
+/// memory, which it answers with a byte.
 struct Request {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
+constexpr std::uint64_t kReader = ~std::uint64_t{0};
 
 bool read_all(int fd, void* into, std::size_t size) {
   auto* at = static_cast<std::byte*>(into);
@@ -64,6 +67,9 @@ ForkedCopy::ForkedCopy(const checkpoint::SafetensorsLayout& layout) : size_(layo
   if (child_ < 0)
     throw IoError(io_error("cannot share the state", errno, "its process has no room for a copy"));
   if (child_ == 0) serve(childs.get(), parent, runs);
+  memory_.pid = child_;
+  for (const Run& run : runs)
+    memory_.runs.push_back({reinterpret_cast<std::uintptr_t>(run.bytes.data()), run.bytes.size()});
 }
 
 /// The other threads are not there and may have held any lock: system calls alone.
@@ -73,6 +79,14 @@ void ForkedCopy::serve(int fd, pid_t parent, std::span<const Run> runs) {
   if (::getppid() != parent || ::dup2(fd, 0) != 0) ::_exit(1);
   ::syscall(SYS_close_range, 1U, ~0U, 0U);
   for (Request request; read_all(0, &request, sizeof request);) {
+    if (request.bytes == kReader) {
+#ifdef PR_SET_PTRACER
+      ::prctl(PR_SET_PTRACER, request.offset);  // fails where there is no Yama, and nothing to allow
+#endif
+      const std::byte done{1};
+      if (!write_all(0, &done, sizeof done)) ::_exit(1);
+      continue;
+    }
     for (const Run& run : runs) {
       const std::uint64_t begin = std::max(run.begin, request.offset);
       const std::uint64_t end = std::min(run.begin + run.bytes.size(), request.offset + request.bytes);
@@ -87,6 +101,34 @@ void ForkedCopy::read(std::uint64_t offset, std::span<std::byte> into) {
   if (!write_all(requests_.get(), &request, sizeof request) ||
       !read_all(requests_.get(), into.data(), into.size()))
     throw IoError(io_error("the copy of the state is gone", ECHILD, "its process was killed"));
+}
+
+std::optional<StateMemory> ForkedCopy::memory(std::int32_t reader) {
+  const Request request{static_cast<std::uint64_t>(reader), kReader};
+  std::byte done{};
+  if (!write_all(requests_.get(), &request, sizeof request) || !read_all(requests_.get(), &done, sizeof done))
+    return std::nullopt;
+  return memory_;
+}
+
+bool read_memory(const StateMemory& from, std::span<std::byte> into,
+                 const std::function<void(std::span<const std::byte>)>& came) {
+  constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;
+  for (const StateMemory::Run& run : from.runs) {
+    if (run.bytes > into.size()) return false;
+    for (std::uint64_t at = 0; at < run.bytes;) {
+      const auto size = static_cast<std::size_t>(std::min(run.bytes - at, kPiece));
+      const iovec here{into.data(), size};
+      // An address of the other process.
+      const iovec there{reinterpret_cast<void*>(static_cast<std::uintptr_t>(run.address + at)), size};
+      const ssize_t got = ::process_vm_readv(from.pid, &here, 1, &there, 1, 0);
+      if (got <= 0) return false;
+      came(into.first(static_cast<std::size_t>(got)));
+      at += static_cast<std::uint64_t>(got);
+      into = into.subspan(static_cast<std::size_t>(got));
+    }
+  }
+  return into.empty();
 }
 
 ForkedCopy::~ForkedCopy() {

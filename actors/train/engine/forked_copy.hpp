@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <vector>
 
 #include "actors/train/engine/engine.hpp"
@@ -12,7 +13,7 @@
 namespace troupe::train {
 
 /// The child runs none of the program's code but a loop of read and write, and ends with this object or with
-/// the thread that made it. read() is for one thread at a time.
+/// the thread that made it. read() and memory() are for one thread at a time.
 class ForkedCopy final : public StateCopy {
  public:
   /// Throws IoError where no process can be had.
@@ -22,6 +23,9 @@ class ForkedCopy final : public StateCopy {
   ForkedCopy& operator=(const ForkedCopy&) = delete;
 
   std::uint64_t size() const override { return size_; }
+  /// The child is told whom its memory is for: Yama lets nobody else read it but its parents. None when the
+  /// child is gone.
+  std::optional<StateMemory> memory(std::int32_t reader) override;
   /// Throws IoError when the child is gone.
   void read(std::uint64_t offset, std::span<std::byte> into) override;
 
@@ -35,6 +39,13 @@ class ForkedCopy final : public StateCopy {
   std::uint64_t size_ = 0;
   UniqueFd requests_;
   pid_t child_ = -1;
+  StateMemory memory_;  ///< the child's
 };
+
+/// Reads what is there, from another process of this host. False: the kernel refuses it, or the process is
+/// gone. What came must be looked at: another process may have its number by now. `came` gets each piece
+/// while the processor's cache has it; what it throws ends it.
+bool read_memory(const StateMemory& from, std::span<std::byte> into,
+                 const std::function<void(std::span<const std::byte>)>& came);
 
 }  // namespace troupe::train

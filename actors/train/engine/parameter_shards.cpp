@@ -427,15 +427,37 @@ GradientsOfAll ParameterShards::gradients_of_all() {
   return {[this](double norm_type) { return norms(norm_type); }, [this](bool mine) { return all(mine); }};
 }
 
-/// As torch computes them, of whole gradients: each unit's come to one rank, in turn.
+/// What this rank has of the unit's gradients, as apply() has left them.
+torch::Tensor ParameterShards::gradient_of(ShardedUnit& unit) {
+  const auto& members = unit.members();
+  const auto is_reduced = [&](std::size_t m) {
+    const torch::Tensor reduced = unit.kept(unit.gradient(), m);
+    const torch::Tensor& now = members[m].tensor.grad();
+    return reduced.numel() == 0 || (now.defined() && now.data_ptr() == reduced.data_ptr());
+  };
+  std::size_t same = 0;
+  while (same < members.size() && is_reduced(same)) ++same;
+  if (same == members.size()) return unit.gradient();
+  torch::Tensor all = torch::zeros_like(unit.gradient());
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    if (const torch::Tensor& now = members[m].tensor.grad(); now.defined()) unit.kept(all, m).copy_(now);
+  }
+  return all;
+}
+
+/// As torch computes them, of whole gradients: each unit's come to one rank, in turn. A parameter without a
+/// gradient has none.
 std::vector<torch::Tensor> ParameterShards::norms(double norm_type) {
   const torch::NoGradGuard no_grad;
-  std::vector<double> values(parameters_.size());
+  const std::size_t count_of = parameters_.size();
+  std::vector<double> values(2 * count_of);  // behind the norms: how many ranks have a gradient
+  for (std::size_t i = 0; i < count_of; ++i)
+    values[count_of + i] = parameters_[i].tensor.grad().defined() ? 1 : 0;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     ShardedUnit& unit = units_[u];
     const int owner = static_cast<int>(u) % group_->size();
     if (group_->rank() != owner) {
-      exchange(group_->send(buffer_of(unit.gradient()), owner));
+      exchange(group_->send(buffer_of(gradient_of(unit)), owner));
       continue;
     }
     const torch::Tensor flat = unit.zeros();
@@ -445,19 +467,21 @@ std::vector<torch::Tensor> ParameterShards::norms(double norm_type) {
       torch::Tensor into = flat.narrow(0, begin, count);
       begin += count;
       if (rank == owner) {
-        into.copy_(unit.gradient());
+        into.copy_(gradient_of(unit));
       } else {
         exchange(group_->recv(buffer_of(into), rank));
       }
     }
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    for (std::size_t i = 0; i < count_of; ++i) {
       if (places_[i].unit == u) values[i] = unit.part(flat, places_[i].member).norm(norm_type).item<double>();
     }
   }
-  exchange(group_->all_reduce(std::span(values), ReduceOp::kSum));  // all but one are zero
+  exchange(group_->all_reduce(std::span(values), ReduceOp::kSum));  // all norms but one are zero
   std::vector<torch::Tensor> found;
-  for (std::size_t i = 0; i < values.size(); ++i)
-    found.push_back(torch::scalar_tensor(values[i], units_[places_[i].unit].flat().options()));
+  for (std::size_t i = 0; i < count_of; ++i) {
+    if (values[count_of + i] > 0)
+      found.push_back(torch::scalar_tensor(values[i], units_[places_[i].unit].flat().options()));
+  }
   return found;
 }
 

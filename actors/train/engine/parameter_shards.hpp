@@ -92,7 +92,7 @@ class ParameterShards final : private Pieces {
   // The state; not during a step.
 
   /// TrainEngine::install.
-  void install(std::span<const StatePart> parts);
+  void install(std::span<const StatePart> parts, const PartBytes& bytes_of);
   /// TrainEngine::walk. Collective. REQUIRES: is_used().
   std::unique_ptr<StateWalk> walk(int root);
   /// Gathers all weights, until the next step. Collective. REQUIRES: is_used().
@@ -143,6 +143,7 @@ class ParameterShards final : private Pieces {
   void free_units();
   void show_whole();
   void show_pieces();
+  torch::Tensor gradient_of(ShardedUnit& unit);
   std::vector<torch::Tensor> norms(double norm_type);
   bool all(bool mine);
   void exchange(const std::shared_ptr<collectives::Work>& work);

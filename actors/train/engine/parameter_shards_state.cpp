@@ -93,14 +93,13 @@ void ParameterShards::cut_state(const torch::Tensor& parameter) {
   }
 }
 
-void ParameterShards::install(std::span<const StatePart> parts) {
+void ParameterShards::install(std::span<const StatePart> parts, const PartBytes& bytes_of) {
   has_weights_ = false;
   if (is_used()) {
     cut();
     quiet_ = true;  // shapes and types alone are looked at
-    const auto installed = state_.install(parts, this);
-    quiet_ = false;
-    return installed.value();
+    const std::shared_ptr<void> loud(nullptr, [this](void*) { quiet_ = false; });
+    return state_.install(parts, this, bytes_of).value();
   }
   if (std::exchange(cut_, false)) {
     quiet_ = true;
@@ -111,7 +110,7 @@ void ParameterShards::install(std::span<const StatePart> parts) {
         set_param_state(*trained.optimizer, parameter.tensor, nullptr);
     }
   }
-  state_.install(parts).value();
+  state_.install(parts, nullptr, bytes_of).value();
 }
 
 /// What this rank has the first element of, of each field: its type, and a count as it is.
@@ -206,8 +205,15 @@ class ParameterShards::Walk final : public StateWalk {
         std::find_if(optimizers.begin(), optimizers.end(),
                      [&](const TrainedBy& one) { return one.optimizer == trained.optimizer; }) -
         optimizers.begin());
-    for (std::size_t i = 0; i < of_.parameters_.size(); ++i) {
-      const auto mine = optimizer_fields(*trained.optimizer, of_.parameters_[i].tensor);
+    for (const NamedTensor& parameter : of_.model_.parameters()) {
+      const auto mine = optimizer_fields(*trained.optimizer, parameter.tensor);
+      const auto known = of_.index_.find(parameter.tensor.unsafeGetTensorImpl());
+      if (known == of_.index_.end()) {  // it is not trained: all trainers have what there is
+        for (const OptimizerField& field : mine)
+          add(TrainState::field_name(trained, parameter.name, field.name), field.tensor);
+        continue;
+      }
+      const std::size_t i = known->second;
       for (std::size_t f = 0; f < kFieldsAtMost; ++f) {
         const auto found = fields_.find(place_text(o, of_.parameters_.size(), i, f));
         if (found == fields_.end()) break;

@@ -111,11 +111,14 @@ std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkPro
   return hashes;
 }
 
+std::string hash_text(const checkpoint::Digest128& digest) {
+  return to_hex(digest.high) + to_hex(digest.low);
+}
+
 std::string hash_of_bytes(std::span<const std::byte> bytes, const WalkProgress& progress) {
   checkpoint::Xxh3 hash;
   in_pieces(bytes, progress, [&](auto piece) { hash.update(piece); });
-  const auto digest = hash.digest();
-  return to_hex(digest.high) + to_hex(digest.low);
+  return hash_text(hash.digest());
 }
 
 void FinalHash::add(const StatePart& part, const WalkProgress& progress) {

@@ -22,6 +22,9 @@ using checkpoint::PartHash;
 /// Called about every 16 MiB of a walk, from the thread that walks. What it throws ends the walk.
 using WalkProgress = std::function<void()>;
 
+/// Gives the bytes of a part that is not in memory, until the next call.
+using PartBytes = std::function<std::span<const std::byte>(const StatePart&)>;
+
 /// The names of an optimizer's options begin so, but for its learning rates.
 inline constexpr const char* kOptionPrefix = "optimizer_options";
 
@@ -56,6 +59,7 @@ class PieceWalk {
 /// The same of each part's type and shape, without a look at its bytes.
 std::vector<PartHash> hash_layout(std::span<const StatePart> parts);
 
+std::string hash_text(const checkpoint::Digest128& digest);
 /// XXH3-128 of a whole file's bytes, as text.
 std::string hash_of_bytes(std::span<const std::byte> bytes, const WalkProgress& progress = {});
 

@@ -486,9 +486,9 @@ StepValues StepEngine::apply_sharded(const ApplyInfo& info) {
   return values;
 }
 
-void StepEngine::install(std::span<const StatePart> parts) {
-  if (pieces_) return pieces_->install(parts);
-  state_.install(parts).value();
+void StepEngine::install(std::span<const StatePart> parts, const PartBytes& bytes_of) {
+  if (pieces_) return pieces_->install(parts, bytes_of);
+  state_.install(parts, nullptr, bytes_of).value();
 }
 
 void StepEngine::gather_state(int root) {

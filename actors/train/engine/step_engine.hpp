@@ -120,7 +120,7 @@ class StepEngine {
   void gather_state(int root);
 
   /// TrainEngine::install.
-  void install(std::span<const StatePart> parts);
+  void install(std::span<const StatePart> parts, const PartBytes& bytes_of = {});
   /// Of parameters that are in pieces, here too; null: they are whole.
   ParameterShards* pieces() { return is_in_pieces() ? &*pieces_ : nullptr; }
   /// Whether this trainer keeps, or will once it steps, pieces of the parameters.

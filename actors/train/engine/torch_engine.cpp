@@ -87,16 +87,19 @@ class TorchEngine final : public TrainEngine {
   PieceHashes prove(int piece) override { return engine_.state().prove(piece); }
   std::unique_ptr<StateCopy> copy_state() override {
     check_whole();
-    StateView view = engine_.state().view();
-    if (!device_.is_cpu()) return std::make_unique<HostCopy>(std::move(view));
-    return std::make_unique<ForkedCopy>(checkpoint::lay_out_safetensors(view.parts).value());
+    return copy_of(engine_.state().view());
+  }
+  std::unique_ptr<StateCopy> copy_weights() override {
+    check_whole();
+    return copy_of(engine_.state().weights());
   }
   std::size_t weight_parts() override {
     return engine_.model().parameters().size() + engine_.model().buffers().size();
   }
-  void install(std::span<const StatePart> parts) override {
+  using TrainEngine::install;
+  void install(std::span<const StatePart> parts, const PartBytes& bytes_of) override {
     pristine_ = false;
-    engine_.install(parts);
+    engine_.install(parts, bytes_of);
   }
   void install_with_own_options(std::vector<StatePart> parts) override {
     // The engine's own model will do where nothing has changed it so far: a large one takes a while to make.
@@ -194,6 +197,10 @@ class TorchEngine final : public TrainEngine {
   }
 
  private:
+  std::unique_ptr<StateCopy> copy_of(StateView view) const {
+    if (!device_.is_cpu()) return std::make_unique<HostCopy>(std::move(view));
+    return std::make_unique<ForkedCopy>(checkpoint::lay_out_safetensors(view.parts).value());
+  }
   static State as_state(StateView view) {
     auto owner = std::make_shared<StateView>(std::move(view));
     auto parts = owner->parts;

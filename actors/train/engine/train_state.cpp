@@ -10,6 +10,7 @@
 
 #include "actors/ddp/optimizer_state.hpp"
 #include "actors/ddp/torch_compat.hpp"
+#include "actors/train/job/ema.hpp"
 
 namespace troupe::train {
 namespace {
@@ -59,6 +60,11 @@ checkpoint::DType dtype_of(const std::string& name, const torch::Tensor& tensor)
                   "use a floating-point or integer type");
 }
 
+bool has_type(const StatePart& part) {
+  return std::any_of(kDtypes.begin(), kDtypes.end(),
+                     [&](const auto& one) { return one.second == part.dtype; });
+}
+
 /// What the part's bytes are as a tensor, without a copy; undefined for a type that no state has.
 torch::Tensor tensor_of(const StatePart& part) {
   for (const auto& [type, dtype] : kDtypes) {
@@ -67,6 +73,13 @@ torch::Tensor tensor_of(const StatePart& part) {
                             torch::TensorOptions().dtype(type));
   }
   return {};
+}
+
+/// The part with its bytes, until the next call.
+StatePart with_bytes(const StatePart& part, const PartBytes& bytes_of) {
+  StatePart whole = part;
+  if (bytes_of) whole.bytes = bytes_of(part);
+  return whole;
 }
 
 void add(StateView& view, const std::string& name, const torch::Tensor& tensor) {
@@ -97,16 +110,18 @@ struct Incoming {
     std::vector<double> rates;
     unsigned scheduler_steps = 0;
   };
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> values;  ///< parameters and buffers, and what they get
+  std::vector<std::pair<torch::Tensor, const StatePart*>>
+      values;  ///< parameters and buffers, and what they get
   std::vector<Optimizer> optimizers;
-  std::vector<std::pair<const UserPart*, torch::Tensor>> user;
+  std::vector<std::pair<const UserPart*, const StatePart*>> user;
 };
 
 /// Takes the parts of an incoming state by name and says where it differs from the model.
 class Check {
  public:
-  Check(TrainingModel& model, std::span<const StatePart> parts, Pieces* pieces = nullptr)
-      : model_(model), parts_(parts), pieces_(pieces) {}
+  Check(TrainingModel& model, std::span<const StatePart> parts, Pieces* pieces = nullptr,
+        const PartBytes& bytes_of = {})
+      : model_(model), parts_(parts), pieces_(pieces), bytes_of_(bytes_of) {}
 
   /// What optimizers keep for parameters, and nothing else.
   Result<Incoming> run_fields() {
@@ -125,18 +140,18 @@ class Check {
     if (auto fits = take_names(); !fits) return fits.error();
     for (const auto& group : {model_.parameters(), model_.buffers()}) {
       for (const NamedTensor& item : group) {
-        auto found = value(item.name, item.tensor);
+        const auto found = value(item.name, item.tensor);
         if (!found) return found.error();
-        incoming_.values.emplace_back(item.tensor, *std::move(found));
+        incoming_.values.emplace_back(item.tensor, *found);
       }
     }
     for (const TrainedBy& trained : model_.optimizers()) {
       if (auto fits = optimizer(trained); !fits) return fits.error();
     }
     for (const UserPart& part : model_.setup().state.parts()) {
-      auto found = value(kUserPrefix + part.name, part.any_size ? torch::Tensor() : part.read());
+      const auto found = value(kUserPrefix + part.name, part.any_size ? torch::Tensor() : part.read());
       if (!found) return found.error();
-      incoming_.user.emplace_back(&part, *std::move(found));
+      incoming_.user.emplace_back(&part, *found);
     }
     if (!left_.empty()) return does_not_fit(std::string(left_.begin()->first), "this model has no such part");
     return std::move(incoming_);
@@ -163,14 +178,14 @@ class Check {
   static bool holds_together(const StatePart& part) {
     std::size_t size = checkpoint::dtype_bytes(part.dtype);
     for (const std::int64_t extent : part.shape) size *= static_cast<std::size_t>(extent);
-    return size == part.bytes.size() && tensor_of(part).defined();
+    return size == part.bytes.size() && has_type(part);
   }
 
   /// The part called `name`, which must be like `current`; bytes of any length where that is undefined.
-  Result<torch::Tensor> value(const std::string& name, const torch::Tensor& current) {
+  Result<const StatePart*> value(const std::string& name, const torch::Tensor& current) {
     const StatePart* found = take(name);
     if (!found) return does_not_fit(name, "the state has no such part");
-    if (!current.defined()) return tensor_of(*found);
+    if (!current.defined()) return found;
     const torch::Tensor plain = real_view(current);
     const std::vector<std::int64_t> shape = plain.sizes().vec();
     const checkpoint::DType dtype = dtype_of(name, plain);
@@ -178,7 +193,7 @@ class Check {
       return does_not_fit(name, "the state has " + shape_text(found->dtype, found->shape) + ", the model " +
                                     shape_text(dtype, shape));
     }
-    return tensor_of(*found);
+    return found;
   }
 
   Result<void> optimizer(const TrainedBy& trained) {
@@ -208,8 +223,8 @@ class Check {
       }
       const std::string name = field.name.substr(prefix.size());
       const bool in_pieces = pieces_ != nullptr && name != "step";
-      torch::Tensor own =
-          in_pieces ? pieces_->piece(parameter.tensor, tensor_of(field)) : tensor_of(field).clone();
+      const torch::Tensor whole = tensor_of(with_bytes(field, bytes_of_));
+      torch::Tensor own = in_pieces ? pieces_->piece(parameter.tensor, whole) : whole.clone();
       is_elsewhere = is_elsewhere || !own.defined();
       if (is_elsewhere) continue;
       if (like_parameter) own = own.to(parameter.tensor.device());
@@ -225,9 +240,9 @@ class Check {
 
   Result<void> options(Incoming::Optimizer& to) {
     for (const OptimizerField& option : optimizer_options(*to.trained.optimizer)) {
-      auto found = value(Names(to.trained).option(option.name), option.tensor);
+      const auto found = value(Names(to.trained).option(option.name), option.tensor);
       if (!found) return found.error();
-      to.options.push_back({option.name, found->clone()});
+      to.options.push_back({option.name, tensor_of(with_bytes(**found, bytes_of_)).clone()});
     }
     return {};
   }
@@ -240,7 +255,7 @@ class Check {
       return does_not_fit(name, "the state has not one learning rate for each parameter group");
     }
     to.rates.resize(groups);
-    std::memcpy(to.rates.data(), found->bytes.data(), found->bytes.size());
+    std::memcpy(to.rates.data(), with_bytes(*found, bytes_of_).bytes.data(), found->bytes.size());
     return {};
   }
 
@@ -250,7 +265,7 @@ class Check {
     const StatePart* found = take(name);
     std::int64_t steps = -1;
     if (found && found->dtype == checkpoint::DType::kI64 && found->bytes.size() == sizeof steps) {
-      std::memcpy(&steps, found->bytes.data(), sizeof steps);
+      std::memcpy(&steps, with_bytes(*found, bytes_of_).bytes.data(), sizeof steps);
     }
     if (steps < 0) return does_not_fit(name, "the state has no count of scheduler steps");
     to.scheduler_steps = static_cast<unsigned>(steps);
@@ -260,6 +275,7 @@ class Check {
   TrainingModel& model_;
   std::span<const StatePart> parts_;
   Pieces* pieces_;
+  const PartBytes& bytes_of_;
   std::map<std::string_view, const StatePart*> left_;
   Incoming incoming_;
 };
@@ -321,6 +337,18 @@ StateView TrainState::view() const {
   return view;
 }
 
+StateView TrainState::weights() const {
+  StateView view;
+  for (const auto& items : {model_.parameters(), model_.buffers()}) {
+    for (const NamedTensor& item : items) add(view, item.name, item.tensor);
+  }
+  for (const UserPart& one : model_.setup().state.parts()) {
+    const std::string name = kUserPrefix + one.name;
+    if (name == kAveragedSteps || name.starts_with(kAveragedPrefix)) add(view, name, one.read());
+  }
+  return view;
+}
+
 PieceHashes TrainState::prove(int piece) const {
   PieceWalk walk(piece);
   each_part([&](const std::string& name, const torch::Tensor& tensor) {
@@ -368,12 +396,14 @@ void TrainState::step_schedulers(std::span<const StatePart> like) {
   }
 }
 
-Result<void> TrainState::install(std::span<const StatePart> parts, Pieces* pieces) {
-  Result<Incoming> checked = Check(model_, parts, pieces).run();
+Result<void> TrainState::install(std::span<const StatePart> parts, Pieces* pieces,
+                                 const PartBytes& bytes_of) {
+  Result<Incoming> checked = Check(model_, parts, pieces, bytes_of).run();
   if (!checked) return checked.error();
   Incoming& incoming = *checked;
   const torch::NoGradGuard no_grad;
-  for (auto& [tensor, value] : incoming.values) {
+  for (auto& [tensor, part] : incoming.values) {
+    const torch::Tensor value = tensor_of(with_bytes(*part, bytes_of));
     if (pieces == nullptr || !pieces->set(tensor, value)) real_view(tensor).copy_(value);
   }
   for (auto& [trained, fields, options, rates, steps] : incoming.optimizers) {
@@ -382,7 +412,7 @@ Result<void> TrainState::install(std::span<const StatePart> parts, Pieces* piece
     set_learning_rates(*trained.optimizer, rates);
     if (trained.scheduler != nullptr) scheduler_steps(*trained.scheduler) = steps;
   }
-  for (auto& [part, value] : incoming.user) part->write(value);
+  for (auto& [user, part] : incoming.user) user->write(tensor_of(with_bytes(*part, bytes_of)));
   return {};
 }
 

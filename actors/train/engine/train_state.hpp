@@ -48,6 +48,8 @@ class TrainState {
   explicit TrainState(TrainingModel& model) : model_(model) {}
 
   StateView view() const;
+  /// Parameters, buffers and averages of parameters (job/ema.hpp).
+  StateView weights() const;
   /// See final_hash().
   std::string hash() const { return final_hash(view().parts); }
 
@@ -65,7 +67,9 @@ class TrainState {
 
   /// Replaces the whole state: everything is checked first, and after an error nothing has changed. The
   /// values are copied. Errors: kBadInput with the first part that does not fit this model and optimizer.
-  Result<void> install(std::span<const StatePart> parts, Pieces* pieces = nullptr);
+  /// What `bytes_of` throws, which gives the bytes of parts without, may leave some of the new state.
+  Result<void> install(std::span<const StatePart> parts, Pieces* pieces = nullptr,
+                       const PartBytes& bytes_of = {});
 
   using Part = std::function<void(const std::string& name, const torch::Tensor& tensor)>;
   /// All parts in their order; `fields` is called where what an optimizer keeps for parameters is due.

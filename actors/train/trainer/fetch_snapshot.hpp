@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
@@ -28,14 +29,30 @@ Piece await(const Future<Piece>& asked, const std::function<void()>& progress) {
   return piece;
 }
 
-/// Installs the snapshot that the job begins from: from the trainer of another job that keeps it
-/// (StateDonor), or, where that cannot give it, from the driver. With `own_options` optimizers have the
-/// options that the job's struct sets. Throws Corrupt where the driver's is not what `hash` says, and what
-/// the engine does.
-void install_snapshot(TrainEngine& engine, const ActorHandle<TrainDriver>& driver, ProcessGate& process,
-                      const StateHash& hash, bool own_options, const std::function<void()>& progress);
+/// The snapshot that a job begins from: from the trainer of another job that keeps it (StateDonor), or, where
+/// that cannot give it, from the driver. For one thread at a time.
+class SnapshotSource {
+ public:
+  /// `begins`: the job is known to begin from one. What a donor keeps comes meanwhile, in a thread of its
+  /// own.
+  SnapshotSource(ActorHandle<TrainDriver> driver, ProcessGate& process, bool begins);
+  ~SnapshotSource();
+  SnapshotSource(const SnapshotSource&) = delete;
+  SnapshotSource& operator=(const SnapshotSource&) = delete;
 
-/// The same of a checkpoint. Throws Corrupt where its manifest has another state than `hash`.
+  /// With `own_options` optimizers have the options that the job's struct sets. Throws Corrupt where the
+  /// driver's is not what `hash` says, and what the engine does.
+  void install(TrainEngine& engine, const StateHash& hash, bool own_options,
+               const std::function<void()>& progress);
+
+ private:
+  class Fetch;
+  const ActorHandle<TrainDriver> driver_;
+  ProcessGate& process_;
+  std::unique_ptr<Fetch> fetch_;
+};
+
+/// Installs a checkpoint. Throws Corrupt where its manifest has another state than `hash`.
 void install_checkpoint(TrainEngine& engine, checkpoint::CheckpointStore store, const std::string& path,
                         const StateHash& hash);
 

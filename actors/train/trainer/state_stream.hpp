@@ -56,6 +56,11 @@ class StateStream {
   void add(SharedStep step, wire::ByteView record);
   /// Throws Unavailable if the stream has ended.
   SharedPiece read(std::uint64_t offset);
+  /// Of the state alone, as StateCopy::memory(): a read, too.
+  std::optional<StateMemory> memory(std::int32_t reader) {
+    ++reads_;
+    return copy_->memory(reader);
+  }
   /// Counts its own calls since the last piece was read. For one thread at a time.
   int beats_without_a_read() {
     if (reads_ != std::exchange(reads_seen_, reads_)) beats_ = 0;

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
-#include "actors/checkpoint/folder_lock.hpp"
 #include "actors/train/batches/batch_feed.hpp"
 #include "actors/train/driver/train_driver.hpp"
 #include "actors/train/engine/state_transfer.hpp"
@@ -36,17 +35,23 @@ constexpr Duration kFollowLook = std::chrono::milliseconds(5);  ///< a step is r
 
 class Trainer::Work {
  public:
-  Work(ActorContext& actor, RunSettings settings, ActorHandle<TrainDriver> driver)
+  Work(ActorContext& actor, RunSettings settings, ActorHandle<TrainDriver> driver, WeightCopies& copies)
       : actor_(actor),
+        copies_(copies),
         session_(actor.session()),
         settings_(std::move(settings)),
         driver_(driver),
         floor_(train_floor()),
         machine_(actor.address().actor, floor_.mutations()),
         groups_(floor_.make_groups(session_, settings_)),
+        snapshot_(driver_, actor.process(), settings_.new_options),
         engine_(floor_.make_engine(settings_)) {
     floor_.watch(machine_, actor.address().actor);
     engine_->on_exchange([this](bool begins) { begins ? waits() : computes("after an exchange"); });
+    copies_.made_by([this] {
+      const Hold hold(mutex_);
+      wake_.notify_all();
+    });
   }
 
   ~Work() {
@@ -60,16 +65,7 @@ class Trainer::Work {
   }
 
   /// REQUIRES: before prepare().
-  TrainerHello hello() {
-    return {
-        ::getpid(),
-        groups_->address(),
-        engine_->numerics(),
-        hash_layout(engine_->state().parts),
-        groups_->has_nccl(),
-        floor_.who(),
-        checkpoint::FolderLock::is_of(*floor_.files({}), settings_.checkpoint_folder, settings_.folder_lock)};
-  }
+  TrainerHello hello() { return hello_of(*groups_, *engine_, floor_, settings_); }
 
   void prepare(const DataInfo& info) {
     info_ = info;
@@ -141,6 +137,13 @@ class Trainer::Work {
     engine_->enter_thread();
     std::unique_lock lock(mutex_);
     while (!stopping_) {
+      if (copies_.are_wanted() && machine_.has_settled()) {
+        const KeptState of{0, machine_.steps(), machine_.lineage()};
+        lock.unlock();
+        copies_.make(of, *engine_);
+        lock.lock();
+        continue;
+      }
       const TrainerTask task = machine_.take();
       if (std::holds_alternative<Wait>(task)) {
         wake_.wait(lock);
@@ -313,8 +316,7 @@ class Trainer::Work {
 
   TrainerResult perform(const LoadCheckpoint& task) {
     if (task.path == kSnapshotPath) {
-      install_snapshot(*engine_, driver_, actor_.process(), task.hash, settings_.new_options,
-                       [this] { progress(); });
+      snapshot_.install(*engine_, task.hash, settings_.new_options, [this] { progress(); });
       return StateReady{};
     }
     const auto files = floor_.files([this] { progress(); });
@@ -504,11 +506,7 @@ class Trainer::Work {
 
   /// Somebody may still ask for what this trainer shares: under the mutex.
   bool is_shared() {
-    if (stream_->beats_without_a_read() >= kQuietBeats) return false;
-    if (machine_.generation() == stream_->generation()) return true;
-    const bool runs = machine_.state() == TrainerMachine::State::kRunning ||
-                      machine_.state() == TrainerMachine::State::kApplying;
-    return !runs || (!machine_.plan().followers.empty() && machine_.steps() == machine_.plan().first_step);
+    return stream_->beats_without_a_read() < kQuietBeats && machine_.may_be_followed(stream_->generation());
   }
 
   void interrupt(const std::string& reason) {
@@ -518,6 +516,7 @@ class Trainer::Work {
   }
 
   ActorContext& actor_;
+  WeightCopies& copies_;
   const Session session_;
   const RunSettings settings_;
   const ActorHandle<TrainDriver> driver_;
@@ -530,6 +529,7 @@ class Trainer::Work {
   bool stopping_ = false;
 
   const std::unique_ptr<GroupMaker> groups_;
+  SnapshotSource snapshot_;  ///< before the engine: the state comes while the model is made
   const std::unique_ptr<TrainEngine> engine_;
   std::unique_ptr<BatchFeed> feed_;
   GenerationPlan plan_;
@@ -547,7 +547,7 @@ class Trainer::Work {
 };
 
 Trainer::Trainer(RunSettings settings, ActorHandle<TrainDriver> driver) {
-  work_ = std::make_unique<Work>(this_actor(), std::move(settings), driver);
+  work_ = std::make_unique<Work>(this_actor(), std::move(settings), driver, copies_);
 }
 
 Trainer::~Trainer() = default;
@@ -555,7 +555,8 @@ Trainer::~Trainer() = default;
 void Trainer::employ(const RunSettings& settings, ActorHandle<TrainDriver> driver) {
   kept_.drop();
   work_.reset();  // its memory is the next one's
-  work_ = std::make_unique<Work>(this_actor(), settings, driver);
+  copies_.clear();
+  work_ = std::make_unique<Work>(this_actor(), settings, driver, copies_);
 }
 
 TrainerHello Trainer::hello() {
@@ -591,6 +592,7 @@ void Trainer::order(const TrainerOrder& order) {
 }
 
 void Trainer::beat() {
+  kept_.beat();
   if (work_ != nullptr) work_->beat();
   this_actor().run_after(std::chrono::seconds(1), [this] { beat(); });
 }

@@ -6,28 +6,18 @@
 #include <string>
 #include <vector>
 
-#include "actors/train/engine/state_parts.hpp"
 #include "actors/train/messages.hpp"
 #include "actors/train/settings.hpp"
 #include "actors/train/trainer/held_state.hpp"
 #include "actors/train/trainer/kept_copy.hpp"
 #include "actors/train/trainer/state_stream.hpp"
+#include "actors/train/trainer/trainer_hello.hpp"
+#include "actors/train/trainer/weight_copies.hpp"
 #include "runtime/client/session.hpp"
 
 namespace troupe::train {
 
 class TrainDriver;
-
-/// What a new trainer says of itself.
-struct TrainerHello {
-  int pid = 0;
-  std::string data_address;
-  std::string numerics;          ///< fingerprint: an exact job takes no trainer that computes otherwise
-  std::vector<PartHash> layout;  ///< of its state as model() and optimizer() made it: the same in all
-  bool has_nccl = false;         ///< GroupMaker::has_nccl
-  std::string who;               ///< "pid 77 on b"
-  bool has_folder = true;        ///< it sees the checkpoint folder that the run has locked
-};
 
 /// Isolated. Orders are taken in the actor's thread while another one computes, so an order never waits for a
 /// step.
@@ -50,11 +40,23 @@ class Trainer {
   /// `offset`; nothing behind its end. With `weights_only` parameters and buffers alone. Throws Unavailable
   /// when it holds none, or may be changing it. Whoever asks looks at which state it is.
   HeldPiece final_state(bool weights_only, std::uint64_t offset);
-  /// Keeps a copy of the state as it is, until the next keep(), for trainers of other jobs. Throws as
-  /// final_state.
+  /// Keeps a copy of the state as it is, until the next keep() or until nobody wants it for a while
+  /// (KeptCopy::beat), for trainers of other jobs. Throws as final_state.
   KeptState keep();
   /// A piece of that. Throws Unavailable if it keeps another one by now, or none.
   SharedPiece kept(std::uint64_t number, std::uint64_t offset);
+  /// A copy of the weights as they are after some step, which the others need not have applied yet: taken
+  /// between two steps, for whoever reads it, until drop_copy().
+  Future<KeptState> copy_weights() { return copies_.ask(); }
+  /// A piece of that. Throws Unavailable if it is not kept any more.
+  SharedPiece copied_weights(std::uint64_t number, std::uint64_t offset) {
+    return copies_.read(number, offset);
+  }
+  void drop_copy(std::uint64_t number) { copies_.drop(number); }
+  /// How the process `reader` has it. Throws Unavailable if it keeps another one by now.
+  KeptPlace kept_place(std::uint64_t number, std::int32_t reader) { return kept_.place(number, reader); }
+  /// Somebody has all of it.
+  void kept_is_taken(std::uint64_t number) { kept_.taken(number); }
   /// A fault on purpose: this process gets the signal.
   void raise_signal(int number);
 
@@ -62,6 +64,7 @@ class Trainer {
   class Work;  // everything that needs LibTorch (trainer.cpp)
   void beat();
 
+  WeightCopies copies_;         ///< work_ makes them
   std::unique_ptr<Work> work_;  ///< null: it could not be employed
   bool beats_ = false;
   KeptCopy kept_;

@@ -95,6 +95,12 @@ bool TrainerMachine::is_follower() const {
   return std::find(plan_.followers.begin(), plan_.followers.end(), rank()) != plan_.followers.end();
 }
 
+bool TrainerMachine::may_be_followed(Generation shared_in) const {
+  if (generation_ == shared_in) return true;
+  const bool runs = state_ == State::kRunning || state_ == State::kApplying;
+  return !runs || (!plan_.followers.empty() && steps_ == plan_.first_step);
+}
+
 // Orders.
 
 void TrainerMachine::handle(const Quiesce& order, TrainerOutput& out) {

@@ -184,6 +184,10 @@ class TrainerMachine {
   Generation lineage() const { return lineage_; }  ///< of that state
   /// No task is under way that could change the state.
   bool rests() const { return !doing_; }
+  /// The state is that after steps() steps, whole or as this trainer keeps it, and no task changes it now.
+  bool has_settled() const { return rests() && steps_ != kNoState && state_ != State::kApplying; }
+  /// Somebody may still follow the state that was shared in that generation.
+  bool may_be_followed(Generation shared_in) const;
   const GenerationPlan& plan() const { return plan_; }
   const std::vector<LoaderInfo>& loaders() const { return loaders_; }
   /// This trainer's rank in the current plan, or -1, and its leaves.

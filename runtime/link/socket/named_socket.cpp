@@ -49,15 +49,17 @@ Result<SocketLink> accept_by_name(const UniqueFd& listening) {
   return SocketLink(std::move(fd));
 }
 
-Result<SocketLink> connect_by_name(const std::string& name) {
+Result<SocketLink> connect_by_name(const std::string& name, bool waits) {
   const std::string what = "cannot join the cluster through the node that runs this job";
   sockaddr_un address{};
   const auto length = fill(address, name);
   if (!length) return length.error();
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | (waits ? 0 : SOCK_NONBLOCK), 0));
   if (!fd) return io_error(what, errno, "raise ulimit -n");
   widen(fd.get());
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), *length) != 0) {
+    if (!waits && (errno == EAGAIN || errno == EWOULDBLOCK))
+      return ErrorInfo{ErrorCode::kTimeout, what, "too many wait there already", ""};
     return ErrorInfo{ErrorCode::kUnavailable, what,
                      std::string("its socket is gone: ") + std::strerror(errno),
                      "the job has ended: run the program by itself, or submit it again"};

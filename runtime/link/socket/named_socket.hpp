@@ -13,7 +13,8 @@ namespace troupe {
 Result<UniqueFd> listen_by_name(const std::string& name);
 /// The next connection. Errors: kUnavailable (nobody waits), kIo.
 Result<SocketLink> accept_by_name(const UniqueFd& listening);
-/// Errors: kUnavailable (nobody listens there), kRefused (another user does).
-Result<SocketLink> connect_by_name(const std::string& name);
+/// Errors: kUnavailable (nobody listens there), kRefused (another user does), and, unless it `waits` for room
+/// among those that wait there, kTimeout.
+Result<SocketLink> connect_by_name(const std::string& name, bool waits = true);
 
 }  // namespace troupe

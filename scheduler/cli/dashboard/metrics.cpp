@@ -174,8 +174,49 @@ void add_sweep(Page& page, const json& sweep) {
 
 }  // namespace
 
-std::string metrics_of(const ClusterView& view) {
+std::string merged(const ServingPages& serving) {
+  constexpr std::string_view kFamilies = "troupe_serve_";
+  struct Family {
+    std::string head, series;
+  };
+  std::map<std::string, Family, std::less<>> families;
+  for (const auto& [process, port, page] : serving.pages) {
+    const std::string where =
+        "port=\"" + std::to_string(port) + "\",process=\"" + std::to_string(process) + "\"";
+    std::string head;  // of the family whose lines come
+    Family* family = nullptr;
+    std::string_view rest = page;
+    while (!rest.empty()) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+      const bool is_help = line.starts_with("# HELP "), is_type = line.starts_with("# TYPE ");
+      if (is_help || is_type) {
+        const std::string_view of = line.substr(7);
+        const std::string name(of.substr(0, of.find(' ')));
+        family = name.starts_with(kFamilies) ? &families[name] : nullptr;
+        head = is_help ? std::string(line) + "\n" : head + std::string(line) + "\n";
+        if (is_type && family != nullptr && family->head.empty()) family->head = head;
+        continue;
+      }
+      const std::size_t name_ends = line.find_first_of("{ ");
+      if (family == nullptr || !line.starts_with(kFamilies) || name_ends == std::string_view::npos) continue;
+      const bool has_labels = line[name_ends] == '{';
+      family->series += std::string(line.substr(0, name_ends)) + "{" + where + (has_labels ? "," : "}") +
+                        std::string(line.substr(name_ends + (has_labels ? 1 : 0))) + "\n";
+    }
+  }
+  std::string text;
+  for (const auto& [name, family] : families) {
+    if (!family.series.empty()) text += family.head + family.series;
+  }
+  return text;
+}
+
+std::string metrics_of(const ClusterView& view, const ServingPages& serving) {
   Page page;
+  page.states("troupe_serving_programs",
+              "Programs that serve on the dashboard's machine, by whether they answer it.",
+              {{"answering", serving.answered}, {"silent", serving.silent}});
   const bool is_up = view.error.empty();
   page.gauge("troupe_head_up", "1 where the head answers.", is_up);
   if (is_up) {
@@ -189,7 +230,7 @@ std::string metrics_of(const ClusterView& view) {
   for (const std::string& line : view.sweeps) {
     if (const json sweep = json::parse(line, nullptr, false); sweep.is_object()) add_sweep(page, sweep);
   }
-  return page.text();
+  return page.text() + merged(serving);
 }
 
 }  // namespace troupe::cli

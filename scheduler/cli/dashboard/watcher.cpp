@@ -26,8 +26,8 @@ constexpr Duration kBetweenLooks = std::chrono::seconds(1);
 constexpr Duration kStillWatched = std::chrono::seconds(30);  // longer than a page waits for news
 constexpr Duration kHoldsAnswer = std::chrono::seconds(20);
 constexpr Duration kHeadAnswers = std::chrono::seconds(4);
-constexpr Duration kProgramAnswers = std::chrono::milliseconds(500);
-constexpr int kMostPrograms = 50;
+constexpr Duration kProgramsAnswer = std::chrono::milliseconds(500);  // all of them
+constexpr std::size_t kMostPrograms = 200;
 constexpr std::size_t kMostWork = 64, kMostWaiters = 256, kMostLogBytes = std::size_t{256} << 10,
                       kMostSweeps = 200;
 
@@ -132,7 +132,7 @@ void Watcher::metrics(Answer answer) {
         }
         Response response;
         response.content_type = std::string(http::kMetricsContentType);
-        response.body = metrics_of(*view);
+        response.body = metrics_of(*view, serving_pages());
         (*shared)(std::move(response));
       },
       *shared, false);
@@ -242,7 +242,7 @@ void Watcher::look() {
   auto view = last == nullptr ? std::make_shared<ClusterView>() : std::make_shared<ClusterView>(*last);
   view->error.clear();
   ask_head(*view);
-  ask_programs(*view);
+  look_at_programs(*view);
   read_sweeps(*view);
   read_reports(*view);
   publish(std::move(view));
@@ -265,23 +265,51 @@ void Watcher::ask_head(ClusterView& view) {
   }
 }
 
-/// What the programs of this user on this machine serve. One that does not answer in time is shown as such.
-void Watcher::ask_programs(ClusterView& view) {
+std::vector<int> Watcher::programs() {
+  auto pids = serving_pids();
+  pids.resize(std::min(pids.size(), kMostPrograms));
+  return pids;
+}
+
+/// What the programs of this user on this machine serve: all are asked at once, and one that does not answer
+/// in time is shown as such.
+void Watcher::look_at_programs(ClusterView& view) {
   view.deployments.clear();
-  int asked = 0;
-  for (const int pid : serving_pids()) {
-    if (++asked > kMostPrograms) break;
-    const auto answer = ask_program(pid, {{"do", "status"}}, kProgramAnswers);
+  const auto pids = programs();
+  const auto answers = ask_programs(pids, {{"do", "status"}}, kProgramsAnswer);
+  for (std::size_t i = 0; i < pids.size(); ++i) {
+    const auto& answer = answers[i];
     if (!answer && answer.error().code == ErrorCode::kUnavailable) continue;  // it has just ended
     if (!answer)
-      view.deployments.push_back({{"name", "?"}, {"state", answer.error().message()}, {"pid", pid}});
+      view.deployments.push_back({{"name", "?"}, {"state", answer.error().message()}, {"pid", pids[i]}});
     if (!answer) continue;
     for (auto one : answer->value("deployments", nlohmann::ordered_json::array())) {
       if (!one.is_object()) continue;
-      one["pid"] = pid;
+      one["pid"] = pids[i];
       view.deployments.push_back(std::move(one));
     }
   }
+}
+
+ServingPages Watcher::serving_pages() {
+  ServingPages serving;
+  const auto pids = programs();
+  const auto answers = ask_programs(pids, {{"do", "metrics"}}, kProgramsAnswer);
+  for (std::size_t i = 0; i < pids.size(); ++i) {
+    if (!answers[i] && answers[i].error().code == ErrorCode::kUnavailable) continue;
+    if (!answers[i]) ++serving.silent;
+    if (!answers[i]) continue;
+    ++serving.answered;
+    for (const auto& page : answers[i]->value("pages", nlohmann::ordered_json::array())) {
+      const auto port =
+          page.is_object() ? page.value("port", nlohmann::ordered_json()) : nlohmann::ordered_json();
+      const auto text =
+          page.is_object() ? page.value("text", nlohmann::ordered_json()) : nlohmann::ordered_json();
+      if (port.is_number_unsigned() && text.is_string())
+        serving.pages.push_back({pids[i], port.get<int>(), text.get<std::string>()});
+    }
+  }
+  return serving;
 }
 
 void Watcher::read_sweeps(ClusterView& view) {

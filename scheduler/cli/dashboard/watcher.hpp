@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/http/server.hpp"
+#include "scheduler/cli/dashboard/metrics.hpp"
 #include "scheduler/cli/dashboard/snapshot.hpp"
 #include "scheduler/cli/dashboard/training_curve.hpp"
 
@@ -64,7 +65,9 @@ class Watcher {
   void run();
   void look();
   void ask_head(ClusterView& view);
-  static void ask_programs(ClusterView& view);
+  static std::vector<int> programs();
+  static void look_at_programs(ClusterView& view);
+  static ServingPages serving_pages();
   void read_sweeps(ClusterView& view);
   void read_reports(ClusterView& view);
   void publish(std::shared_ptr<const ClusterView> view);

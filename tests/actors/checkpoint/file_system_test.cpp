@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include "tests/actors/checkpoint/sample_state.hpp"
 #include "tests/support/files.hpp"
@@ -52,21 +53,82 @@ TEST_CASE("a state that is not at hand as a whole is asked for part by part, in 
   CHECK(check_whole(*loaded) == 7);
 }
 
-TEST_CASE("a file is mapped as it is read") {
+TEST_CASE("a file is read in pieces, and one that is cut short meanwhile is an error") {
   const TempFolder folder;
   PosixFileSystem files;
   const std::string path = folder.path() + "/file";
   auto created = files.create(path);
   REQUIRE(created.ok());
   const auto file = *std::move(created);
-  CHECK(files.map(path, 100)->bytes.empty());
-  const std::vector<std::byte> bytes(10, std::byte{7});
+  CHECK((*files.open(path, 100))->size() == 0);
+  std::vector<std::byte> bytes;
+  for (int i = 0; i < 10; ++i) bytes.push_back(std::byte(i));
   REQUIRE(file->append(bytes).ok());
-  const auto mapped = files.map(path, 10);
-  REQUIRE(mapped.ok());
-  CHECK(std::equal(bytes.begin(), bytes.end(), mapped->bytes.begin(), mapped->bytes.end()));
-  CHECK(files.map(path, 9).error().code == ErrorCode::kLimit);
-  CHECK(files.map(folder.path(), 9).error().code == ErrorCode::kIo);
+  const auto opened = files.open(path, 10);
+  REQUIRE(opened.ok());
+  InputFile& input = **opened;
+  CHECK(input.size() == 10);
+  std::vector<std::byte> all(10), some(3);
+  CHECK(input.read(0, all).ok());
+  CHECK(all == bytes);
+  CHECK(input.read(6, some).ok());
+  CHECK(some == std::vector{std::byte{6}, std::byte{7}, std::byte{8}});
+  std::filesystem::resize_file(path, 5);
+  CHECK(input.read(2, some).ok());
+  CHECK(input.read(0, all).error().message() ==
+        "cannot read '" + path + "': it ends at byte 5 by now, it had 10");
+  CHECK(files.open(path, 4).error().code == ErrorCode::kLimit);
+  CHECK(files.open(folder.path(), 9).error().code == ErrorCode::kIo);
+}
+
+// It was mapped while it was read: SIGBUS killed the trainer, and no older one was tried.
+TEST_CASE(
+    "a checkpoint that is cut short or changed while it is read is an error, the one before it is used") {
+  const TempFolder folder;
+  const std::vector<std::byte> large(std::size_t{40} << 20, std::byte{3});  // read in pieces of 16 MiB
+  PosixFileSystem plain;
+  CheckpointStore writer(plain, {folder.path()});
+  const SampleState older(1);
+  REQUIRE(writer.save(older.request).ok());
+  SampleState state(2);
+  state.request.tensors.push_back({"table", DType::kU8, {static_cast<std::int64_t>(large.size())}, large});
+  REQUIRE(writer.save(state.request).ok());
+  const std::string manifest = folder.path() + "/checkpoint-00000002.json";
+  const std::string tensors = folder.path() + "/checkpoint-00000002.safetensors";
+  PosixFileSystem cutting([&] { std::filesystem::resize_file(tensors, 17 << 20); });
+  CheckpointStore cut(cutting, {folder.path()});
+
+  SECTION("as a whole") {
+    const auto loaded = load_newest(cut);
+    REQUIRE(loaded.ok());
+    CHECK(check_whole(*loaded) == 1);
+    REQUIRE(loaded.passed_over.size() == 1);
+    CHECK_THAT(loaded.passed_over[0], Catch::Contains("it ends at byte 17825792 by now"));
+  }
+  SECTION("while it is checked") {
+    CHECK_THAT(cut.open_manifest(manifest).error().message(), Catch::Contains("it ends at byte 17825792"));
+  }
+  SECTION("later") {
+    auto opened = writer.open_manifest(manifest);
+    REQUIRE(opened.ok());
+    REQUIRE(opened->tensors().size() == 3);
+    CHECK(opened->manifest().position.global_step == 2);
+    for (const TensorView& want : state.request.tensors) {
+      const auto bytes = opened->bytes_of(want);
+      REQUIRE(bytes.ok());
+      CHECK(std::equal(bytes->begin(), bytes->end(), want.bytes.begin(), want.bytes.end()));
+    }
+    const TensorView& table = state.request.tensors.back();
+    const std::vector<char> other(8, 4);
+    const auto size = static_cast<std::streamoff>(std::filesystem::file_size(tensors));
+    std::fstream(tensors, std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(size - 8)
+        .write(other.data(), 8);
+    CHECK(opened->bytes_of(table).error().code == ErrorCode::kCorrupt);
+    std::filesystem::resize_file(tensors, 17 << 20);
+    CHECK(opened->bytes_of(table).error().code == ErrorCode::kIo);
+    CHECK(opened->bytes_of(state.request.tensors.front()).ok());
+  }
 }
 
 TEST_CASE("a symbolic link out of the folder is not followed") {

@@ -67,7 +67,7 @@ TEST_CASE("elsewhere than on a terminal: plain lines") {
         "    3      0.2500        97.00 %      3.0\n"
         "warning: the disk is nearly full\n"
         "500 steps in 6.0 s, 1 fault survived\n"
-        "parameters sha256 abc\n");
+        "state sha256 abc\n");
 }
 
 TEST_CASE("a length in steps, evaluations within epochs, a begin from a file, a log that was lost") {
@@ -93,7 +93,7 @@ TEST_CASE("a length in steps, evaluations within epochs, a begin from a file, a 
         "    1      0.5000        95.00 %      3.0\n"
         "600 steps in 6.0 s\n"
         "A LOG IS INCOMPLETE: see the warnings above\n"
-        "parameters sha256 abc\n");
+        "state sha256 abc\n");
 }
 
 TEST_CASE("on a terminal: a bar that redraws itself ten times a second") {
@@ -159,7 +159,7 @@ TEST_CASE("colour only where it is allowed") {
   reporter.show(Fault{"x died", {}, {}, {}});
   CHECK(page.take() == "\x1b[31mx died\x1b[0m\n");
   reporter.show(JobDone{"abc", 1, 1, 0});
-  CHECK(page.take() == "\x1b[32m1 step in 1.0 s\x1b[0m\nparameters sha256 abc\n");
+  CHECK(page.take() == "\x1b[32m1 step in 1.0 s\x1b[0m\nstate sha256 abc\n");
 }
 
 TEST_CASE("a narrow terminal gets a long line in several") {

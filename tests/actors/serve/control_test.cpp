@@ -39,6 +39,13 @@ struct Fake final : Controlled {
   }
   VersionId roll_back() override { return 2; }
   void stop_serving() override { of.stopped = true; }
+  std::vector<UniqueFd> listening() override {
+    std::vector<UniqueFd> sockets;
+    sockets.emplace_back(::dup(STDERR_FILENO));
+    return sockets;
+  }
+  void leave() override { of.stopped = true; }
+  std::string metrics() override { return "page of " + std::to_string(of.port); }
 };
 
 nlohmann::json ask(Control& control, const std::string& question) {
@@ -89,6 +96,23 @@ TEST_CASE("what is asked of a program that serves, and what it answers") {
   CHECK(ask(*control, R"({"do":"stop","name":"digits","port":9000})")["stopped"] == true);
   CHECK(ask(*control, R"({"do":"status"})")["deployments"].size() == 1);
   control->remove(other);
+
+  const auto pages = ask(*control, R"({"do":"metrics"})")["pages"];
+  REQUIRE(pages.size() == 1);
+  CHECK(pages[0]["port"] == 8000);
+  CHECK(pages[0]["text"] == "page of 8000");
+
+  // A program that takes its place gets what it listens on, and is believed when it says that it does.
+  std::vector<UniqueFd> fds;
+  CHECK(control->answer(R"({"do":"hand_over","port":8000})", &fds) == R"({"sockets":1})");
+  CHECK(fds.size() == 1);
+  CHECK(why(*control, R"({"do":"hand_over","port":1})") == "nothing is served at port 1");
+  Fake left;
+  left.of.port = 7000;
+  control->add(left);
+  CHECK(ask(*control, R"({"do":"taken","port":7000})")["leaves"] == true);
+  CHECK(ask(*control, R"({"do":"status"})")["deployments"].size() == 1);
+  control->remove(left);
 
   // By the socket; who is removed is waited for while somebody asks it.
   auto link =

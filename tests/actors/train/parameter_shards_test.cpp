@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <stdexcept>
@@ -41,16 +42,21 @@ TORCH_MODULE(DeepNet);
 
 struct DeepJob {
   bool adam = false;
+  bool adagrad = false;       ///< which has fields for what is not trained, too
+  bool replaces = false;      ///< gradients, before they are clipped; and drops one
   bool skips_middle = false;  ///< in odd leaves
   bool weighs = false;
   std::int64_t wide = 37;
+  double norm_type = 2;
 
   DeepNet setup(Setup& s) const {
     auto net = s.module("", DeepNet(wide));
     std::vector<torch::Tensor> trained;
     for (const auto& one : net->parameters())
-      if (one.requires_grad()) trained.push_back(one);
-    if (adam) {
+      if (one.requires_grad() || adagrad) trained.push_back(one);
+    if (adagrad) {
+      s.optimizer<torch::optim::Adagrad>("all", trained, torch::optim::AdagradOptions(0.05));
+    } else if (adam) {
       s.optimizer<torch::optim::AdamW>("all", trained, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
     } else {
       s.optimizer<torch::optim::SGD>("all", trained, torch::optim::SGDOptions(0.05).momentum(0.9));
@@ -65,7 +71,14 @@ struct DeepJob {
     return torch::nn::functional::cross_entropy(output, batch.target);
   }
   void apply(Apply& a) const {
-    a.clip_grad_norm(0.1);
+    if (replaces) {
+      auto parameters = a.optimizer("all").param_groups().front().params();
+      for (auto& one : parameters) {
+        if (one.grad().defined()) one.mutable_grad() = one.grad() * 3;
+      }
+      parameters.at(2).mutable_grad() = torch::Tensor();
+    }
+    a.clip_grad_norm(0.1, norm_type);
     a.clip_grad_value(0.01);
     if (a.gradients_are_finite()) a.step();
   }
@@ -129,6 +142,44 @@ TEST_CASE("sharded gradients and parameters have the bits of whole ones, on any 
   }
 }
 
+// The sharded job clipped by the gradients that the step had reduced.
+TEST_CASE("gradients that apply() replaces or drops are clipped by their own norm") {
+  const DeepJob job{.replaces = true, .norm_type = GENERATE(2.0, 0.0)};
+  const auto in_all = [&](int ranks, Strategy strategy) {
+    return fork_ranks(kLeaves, ranks,
+                      [&](auto group) { return train(*sharded_engine(job, kLeaves, strategy), group, job); });
+  };
+  const std::string whole = in_all(1, {})[0];
+  REQUIRE(whole.find(' ') == 64);
+  DeepJob kept = job;
+  kept.replaces = false;
+  CHECK(whole != fork_ranks(kLeaves, 1, [&](auto group) {
+          return train(*sharded_engine(kept, kLeaves, {}), group, kept);
+        })[0]);
+  for (const auto& said : in_all(3, ShardingStrategy::kFullShard)) CHECK(said == whole);
+}
+
+// They were missing from a sharded job's checkpoints and its hash.
+TEST_CASE("what an optimizer keeps for a parameter that is not trained is part of a sharded state") {
+  const DeepJob job{.adagrad = true};
+  const auto names = [](StepEngine& engine) {
+    std::string all;
+    ParameterShards* pieces = engine.pieces();
+    const auto walk = pieces == nullptr ? nullptr : pieces->walk(-1);
+    for (const auto& part : walk ? walk->parts() : engine.state().view().parts) all += part.name + "\n";
+    return all;
+  };
+  const auto in_all = [&](int ranks, Strategy strategy) {
+    return fork_ranks(kLeaves, ranks, [&](auto group) {
+      auto engine = sharded_engine(job, kLeaves, strategy);
+      return train(*engine, group, job) + names(*engine);
+    });
+  };
+  const std::string whole = in_all(1, {})[0];
+  REQUIRE(whole.find("optimizer[all]/fixed/sum\n") != std::string::npos);
+  for (const auto& said : in_all(3, ShardingStrategy::kFullShard)) CHECK(said == whole);
+}
+
 TEST_CASE("leaves may be dealt unevenly, and partial sums be several") {
   const DeepJob job{.adam = true};
   const int leaves = 7;
@@ -170,6 +221,22 @@ TEST_CASE("a state that was saved in pieces is installed in other ones, or whole
     again->install(parts);
     const std::string same = hash_of(*again);
     again->install(parts);  // over pieces that are there
+    // From a file part by part, and from one that cannot be read at first.
+    auto unread = parts;
+    for (StatePart& part : unread) part.bytes = {static_cast<const std::byte*>(nullptr), part.bytes.size()};
+    for (const std::size_t fails_at : {parts.size() / 2, parts.size() - 1, std::size_t{100'000}}) {
+      std::size_t reads = 0;
+      try {
+        again->install(unread, [&](const StatePart& of) {
+          if (reads++ == fails_at) throw_error({ErrorCode::kIo, "cannot read it", "the disk", ""});
+          return std::find_if(parts.begin(), parts.end(), [&](auto& one) { return one.name == of.name; })
+              ->bytes;
+        });
+        if (reads < parts.size()) return std::string("some were not read");
+      } catch (const IoError&) {
+        if (fails_at > 1000) throw;
+      }
+    }
     return (same == hash_of(engine) ? "" : "another state was installed ") + train(*again, group, job, 6);
   };
   std::string expected;
@@ -232,9 +299,10 @@ TEST_CASE("evaluations of unlike length see the same weights") {
   }
 }
 
-TEST_CASE("trainers that use other units are told which") {
-  const auto said = fork_ranks(2, 2, [](auto group) -> std::string {
-    const DeepJob job{.skips_middle = true};
+/// What a step throws, by rank.
+template <class Job>
+std::vector<std::string> thrown_by_step(const Job& job) {
+  return fork_ranks(2, 2, [&](auto group) -> std::string {
     auto engine = sharded_engine(job, 2, ShardingStrategy::kFullShard);
     engine->attach(group);
     try {
@@ -244,6 +312,10 @@ TEST_CASE("trainers that use other units are told which") {
     }
     return "nothing";
   });
+}
+
+TEST_CASE("trainers that use other units are told which") {
+  const auto said = thrown_by_step(DeepJob{.skips_middle = true});
   CHECK_THAT(said[1], Catch::Contains("rank 1") && Catch::Contains("rank 0") && Catch::Contains("unit"));
   CHECK_THAT(said[0], Catch::Contains("rank 1"));
 }
@@ -263,19 +335,9 @@ struct ChangesJob : DeepJob {
 TEST_CASE("a parameter that is changed in place, or has no gradient, is an error that names it") {
   for (const auto& [how, told] :
        {std::pair(1, "middle.weight"), std::pair(2, "parameters without a gradient: in.weight")}) {
-    const auto said = fork_ranks(2, 2, [how = how](auto group) -> std::string {
-      ChangesJob job;
-      job.how = how;
-      auto engine = sharded_engine(job, 2, ShardingStrategy::kFullShard);
-      engine->attach(group);
-      try {
-        engine->run_step(0, leaf_batches(*group, 0, small));
-      } catch (const std::exception& error) {
-        return error.what();
-      }
-      return "nothing";
-    });
-    CHECK_THAT(said[0], Catch::Contains(told));
+    ChangesJob job;
+    job.how = how;
+    CHECK_THAT(thrown_by_step(job)[0], Catch::Contains(told));
   }
 }
 

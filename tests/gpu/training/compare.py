@@ -91,7 +91,7 @@ def run(net, what, command, watch, by_hand=False):
             return row
     rate = re.search(r"^samples_per_s ([0-9.]+)$", done.stdout, re.M)
     measured = re.search(r"^measured from ([0-9.]+) to ([0-9.]+)$", done.stdout, re.M)
-    found = re.search(r"^parameters sha256 ([0-9a-f]{64})$", done.stdout, re.M)
+    found = re.search(r"^state sha256 ([0-9a-f]{64})$", done.stdout, re.M)
     row.hash = found.group(1) if found else ""
     if done.returncode == 77:
         row.error = NO_DATA

@@ -20,7 +20,7 @@ esac
 now=$(date +%s.%N)
 sleep 0.2
 printf 'samples_per_s 1000.5\nmeasured from %s to %s\nloss 0.5\n' "$now" "$(date +%s.%N)"
-echo "parameters sha256 $hash"
+echo "state sha256 $hash"
 TEXT
 cp "$folder/gpu_training" "$folder/mnist"
 # The stand-in for nvidia-smi: two GPUs, of which one works.

@@ -58,7 +58,7 @@ void print_parameters(const std::vector<torch::Tensor>& parameters, collectives:
     }
     if (group->rank() != 0) return;
   }
-  std::printf("parameters sha256 %s\n", mine.c_str());
+  std::printf("state sha256 %s\n", mine.c_str());
 }
 
 int run_in_processes(int ranks, const std::function<void(int rank)>& body) {

@@ -49,7 +49,7 @@ struct LoopOptions {
 /// All samples as one batch, read once.
 data::Batch read_all(const data::Dataset& dataset);
 
-/// Prints "parameters sha256 <hex>". With a group rank 0 does; throws where another rank has another hash.
+/// Prints "state sha256 <hex>". With a group rank 0 does; throws where another rank has another hash.
 void print_parameters(const std::vector<torch::Tensor>& parameters, collectives::ProcessGroup* group);
 
 /// `group`: of the ranks, each with as many micro-batches; null: plain LibTorch, in this process alone.

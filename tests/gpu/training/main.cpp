@@ -5,7 +5,7 @@
 //   samples_per_s 12345.6              from a tenth of the steps to the last
 //   measured from 1700000000.1 to 1700000009.2   in seconds of Unix time
 //   loss 0.1234                        of the last step
-//   parameters sha256 01ab...          by a job: of all that a step changes
+//   state sha256 01ab...          by a job: of all that a step changes
 // Exits with 77 where the files of CIFAR-10 are not there. (MNIST's digits are rendered then.)
 #include <unistd.h>
 

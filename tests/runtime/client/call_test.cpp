@@ -52,7 +52,22 @@ struct Counter : Padding, Named {
   void fail_oddly() { throw 7; }
   void fail_as_timeout() { throw Timeout(ErrorInfo{ErrorCode::kTimeout, "too slow", "", ""}); }
   Future<int> forgotten() { return {}; }
-  std::vector<std::byte> large(std::size_t bytes) { return std::vector<std::byte>(bytes); }
+  std::vector<std::byte> large(std::size_t bytes) {
+    std::vector<std::byte> all(bytes, std::byte(7));
+    made_at = all.data();
+    return all;
+  }
+  Task<std::vector<std::byte>> large_later(std::size_t bytes) { co_return large(bytes); }
+  static inline const std::byte* made_at = nullptr;
+};
+
+/// Where the parts of an answer were.
+struct PartsGate : LocalGate {
+  void reply_parts(ProcessAddress to, std::uint64_t call, wire::ByteView head, wire::ByteView rest) override {
+    rest_at = rest.data();
+    LocalGate::reply_parts(to, call, head, rest);
+  }
+  const std::byte* rest_at = nullptr;
 };
 
 }  // namespace
@@ -223,6 +238,26 @@ TEST_CASE("what no message can hold fails where it is made") {
 }
 
 // A string of 3 GiB was copied whole before it was refused, by caller and actor: 10 s, and twice the memory.
+// Was: encoded into a buffer, which was then copied into the object.
+TEST_CASE("a large answer of numbers or text is where its method made it when it is put") {
+  constexpr std::size_t kLarge = 300'000;
+  PartsGate gate;
+  Counter counter;
+  const auto args = detail::encode_arguments("large", kLarge);
+  const wire::Bytes right = wire::encode(std::vector<std::byte>(kLarge, std::byte(7)));
+  detail::MethodEntry<&Counter::large>::invoke(&counter, args, Responder(&gate, {}, 1));
+  CHECK(gate.rest_at == Counter::made_at);
+  CHECK(gate.last_reply.value() == right);
+  gate.rest_at = nullptr;
+  detail::MethodEntry<&Counter::large>::invoke(&counter, detail::encode_arguments("large", std::size_t{9}),
+                                               Responder(&gate, {}, 1));
+  CHECK(gate.rest_at == nullptr);  // it is small
+  CHECK(gate.last_reply.value().size() == 9 + sizeof(std::uint32_t));
+  const auto local = std::make_shared<CallState>(nullptr);
+  detail::MethodEntry<&Counter::large>::invoke(&counter, args, Responder(local));
+  CHECK(local->outcome().value() == right);
+}
+
 TEST_CASE("what no message can hold is encoded no further than the limit") {
   LocalGate gate;
   const Session session(gate);

@@ -5,12 +5,25 @@
 #include <functional>
 #include <thread>
 
+#include "runtime/client/session.hpp"
 #include "runtime/client/start_group.hpp"
 #include "runtime/host/this_thread.hpp"
 #include "tests/runtime/client/local_gate.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
+using testing::LocalGate;
+
+namespace {
+
+/// A light actor.
+struct Reader {
+  static inline Future<int> asked;
+  int look() { return asked.answer(); }
+  Task<int> read() { co_return co_await asked; }
+};
+
+}  // namespace
 
 TEST_CASE("a promise fills its future once") {
   Promise<std::string> promise;
@@ -182,6 +195,88 @@ TEST_CASE("then is called with the answer, and with the failure") {
   CHECK(seen == 3);
   promise.future().then([&](Result<int> value) { seen += *value; });
   CHECK(seen == 6);
+}
+
+// Was: an answer that nobody read lay in its caller's memory.
+TEST_CASE("a stored answer is loaded by who reads it, once, and let go of when nobody does") {
+  std::atomic<int> loads = 0;
+  std::vector<std::function<void(Outcome)>> waiting;
+  auto stored = std::make_shared<int>();
+  const std::weak_ptr<int> held = stored;
+  auto load = [&, stored = std::exchange(stored, nullptr)](std::function<void(Outcome)> then) {
+    waiting.push_back(std::move(then));
+    ++loads;
+  };
+  auto state = std::make_shared<CallState>(nullptr);
+  Future<int> future(state);
+  int seen = 0;
+  state->watch(&seen, [&] { ++seen; });
+  CHECK_FALSE(state->is_awaited());
+  REQUIRE(state->resolve_stored(std::move(load)));
+  CHECK_FALSE(state->resolve(wire::encode(9)));
+  CHECK(seen == 1);
+  CHECK(future.ready());
+  CHECK_FALSE(state->is_here());
+  CHECK(state->failure() == nullptr);
+  CHECK(loads == 0);
+  SECTION("it is read") {
+    std::vector<int> got;
+    future.then([&](Result<int> answer) { got.push_back(answer.value()); });
+    future.then([&](Result<int> answer) { got.push_back(answer.value()); });
+    CHECK_FALSE(state->load(1ms));
+    REQUIRE(loads == 1);
+    CHECK(got.empty());
+    waiting[0](wire::encode(7));
+    CHECK(got == std::vector<int>{7, 7});
+    CHECK(future.get(Duration(0)) == 7);
+    CHECK(loads == 1);
+  }
+  SECTION("it cannot be read") {
+    std::thread reader([&] {
+      while (loads == 0) std::this_thread::yield();
+      waiting[0](ErrorInfo{ErrorCode::kObjectLost, "it is lost", "", ""});
+    });
+    const auto gone = std::make_shared<CallState>(nullptr);
+    gone->resolve_as(*state);
+    state = gone;
+    CHECK_THROWS_AS(Future<int>(gone).get(60s), ObjectLost);
+    CHECK(gone->failure()->what == "it is lost");
+    reader.join();
+  }
+  SECTION("a light actor reads it") {
+    LocalGate gate;
+    const auto actor = Session(gate).spawn<Reader>();
+    Reader::asked = future;
+    CHECK_THROWS_AS(actor.call<&Reader::look>().get(60s), BadConfig);
+    REQUIRE(loads == 1);
+    const auto answer = actor.call<&Reader::read>();
+    CHECK_FALSE(answer.ready());
+    waiting[0](wire::encode(8));
+    CHECK(answer.get(60s) == 8);
+    Reader::asked = {};
+  }
+  SECTION("nobody reads it") {
+    auto next = std::make_shared<CallState>(nullptr);
+    next->resolve_as(*state);
+    CHECK(next->ready());
+    CHECK_FALSE(held.expired());
+    next = nullptr;
+    CHECK(held.expired());
+    CHECK(loads == 0);
+  }
+}
+
+TEST_CASE("an answer is awaited while somebody waits for it, here or where it goes") {
+  const auto state = std::make_shared<CallState>(nullptr), next = std::make_shared<CallState>(nullptr);
+  state->passes_on_to(next);
+  CHECK_FALSE(state->is_awaited());
+  std::thread waits([&] { next->wait(60s); });
+  while (!state->is_awaited()) std::this_thread::yield();
+  next->resolve(wire::Bytes{});
+  waits.join();
+  CHECK_FALSE(state->is_awaited());
+  state->on_ready([] {});
+  CHECK(state->is_awaited());
 }
 
 TEST_CASE("a chain of a hundred thousand futures resolves on a small stack") {

@@ -126,6 +126,9 @@ TEST_CASE("a flag goes before the file, wherever it stands; a table's name may b
   read_configuration({"--lr", "3", "--options.lr", "4"}, {job, options}, "digits");
   CHECK(job.lr == 3);
   CHECK(options.lr == 4);
+  config::Entries deep;
+  config::add_fields(deep, "options.outer", job);
+  CHECK(config::parse_flags({"--outer.schedule.warmup", "7"}, deep).ok());
   config::Entries both;
   config::add_fields(both, "first", options);
   config::add_fields(both, "second", options);
@@ -317,11 +320,21 @@ TEST_CASE("a serving file is read, and written so that it reads back the same") 
   config::resolve_paths(file, "/home/me/conf");
   CHECK(file.job.program == "/home/me/conf/bin/serve");
   CHECK(digits.weights == "/home/me/conf/w/digits.safetensors");
-  const auto again = config::parse_serving_file(config::to_toml(file), "else.toml").value();
-  CHECK(config::to_toml(again) == config::to_toml(file));
+  const auto again = config::parse_serving_file(config::to_toml(file).value(), "else.toml").value();
+  CHECK(config::to_toml(again).value() == config::to_toml(file).value());
   CHECK(again.job.args == file.job.args);
   const auto none = config::changes_between(file, again);
   CHECK((none.running.empty() && none.restarted.empty()));
+}
+
+// The program, which reads no more, was submitted, and did not understand what it got.
+TEST_CASE("a serving file that grows too long for the environment is refused before its program starts") {
+  std::string text = "program = \"serve\"\n";
+  for (int i = 0; i < 700; ++i) text += "[deployments.d" + std::to_string(i) + "]\nweights = \"w\"\n";
+  config::ServingFile file = serving(text);
+  REQUIRE(config::to_toml(file));
+  config::resolve_paths(file, "/a/folder/with/a/long/name");
+  CHECK_THAT(config::to_toml(file).error().message(), Contains("at most 32 KiB"));
 }
 
 TEST_CASE("a serving file that does not fit is refused by line and name") {

@@ -26,6 +26,7 @@ constexpr int kLong = 250'000;
 struct Worker {
   int add(int a, int b) { return a + b; }
   std::string echo(std::string text) { return text; }
+  std::size_t count(const std::vector<double>& numbers) { return numbers.size(); }
   std::string make(int bytes) { return ++carried_out, std::string(static_cast<std::size_t>(bytes), 'w'); }
   void note(std::string text) {
     while (!gate_open) std::this_thread::sleep_for(1ms);
@@ -233,6 +234,31 @@ TEST_CASE("a link that breaks fails what was under way, and nobody is dead") {
   CHECK(told == 0);
   two.worker.tell<&Worker::end>();
   CHECK(eventually([&] { return told == 1; }));
+}
+
+// Was: they went with the call, before their owner had heard of whom the callee had passed them on to.
+TEST_CASE("arguments of a call whose callee died stay a while: it may have passed them on") {
+  Two two(true);
+  const auto third = two.node.make(3, 30);
+  two.node.hold(2, 20, true);
+  auto numbers = Session(*two.near).put(std::vector<double>{1, 2, 3});
+  const auto name = numbers.handle()->name();
+  const auto lost = two.worker.call<&Worker::count>(numbers);
+  numbers = {};
+  two.node.tell(1, 10, wire::ProcessDown{two.far->address(), "killed"});
+  CHECK(error_of([&] { lost.get(60s); }) == ErrorCode::kActorDied);
+  Promise<std::size_t> owned;  // behind the end of the call
+  two.near->later(Duration::zero(),
+                  [owned, near = two.near.get()]() mutable { owned.set(near->objects()->counts().owned); });
+  CHECK(owned.future().get(60s) == 1);
+  {
+    const auto held = third->objects()->hold(name);
+    const auto fetch = third->objects()->fetch(name);
+    REQUIRE(fetch->done.wait(60s));
+    CHECK(fetch->done.outcome().ok());
+  }
+  CHECK(eventually([&] { return two.near->objects()->counts().owned == 0; }, 60s));
+  two.node.hold(2, 20, false);
 }
 
 TEST_CASE("who outruns a receiver that does not read is held back, and the node keeps little") {

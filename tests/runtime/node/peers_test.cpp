@@ -160,6 +160,8 @@ TEST_CASE("Frames to a node that is dead are refused with the head's reason, now
   const Route later = f.call(caller, {F::kPeer, {5}});
   REQUIRE(later.verdict == Verdict::kRefuse);
   REQUIRE(later.error.why == "no heartbeat for 6.0 s");
+  // One that began after the death was told took the process for dead, whose node is.
+  REQUIRE(F::sent<wire::NodeDown>(later.actions, caller)->reason == "no heartbeat for 6.0 s");
 }
 
 TEST_CASE("What waits for a connection is bounded; the rest is refused as unavailable") {

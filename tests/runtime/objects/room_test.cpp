@@ -13,6 +13,7 @@
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
 #include "tests/runtime/client/local_gate.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::objects;
@@ -166,6 +167,53 @@ TEST_CASE("An object on disk is read where neither the store nor the disk has ro
   }
 }
 
+// Was: what nobody read lay in its caller's memory, without a bound.
+TEST_CASE("Answers that nobody reads lie in the store and on its disk until they are read or let go") {
+  constexpr int kAnswers = 12;
+  Store store;
+  std::vector<std::shared_ptr<CallState>> states;
+  for (int i = 0; i < kAnswers; ++i) {
+    const auto state = states.emplace_back(std::make_shared<CallState>(nullptr));
+    store.objects->store(Store::bytes(i), [state](const Outcome& outcome, CallState::Load load) {
+      load != nullptr ? state->resolve_stored(std::move(load)) : state->resolve(outcome);
+    });
+  }
+  for (const auto& state : states) {
+    REQUIRE(state->wait(60s));
+    CHECK_FALSE(state->is_here());
+  }
+  CHECK(store.objects->counts().owned == kAnswers);
+  CHECK(store.objects->counts().spilled >= kAnswers - 4);
+  for (int i = 0; i < kAnswers / 2; ++i) {
+    auto& state = states[std::size_t(i)];
+    REQUIRE(state->load(60s));
+    CHECK(state->outcome().value() == Store::bytes(i));
+  }
+  // What was read is its reader's.
+  CHECK(test::eventually([&] { return store.objects->counts().owned == kAnswers / 2; }, 60s));
+  const auto last = states.back();
+  states.clear();
+  CHECK(test::eventually([&] { return store.objects->counts().owned == 1; }, 60s));
+  // One that is read when its session is over says so.
+  store.objects->close();
+  store.objects->stop();
+  store.objects = std::make_shared<Objects>(store, nullptr, [](const auto&, auto, auto) {});
+  REQUIRE(last->load(60s));
+  CHECK(last->failure()->why.find("session has ended") != std::string::npos);
+}
+
+TEST_CASE("A large answer for which the store has no room is in its caller's memory") {
+  Store store;
+  const auto objects = store.put(4);
+  store.refuses_old = true;  // nothing can leave
+  const auto state = std::make_shared<CallState>(nullptr);
+  store.objects->store(Store::bytes(7), [state](const Outcome& outcome, const CallState::Load& load) {
+    state->resolve(load == nullptr ? outcome : Outcome(says("it is stored")));
+  });
+  REQUIRE(state->wait(60s));
+  CHECK(state->outcome().value() == Store::bytes(7));
+}
+
 TEST_CASE("A process that has ended reads no files for others") {
   Store store;
   const auto objects = store.put(5);
@@ -312,8 +360,11 @@ TEST_CASE("Who is given a large answer must not wait") {
 
 TEST_CASE("Where the object of an answer is lost, the call says how its actor ended") {
   const ObjectName name{kOther, 1};
-  CHECK(answer_lost(name, lost_with_owner(name, "it crashed")).code == ErrorCode::kActorDied);
-  CHECK(answer_lost(name, lost_with_owner(name, "it crashed")).why.find("it crashed") != std::string::npos);
+  for (const auto death : {OwnerDeath::kOfProcess, OwnerDeath::kOfNode}) {
+    const ErrorInfo died = answer_lost(name, lost_with_owner(name, "it crashed", death));
+    CHECK(died.code == ErrorCode::kActorDied);
+    CHECK(died.why.find("it crashed") != std::string::npos);
+  }
   // Its actor lives: calls to it waited for a next life that nobody starts.
   CHECK(answer_lost(name, lost(name, "its disk failed")).code == ErrorCode::kObjectLost);
   CHECK(answer_lost(name, freed(name)).code == ErrorCode::kUnavailable);

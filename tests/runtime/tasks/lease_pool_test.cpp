@@ -40,6 +40,7 @@ struct Fixture {
       if (const auto* ask = std::get_if<LeasePool::AskLease>(&action)) asked.push_back(ask->lease);
       if (const auto* cancel = std::get_if<LeasePool::CancelAsk>(&action)) cancelled.insert(cancel->lease);
       if (const auto* back = std::get_if<LeasePool::ReturnLease>(&action)) returned.insert(back->lease);
+      if (const auto* retry = std::get_if<LeasePool::Retry>(&action)) ++retried[retry->task];
       if (const auto* fail = std::get_if<LeasePool::Fail>(&action)) failed[fail->task] = fail->error.why;
       if (const auto* push = std::get_if<LeasePool::Push>(&action)) {
         on[push->task] = push->lease;
@@ -56,6 +57,7 @@ struct Fixture {
   std::vector<LeaseNumber> asked;
   std::set<LeaseNumber> cancelled, returned;
   std::map<TaskNumber, std::string> failed;
+  std::map<TaskNumber, int> retried;  ///< that are used
   std::map<TaskNumber, LeaseNumber> on;
   std::map<TaskNumber, std::uint32_t> attempt;
   std::map<TaskNumber, LeaseNumber> interrupted;
@@ -157,6 +159,7 @@ TEST_CASE("Of a worker that dies, what had begun is tried again so often; what h
   f.die(f.asked[1]);
   REQUIRE(f.failed.size() == 1);
   CHECK(f.failed.at(guilty) == "its worker was lost, 2 times: killed by signal 9");
+  CHECK(f.retried == std::map<TaskNumber, int>{{guilty, 1}});
   f.grant(f.asked[2]);
   f.end(next);
   CHECK(f.pool.tasks() == 1);

@@ -130,7 +130,7 @@ TEST_CASE("Whether a lost value is computed again is said with a reason") {
   CHECK(recompute({true, 2, 3}).again);
   CHECK(recompute({true, 2, 3}).reason.find("1 of 3 retries") != std::string::npos);
   CHECK_FALSE(recompute({true, 0, 3}).again);
-  CHECK(recompute({true, 0, 3}).reason.find("computed again 3 times") != std::string::npos);
+  CHECK(recompute({true, 0, 3}).reason.find("ran again 3 times") != std::string::npos);
   CHECK_FALSE(recompute({true, 0, 0}).again);
   CHECK(recompute({true, 0, 0}).reason.find("max_retries = 0") != std::string::npos);
   CHECK_FALSE(recompute({false, 3, 3}).again);
@@ -155,7 +155,7 @@ TEST_CASE("A task runs once its arguments are there; what is lost waits until so
   w.lose(b);
   w.want(b);
   REQUIRE(w.failed.contains(b));
-  CHECK(w.failed.at(b).why.find("node 7 died; it is not computed again: it was computed again 1 times") == 0);
+  CHECK(w.failed.at(b).why.find("node 7 died; it is not computed again: its task ran again 1 times") == 0);
 }
 
 TEST_CASE("An argument that nobody refers to is no value, but a recipe") {
@@ -174,6 +174,25 @@ TEST_CASE("An argument that nobody refers to is no value, but a recipe") {
   w.drop(b);
   CHECK(w.lineage.size() == 0);
   CHECK(w.recipes == 0);
+}
+
+// Was: each time that it was computed again, its worker could be lost max_retries times.
+TEST_CASE("Losses of workers and of values are of one number of retries") {
+  World w;
+  const Number a = w.add({}, 3);
+  CHECK(w.lineage.retries(a) == 3);
+  w.lineage.retried(a);
+  w.lineage.retried(a);
+  w.run(a);
+  CHECK(w.lineage.retries(a) == 1);
+  w.lose(a);
+  w.want(a);
+  CHECK(w.lineage.retries(a) == 0);
+  w.lineage.retried(a);  // it is never less
+  w.run(a);
+  w.lose(a);
+  w.want(a);
+  CHECK(w.failed.at(a).why.find("its task ran again 3 times, as max_retries allows") != std::string::npos);
 }
 
 TEST_CASE("What cannot be computed again fails whatever is computed from it") {
@@ -222,7 +241,7 @@ TEST_CASE("Several results of a task live, are lost and go each by itself, and c
     w.want(parts[2]);
     REQUIRE(w.failed.contains(parts[2]));
     CHECK(w.failed.at(parts[2]).why ==
-          "node 7 died; it is not computed again: it was computed again 1 times, as max_retries allows");
+          "node 7 died; it is not computed again: its task ran again 1 times, as max_retries allows");
     CHECK(w.values.contains(parts[0]));
     CHECK_FALSE(w.failed.contains(parts[0]));
   }

@@ -245,6 +245,27 @@ TEST_CASE("a page of metrics: of the head, nodes, actors, jobs, training runs an
   CHECK(http::problems_of_exposition(without) == "");
 }
 
+TEST_CASE("pages of programs that serve come in one: a family once, and whose each series is") {
+  const std::string first =
+      "# HELP troupe_serve_requests_total Requests.\n# TYPE troupe_serve_requests_total counter\n"
+      "troupe_serve_requests_total{code=\"200\",deployment=\"a b\"} 7\n"
+      "# HELP other Of another library.\n# TYPE other gauge\nother 1\n"
+      "# HELP troupe_serve_plain P.\n# TYPE troupe_serve_plain gauge\ntroupe_serve_plain 2\nnonsense\n";
+  const ServingPages serving{{{7, 8000, first}, {9, 8001, first}, {9, 8002, ""}}, 2, 1};
+  const std::string page = merged(serving);
+  CHECK(page ==
+        "# HELP troupe_serve_plain P.\n# TYPE troupe_serve_plain gauge\n"
+        "troupe_serve_plain{port=\"8000\",process=\"7\"} 2\n"
+        "troupe_serve_plain{port=\"8001\",process=\"9\"} 2\n"
+        "# HELP troupe_serve_requests_total Requests.\n# TYPE troupe_serve_requests_total counter\n"
+        "troupe_serve_requests_total{port=\"8000\",process=\"7\",code=\"200\",deployment=\"a b\"} 7\n"
+        "troupe_serve_requests_total{port=\"8001\",process=\"9\",code=\"200\",deployment=\"a b\"} 7\n");
+  const std::string all = metrics_of({}, serving);
+  CHECK(all.find("troupe_serving_programs{state=\"silent\"} 1\n") != std::string::npos);
+  CHECK(http::problems_of_exposition(all) == "");
+  CHECK(http::promtool_on(all) == "");
+}
+
 TEST_CASE("a page of metrics of a large cluster stays small") {
   const std::string page = metrics_of({cluster_of(700, 10'000)});
   CHECK(page.find("troupe_cpus 2800\n") != std::string::npos);  // of all of them

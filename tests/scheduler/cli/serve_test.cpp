@@ -92,6 +92,49 @@ TEST_CASE("programs that serve are found among the sockets of a machine") {
   CHECK(cli::serving_pids("", 7).empty());
 }
 
+// One after another, each program that hung took its share of a scrape's time.
+TEST_CASE("programs that serve are asked all at once, and have one deadline together") {
+  const unsigned me = ::geteuid();
+  // No processes of these numbers are asked: the names of sockets alone count.
+  const std::vector<int> pids{2'000'000'001, 2'000'000'002, 2'000'000'003};
+  std::vector<UniqueFd> sockets;
+  for (std::size_t i = 0; i < 2; ++i)
+    sockets.push_back(listen_by_name(serving_socket_name(me, pids[i])).value());
+  // Two answer when both were asked; the third is not there.
+  const std::string long_answer(300'000, 'x');
+  std::thread answers([&] {
+    std::vector<SocketLink> links;
+    char question[64];
+    for (std::size_t i = 0; i < 2; ++i) {
+      pollfd wait{sockets[i].get(), POLLIN, 0};
+      if (::poll(&wait, 1, 30'000) != 1) return;
+      links.push_back(accept_by_name(sockets[i]).value());
+      if (::recv(links[i].fd(), question, sizeof question, 0) != 5) return;
+    }
+    std::vector<UniqueFd> comes_with;
+    comes_with.emplace_back(::dup(STDERR_FILENO));
+    comes_with.emplace_back(::dup(STDERR_FILENO));
+    answer_serving(links[0].fd(), long_answer);
+    answer_serving(links[1].fd(), "yes", comes_with);
+  });
+  const auto said = ask_serving(pids, "hello", std::chrono::seconds(30));
+  answers.join();
+  REQUIRE(said.size() == 3);
+  REQUIRE(said[0]);
+  CHECK(said[0]->text == long_answer);
+  REQUIRE(said[1]);
+  CHECK(said[1]->text == "yes");
+  CHECK(said[1]->fds.size() == 2);
+  REQUIRE_FALSE(said[2]);
+  CHECK(said[2].error().code == ErrorCode::kUnavailable);
+  // Nobody accepts: also when more wait than its queue holds, nobody waits longer than that.
+  for (int i = 0; i < 40; ++i) {
+    const auto silent = ask_serving(std::span(pids).first(1), "hello", std::chrono::milliseconds(20));
+    REQUIRE_FALSE(silent[0]);
+    CHECK(silent[0].error().code == ErrorCode::kTimeout);
+  }
+}
+
 TEST_CASE("troupe serve: what programs tell as tables and JSON, and what is asked of them") {
   Played program;
   program.answers(kStatus, "");

@@ -193,7 +193,7 @@ const GroupRecord kGroup{GroupId{0x2a},
                          GroupState::kWaiting,
                          3,
                          {{NodeId{}, {}}, {NodeId{1}, {1}}}};
-const std::string kGroupHead =
+const std::string kGroupToFirstBundle =
     "04"
     "2a00000000000000"
     "0700000000000000"
@@ -202,9 +202,11 @@ const std::string kGroupHead =
     "03"
     "02000000"
     "1027000000000000"
-    "0000000000000000"
+    "0000000000000000";
+const std::string kSecondBundle =
     "0000000000000000"
     "8813000000000000";
+const std::string kGroupHead = kGroupToFirstBundle + kSecondBundle;
 const std::string kGroupRest =  // behind its spec
     "0100000000000000"
     "0200000000000000"
@@ -288,21 +290,9 @@ const GroupRecord kHolding = [] {
   return record;
 }();
 const std::string kOfferingBytes = kNodeBytes.substr(0, kNodeBytes.size() - 2) + kOtherBytes + "01";
-const std::string kHoldingHead =
-    "04"
-    "2a00000000000000"
-    "0700000000000000"
-    "01000000"
-    "67"
-    "03"
-    "02000000"
-    "1027000000000000"
-    "0000000000000000" +
-    kOtherBytes +
-    "0000000000000000"
-    "8813000000000000"
-    "00000000"
-    "00000000";
+const std::string kHoldingHead = kGroupToFirstBundle + kOtherBytes + kSecondBundle +
+                                 "00000000"
+                                 "00000000";
 
 const std::string kActorBytes = kActorHead + kActorRest;
 const std::string kGroupedBytes = kActorHead + kGroupOfActor + kOneLife + kActorRest + kBundleOfActor;

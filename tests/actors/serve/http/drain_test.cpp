@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/core/error.hpp"
 #include "runtime/http/server.hpp"
 #include "tests/actors/serve/http/raw_client.hpp"
 
@@ -85,4 +86,26 @@ TEST_CASE("a drain ends where a thread of the server hangs in the handler") {
   began.get_future().wait();
   CHECK(!server.drain(10ms));
   goes_on.set_value();
+}
+
+// As a program that takes the place of another one does.
+TEST_CASE("a server takes over the sockets of another one: what waits there is answered, by either") {
+  const auto answers = [](const char* text) {
+    return [text](const Request&, Answer answer) { answer({.body = text}); };
+  };
+  Server former({.port = 0, .threads = 3}, answers("former"));
+  const int port = former.address().port;
+  RawClient open(port);
+  REQUIRE(open.ask(get("/")).body == "former");
+  Server next({.threads = 2}, answers("next"), former.listening());
+  CHECK(next.address().port == port);
+  former.leave();
+  for (int i = 0; i < 20; ++i) CHECK(RawClient(port).ask(get("/")).body == "next");
+  if (!open.closed_by_now()) {  // within the half second that an idle one has
+    const RawResponse last = open.ask(get("/"));
+    CHECK((last.status == 0 || last.headers.at("connection") == "close"));
+  }
+  CHECK(former.drain(20s));
+  CHECK_THROWS_AS(former.listening(), troupe::Error);
+  CHECK(RawClient(port).ask(get("/")).body == "next");
 }

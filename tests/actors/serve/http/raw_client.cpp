@@ -88,6 +88,12 @@ bool RawClient::closed() {
   return received_.empty() && !more() && received_.empty();
 }
 
+bool RawClient::closed_by_now() {
+  char byte = 0;
+  pollfd wait{socket_.get(), POLLIN, 0};
+  return ::poll(&wait, 1, 0) == 1 && ::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
+}
+
 void RawClient::finish_sending() {
   ::shutdown(socket_.get(), SHUT_WR);
 }

@@ -27,6 +27,8 @@ class RawClient {
   RawResponse ask(std::string_view bytes) { return send(bytes), read(); }
   /// Whether the server has closed, with nothing more to read.
   bool closed();
+  /// The same without a wait: for a client that is to send on it again.
+  bool closed_by_now();
   void finish_sending();
   void leave();  ///< closes
 

@@ -1,0 +1,110 @@
+#include "actors/train/trainer/kept_copy.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <numeric>
+
+#include "actors/train/engine/forked_copy.hpp"
+
+using namespace troupe;
+using namespace troupe::train;
+
+namespace {
+
+struct Weights {
+  std::vector<float> values = std::vector<float>(300'000);
+  std::vector<StatePart> parts;
+  Weights() {
+    std::iota(values.begin(), values.end(), 0.5F);
+    parts = {{"weight",
+              checkpoint::DType::kF32,
+              {static_cast<std::int64_t>(values.size())},
+              std::as_bytes(std::span(values))}};
+  }
+  std::unique_ptr<ForkedCopy> copy() const {
+    return std::make_unique<ForkedCopy>(checkpoint::lay_out_safetensors(parts).value());
+  }
+  KeptState keep(KeptCopy& kept) const {
+    return kept.take(
+        [&](KeptState&) { return std::make_unique<StateStream>(Generation{}, SharedState{}, copy()); });
+  }
+};
+
+}  // namespace
+
+// A trial's trainer kept it for as long as it lived: each page that its steps changed was there twice.
+TEST_CASE("a copy of a state that nobody reads for two minutes is given up, one that is read is not") {
+  const Weights weights;
+  KeptCopy kept;
+  const auto number = weights.keep(kept).number;
+  const bool in_memory = GENERATE(false, true);
+  const auto minute = [&] {
+    for (int beat = 0; beat < 60; ++beat) kept.beat();
+  };
+  for (int minutes = 0; minutes < 5; ++minutes) {
+    minute();
+    if (in_memory) {
+      CHECK_FALSE(kept.place(number, ::getpid()).given_up);
+    } else {
+      CHECK_FALSE(kept.read(number, 0).bytes.empty());
+    }
+  }
+  for (int minutes = 0; minutes < 3; ++minutes) minute();
+  CHECK_THROWS_AS(kept.read(number, 0), Unavailable);
+  const KeptPlace place = kept.place(number, ::getpid());
+  CHECK(place.given_up);
+  CHECK_FALSE(place.memory);
+}
+
+TEST_CASE("a copy that somebody took whole is given up soon, and another clone may take it until then") {
+  const Weights weights;
+  KeptCopy kept;
+  const auto before = weights.keep(kept).number;
+  const auto number = weights.keep(kept).number;
+  const auto seconds = [&](int beats) {
+    for (int beat = 0; beat < beats; ++beat) kept.beat();
+  };
+  CHECK_THROWS_AS(kept.place(before, ::getpid()), Unavailable);  // not given up: the trainer went on
+  kept.taken(before);
+  seconds(2 * KeptCopy::kTakenBeats);
+  CHECK_FALSE(kept.place(number, ::getpid()).given_up);
+  kept.taken(number);
+  seconds(KeptCopy::kTakenBeats - 1);
+  CHECK_FALSE(kept.place(number, ::getpid()).given_up);
+  seconds(KeptCopy::kTakenBeats - 1);
+  CHECK_FALSE(kept.place(number, ::getpid()).given_up);
+  seconds(KeptCopy::kTakenBeats + 1);
+  CHECK(kept.place(number, ::getpid()).given_up);
+  // The next one is kept as long as any.
+  const auto next = weights.keep(kept).number;
+  seconds(2 * KeptCopy::kTakenBeats);
+  CHECK_FALSE(kept.place(next, ::getpid()).given_up);
+}
+
+TEST_CASE("a forked copy is read in its memory, as it was when it was made, and not once it is gone") {
+  Weights weights;
+  const auto before = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(weights.parts).value());
+  auto copy = weights.copy();
+  std::fill(weights.values.begin(), weights.values.end(), 0.0F);
+  const auto memory = copy->memory(::getpid());
+  REQUIRE(memory);
+  std::vector<std::byte> read(before.size());
+  std::size_t came = 0;
+  const auto count = [&](std::span<const std::byte> piece) { came += piece.size(); };
+  if (!read_memory(*memory, read, count)) {
+    WARN("this kernel lets no process read another's memory");
+    return;
+  }
+  CHECK(came == before.size());
+  CHECK(read == before);
+  CHECK_FALSE(read_memory(*memory, std::span(read).first(read.size() - 1), count));
+  copy->read(8, std::span(read).first(8));  // it answers both kinds of questions
+  CHECK(std::memcmp(read.data(), before.data() + 8, 8) == 0);
+  ::kill(memory->pid, SIGKILL);
+  CHECK_FALSE(copy->memory(::getpid()));
+  copy.reset();
+  CHECK_FALSE(read_memory(*memory, read, count));
+}
