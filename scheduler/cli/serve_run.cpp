@@ -22,8 +22,17 @@ constexpr Duration kAskAgain = std::chrono::milliseconds(200);
 
 config::ServingFile read_serving_file(const std::string& path) {
   const std::string text = config::read_small_file(path, config::kMostServingBytes).value();
-  auto file = config::parse_serving_file(text, path).value();
-  config::resolve_paths(file, std::filesystem::absolute(path).parent_path().string());
+  const auto folder = std::filesystem::absolute(path).parent_path();
+  // One from the root on may be the node's alone.
+  const auto wrong_path = [&](const std::string& of) {
+    const auto whole = (folder / of).lexically_normal();
+    std::error_code error;
+    if (std::filesystem::path(of).is_absolute() || std::filesystem::exists(whole, error))
+      return std::string();
+    return "there is no file " + escape_name(whole.string());
+  };
+  auto file = config::parse_serving_file(text, path, wrong_path).value();
+  config::resolve_paths(file, folder.string());
   return file;
 }
 

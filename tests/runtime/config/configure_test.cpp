@@ -352,6 +352,35 @@ TEST_CASE("a serving file that does not fit is refused by line and name") {
   CHECK_THAT(refused_serving(std::string(40'000, '#')), Contains("more than 32 KiB"));
 }
 
+// The job was started for each of these, and its program ended with an error, or without one.
+TEST_CASE("what no deployment can have is refused with its line before anything starts") {
+  const auto with = [](const std::string& line) {
+    return refused_serving("program = \"x\"\n[deployments.a]\n" + line + "\n");
+  };
+  CHECK(with("port = 70000") ==
+        "cannot take digits.toml, line 3: deployments.a.port = 70000: it is 0 (any free one) to 65535 "
+        "(see docs/serving.md)");
+  CHECK_THAT(with("health_timeout = -1"),
+             Contains("line 3: deployments.a.health_timeout = -1: it is more than 0"));
+  CHECK_THAT(with("start_timeout = 0"), Contains("it is more than 0 seconds"));
+  CHECK_THAT(with("drain_timeout = -0.5"), Contains("it is 0 seconds or more"));
+  CHECK_THAT(with("max_batch = 0"), Contains("it is 1 or more"));
+  CHECK_THAT(with("max_batch = 9\nmax_queue = 8"), Contains("line 4: ") && Contains("less than max_batch"));
+  CHECK_THAT(with("threads = 0"), Contains("it is 1 or more"));
+  CHECK(with("drain_timeout = 0\nport = 0\ncpus = 0") == "");
+  for (const std::string name : {"a b/c", "..", "", "\\u001b[31m"})
+    CHECK_THAT(refused_serving("program = \"x\"\n[deployments.\"" + name + "\"]\nport = 1\n"),
+               Contains("is no name of a deployment"));
+  CHECK_THAT(refused_serving("program = \"x\"\n[deployment.digits]\nport = 1\n"),
+             Contains("line 3: there is no table 'deployment'; the nearest is 'deployments'"));
+  CHECK_THAT(refused_serving("program = \"x\"\n[deploymets]\n"), Contains("the nearest is 'deployments'"));
+  CHECK_THAT(refused_serving("programm = \"x\"\n"), Contains("the nearest is 'program'"));
+  const auto looked =
+      config::parse_serving_file("program = \"x\"\n[deployments.a]\nport = 1\nweights = \"w\"\n", "a.toml",
+                                 [](const std::string& path) { return "there is no file " + path; });
+  CHECK_THAT(looked.error().message(), Contains("line 4: deployments.a.weights = \"w\": there is no file w"));
+}
+
 TEST_CASE("replicas and weights change while it serves; for the rest the program starts again") {
   const std::string text = kServing;
   const auto of = [&](const std::string& part, const std::string& by) {
