@@ -73,11 +73,15 @@ int main(int argc, char** argv) {
     for (const std::size_t outstanding : {1U, 1000U})
       rows.push_back(troupe::bench::decide_by_head(nodes, outstanding));
   }
-  std::printf("\n%7s  %-32s %12s %10s %10s\n", "nodes", "groups of 8 bundles", "bundles/s", "p50 us",
-              "p99 us");
-  for (const auto& row : rows)
-    std::printf("%7llu  %-32s %12.0f %10.1f %10.1f\n", static_cast<unsigned long long>(row.nodes),
+  std::printf("\n%7s  %-36s %12s %10s %10s %12s %12s %12s\n", "nodes", "groups of 8 bundles", "bundles/s",
+              "p50 us", "p99 us", "disk p50 us", "disk p99 us", "loop p99 us");
+  for (const auto& row : rows) {
+    std::printf("%7llu  %-36s %12.0f %10.1f %10.1f", static_cast<unsigned long long>(row.nodes),
                 row.name.c_str(), row.bundles_a_second, row.p50_us, row.p99_us);
+    if (row.write_p50_us > 0)
+      std::printf(" %12.1f %12.1f %12.1f", row.write_p50_us, row.write_p99_us, row.loop_p99_us);
+    std::printf("\n");
+  }
   if (!json.empty() && !write_json(json, rows)) {
     std::fprintf(stderr, "bench_cluster: cannot write %s\n", json.c_str());
     return 1;

@@ -42,6 +42,17 @@ std::string host_name() {
   return name;
 }
 
+/// Where a recorder with these options dumps to, if it is not told.
+Result<std::string> folder_for(const FlightOptions& options, const std::string& folder) {
+  std::string into = folder;
+  if (into.empty()) into = options.folder ? *options.folder : default_flight_folder();
+  if (into.empty()) {
+    return ErrorInfo{ErrorCode::kBadConfig, "cannot dump the flight recorder", "there is no folder for dumps",
+                     "name one, or set TROUPE_FLIGHT_FOLDER"};
+  }
+  return into;
+}
+
 }  // namespace
 
 FlightRecorder::FlightRecorder(const ProcessGroup& group, FlightOptions options)
@@ -172,22 +183,22 @@ Dump FlightRecorder::snapshot(std::string_view reason) const {
 }
 
 Result<std::string> FlightRecorder::dump(std::string_view reason, const std::string& folder) const {
-  std::string into = folder;
-  if (into.empty()) into = options_.folder ? *options_.folder : default_flight_folder();
-  if (into.empty()) {
-    return ErrorInfo{ErrorCode::kBadConfig, "cannot dump the flight recorder", "there is no folder for dumps",
-                     "name one, or set TROUPE_FLIGHT_FOLDER"};
-  }
-  return write_dump(into, snapshot(reason));
+  auto into = folder_for(options_, folder);
+  return into ? write_dump(*into, snapshot(reason)) : into;
 }
 
 Result<std::vector<std::string>> FlightRecorder::dump_all(std::string_view reason,
                                                           const std::string& folder) {
   std::vector<std::string> paths;
   std::optional<ErrorInfo> first;
-  const std::lock_guard lock(registry().mutex);  // so that none goes meanwhile
-  for (const FlightRecorder* recorder : registry().recorders) {
-    auto written = recorder->dump(reason, folder);
+  std::vector<std::pair<Result<std::string>, Dump>> dumps;
+  {
+    const std::lock_guard lock(registry().mutex);  // so that none goes meanwhile; no group waits for a disk
+    for (const FlightRecorder* recorder : registry().recorders)
+      dumps.emplace_back(folder_for(recorder->options_, folder), recorder->snapshot(reason));
+  }
+  for (const auto& [into, dump] : dumps) {
+    auto written = into ? write_dump(*into, dump) : into;
     if (written) {
       paths.push_back(*std::move(written));
     } else if (!first) {

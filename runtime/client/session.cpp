@@ -60,6 +60,25 @@ void check_restarts(const ActorSpawn& spawn) {
     throw BadConfig(what, asked, "calls are sent again to the next life: set max_restarts, too");
 }
 
+/// `args_kept`: it refers to objects of this process.
+void check_detached(const ActorSpawn& spawn, bool args_kept) {
+  if (!spawn.detached) return;
+  const auto refuse = [&](std::string why, std::string todo) {
+    throw BadConfig("cannot spawn a detached " + spawn.type, std::move(why), std::move(todo));
+  };
+  if (spawn.name.empty()) refuse("it has no name, by which another program could find it", "give it .name");
+  if (!spawn.isolated || spawn.here)
+    refuse("it shares its process with actors that end with this program", "spawn it with .isolated = true");
+  if (spawn.group) refuse("it is in a placement group, which ends with this program", "leave the group out");
+  if (args_kept) {
+    refuse(
+        "objects among its constructor arguments (references, or what is too large for a message) end with "
+        "this "
+        "program",
+        "give it the values themselves, large ones by a call");
+  }
+}
+
 template <class T>
 T await(const std::shared_ptr<CallState>& state) {
   return Future<T>(state).get(kHeadAnswers);
@@ -143,6 +162,8 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
   spawn.max_restarts = options.max_restarts;
   spawn.max_task_retries = options.max_task_retries;
   check_restarts(spawn);
+  spawn.detached = options.detached;
+  check_detached(spawn, !args.kept.empty() || args.object_bytes != 0);
   const bool restarts = spawn.max_restarts != 0;
   const bool gets = options.get_if_exists;
   if (gets && (spawn.name.empty() || spawn.here)) {
@@ -181,6 +202,9 @@ ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn, Durat
 
 GroupId Session::start_together(std::size_t members, const ActorOptions& options) const {
   detail::check_may_block("Session::spawn_group", "use spawn_async for each, and make an ActorGroup of them");
+  if (options.detached)
+    throw BadConfig("cannot spawn a detached group", "groups start in the room of a program, and end with it",
+                    "spawn its actors one by one, each with a name");
   const auto group = detail::start_group(process(), members, options);
   return group.valid() ? group.get(kHeadAnswers).status.record.group : GroupId{};
 }

@@ -57,6 +57,9 @@ struct ActorOptions {
   /// How often a call is sent again that had no answer when the actor died: then it may run more than once.
   /// 0: it throws Unavailable, and ran once at most. -1: without end. Only with `max_restarts`.
   int max_task_retries = 0;
+  /// It outlives the program that spawned it, on a cluster that does: the next program of the same job name
+  /// finds it by its name. Only with `name` and `isolated`, and with no references among its arguments.
+  bool detached = false;
   std::string label{};  ///< prefix of its process's output; default: its class
   /// Calls of the handle without an answer, above which a call throws LimitExceeded; 0: no limit.
   std::size_t max_pending_calls = 0;

@@ -38,21 +38,45 @@ struct Capture {
   std::array<void*, kMostFrames> frames{};
   int count = 0;
 };
-Capture capture;
+/// Never freed: a handler that is stuck may go on with one that was given up.
+std::atomic<Capture*> current{nullptr};
+/// What the signal did before; set before our handler is there.
+struct sigaction others_handler {};
+/// What a signal of ours carries.
+constexpr int kOurs = 0x74727065;
 
 int dump_signal() {
   return SIGRTMAX - 3;
 }
 
-void take_stack(int) {
+/// A signal of somebody else's goes to whose it was.
+void take_stack(int signal, siginfo_t* info, void* context) {
   const int before = errno;
+  Capture& capture = *current.load();
   int asked = Capture::kAsked;
-  if (capture.of == static_cast<pid_t>(::syscall(SYS_gettid)) &&
-      capture.state.compare_exchange_strong(asked, Capture::kWriting)) {
+  const bool is_ours = info->si_code == SI_QUEUE && info->si_value.sival_int == kOurs;
+  if (!is_ours) {
+    if ((others_handler.sa_flags & SA_SIGINFO) != 0) {
+      others_handler.sa_sigaction(signal, info, context);
+    } else if (others_handler.sa_handler != SIG_DFL && others_handler.sa_handler != SIG_IGN) {
+      others_handler.sa_handler(signal);
+    }
+  } else if (capture.of == static_cast<pid_t>(::syscall(SYS_gettid)) &&
+             capture.state.compare_exchange_strong(asked, Capture::kWriting)) {
     capture.count = ::backtrace(capture.frames.data(), kMostFrames);
     capture.state = Capture::kDone;
   }
   errno = before;
+}
+
+bool send_ours(pid_t thread) {
+  siginfo_t info{};
+  info.si_signo = dump_signal();
+  info.si_code = SI_QUEUE;
+  info.si_pid = ::getpid();
+  info.si_uid = ::getuid();
+  info.si_value.sival_int = kOurs;
+  return ::syscall(SYS_rt_tgsigqueueinfo, ::getpid(), thread, dump_signal(), &info) == 0;
 }
 
 std::string first_line(const std::string& path) {
@@ -105,19 +129,28 @@ std::string describe(void* address) {
   return name + " (" + at + ")";
 }
 
-/// True: `capture` has its frames.
-bool take_stack_of(pid_t thread, Duration within) {
+enum class Answer {
+  kTaken,  ///< the current capture has its frames
+  kGone,   ///< there is no such thread any more
+  kLate,   ///< it may still take the signal
+};
+Answer take_stack_of(pid_t thread, Duration within) {
+  Capture& capture = *current.load();
   capture.of = thread;
   capture.state = Capture::kAsked;
-  if (::syscall(SYS_tgkill, ::getpid(), thread, dump_signal()) != 0) return false;
+  if (!send_ours(thread)) return Answer::kGone;
   const MonotonicClock clock;
-  const Instant until = clock.now() + within;
-  while (capture.state != Capture::kDone && clock.now() < until)
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  const auto wait = [&] {
+    for (const Instant until = clock.now() + within; capture.state != Capture::kDone && clock.now() < until;)
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    return capture.state == Capture::kDone;
+  };
+  if (wait()) return Answer::kTaken;
   int asked = Capture::kAsked;
-  if (capture.state.compare_exchange_strong(asked, Capture::kIdle)) return false;  // too late from now on
-  while (capture.state != Capture::kDone) std::this_thread::yield();
-  return true;
+  if (capture.state.compare_exchange_strong(asked, Capture::kIdle)) return Answer::kLate;
+  if (wait()) return Answer::kTaken;
+  current = new Capture;  // its handler is stuck with the old one
+  return Answer::kLate;
 }
 
 std::vector<Dumper>& dumpers() {
@@ -142,11 +175,16 @@ std::string describe_threads(Duration each) {
   const std::lock_guard lock(one_at_a_time);
   std::array<void*, 1> ignored{};
   ::backtrace(ignored.data(), 1);  // loads what it needs, which no handler may
+  static bool stays = false;       // under one_at_a_time, as is others_handler
+  if (current.load() == nullptr) current = new Capture;
   struct sigaction take {
   }, before{};
-  take.sa_handler = take_stack;
-  take.sa_flags = SA_RESTART;
-  ::sigaction(dump_signal(), &take, &before);
+  ::sigaction(dump_signal(), nullptr, &before);
+  const bool is_there = (before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction == take_stack;
+  if (!is_there) others_handler = before;
+  take.sa_sigaction = take_stack;
+  take.sa_flags = SA_RESTART | SA_SIGINFO;
+  ::sigaction(dump_signal(), &take, nullptr);
   const auto self = static_cast<pid_t>(::syscall(SYS_gettid));
   std::vector<pid_t> threads;
   std::error_code error;
@@ -161,17 +199,21 @@ std::string describe_threads(Duration each) {
     const std::string wait = first_line(folder + "/wchan");
     text += "thread " + std::to_string(thread) + " \"" + status.name + "\" " + status.state +
             (wait.empty() || wait == "0" ? "" : ", waits in " + wait) + "\n";
+    const Answer answer = status.takes_signal ? take_stack_of(thread, each) : Answer::kGone;
+    stays = stays || answer == Answer::kLate;
+    const Capture& capture = *current.load();
     if (!status.takes_signal) {
       text += "  (it blocks signals: a helper of troupe's own, as a rule)\n";
-    } else if (!take_stack_of(thread, each)) {
+    } else if (answer != Answer::kTaken) {
       text += "  (it did not answer)\n";
     } else {
       for (int i = std::min(kOwnFrames, capture.count); i < capture.count; ++i)
         text += "  " + describe(capture.frames[static_cast<std::size_t>(i)]) + "\n";
     }
   }
-  // A late signal must not end the process: the handler stays where nobody had one.
-  if (before.sa_handler != SIG_DFL) ::sigaction(dump_signal(), &before, nullptr);
+  // A late signal must neither end the process nor reach another's handler: ours stays, and hands on what is
+  // not ours.
+  if (!stays && others_handler.sa_handler != SIG_DFL) ::sigaction(dump_signal(), &others_handler, nullptr);
   return text;
 }
 

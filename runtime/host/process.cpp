@@ -449,6 +449,7 @@ std::shared_ptr<CallState> Process::spawn_through_head(ActorSpawn spawn) {
                  spawn.bundle, std::move(spawn.other)};
   spec.max_restarts = spawn.max_restarts;
   spec.max_task_retries = spawn.max_task_retries;
+  spec.detached = spawn.detached;
   const auto asked = node_->ask(
       [&](std::uint64_t request) {
         return wire::SpawnAsk{request, std::move(spec)};

@@ -96,6 +96,7 @@ struct ActorSpawn {
   std::int32_t bundle = -1;
   std::int32_t max_restarts = 0;
   std::int32_t max_task_retries = 0;
+  bool detached = false;
   /// Whether the head places it. Others are constructed straight in a leased process.
   bool through_head() const {
     return !here && (isolated || cpu_e4 != 0 || !other.empty() || !name.empty() || group);

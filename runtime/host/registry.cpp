@@ -127,7 +127,14 @@ std::string ends_of(const std::string& text) {
   constexpr std::size_t kEnd = 200;
   constexpr std::string_view kCut = " ... ";
   if (text.size() <= 2 * kEnd + kCut.size()) return text;
-  return text.substr(0, kEnd) + std::string(kCut) + text.substr(text.size() - kEnd);
+  // Not within a character of UTF-8.
+  const auto continues = [&](std::size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
+  };
+  std::size_t first = kEnd, last = text.size() - kEnd;
+  while (first > kEnd - 4 && continues(first)) --first;
+  while (last < text.size() - kEnd + 4 && continues(last)) ++last;
+  return text.substr(0, first) + std::string(kCut) + text.substr(last);
 }
 
 }  // namespace

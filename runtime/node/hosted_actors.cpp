@@ -1,6 +1,6 @@
 #include "runtime/node/hosted_actors.hpp"
 
-#include "runtime/wire/package_name.hpp"
+#include <algorithm>
 
 namespace troupe::node {
 
@@ -24,7 +24,8 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
   const wire::ByteView bytes(reinterpret_cast<const std::byte*>(spec.payload.data()), spec.payload.size());
   auto payload = wire::decode<wire::ActorPayload>(bytes);
   if (!payload) return fail(actor, payload.error(), out);
-  const auto need = packages_.need(payload->package, payload->driver.node, now, out);
+  const NodeId from = told.package_from ? told.package_from : payload->driver.node;
+  const auto need = packages_.need(payload->package, from, now, out);
   if (need == PackageFetches::Need::kBusy) {
     return fail(actor,
                 {ErrorCode::kLimit, "cannot get the job's executable", "this node is getting many others",
@@ -32,7 +33,7 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
                 out);
   }
   if (need == PackageFetches::Need::kComing) {
-    waiting_[wire::hash_in(payload->package)].emplace(actor, told);
+    waiting_[payload->package].emplace(actor, told);
     return;
   }
   const bool isolated = spec.demand.isolated;
@@ -41,10 +42,11 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
     const NewWorker worker{isolated ? payload->label : "worker",
                            spec.job,
                            isolated,
-                           payload->driver,
+                           told.package_from || spec.detached ? told.driver : payload->driver,
                            payload->package,
                            isolated ? told.gpus : std::vector<std::string>(),
-                           isolated ? memory_of(spec.demand.other) : 0};
+                           isolated ? memory_of(spec.demand.other) : 0,
+                           isolated && spec.detached};
     process = &locals_.start(worker, now, out);
   }
   out.push_back(ActorBegins{actor.actor, actor.incarnation, process->id, spec.name});
@@ -162,11 +164,13 @@ void HostedActors::process_ended(const LocalProcess& process, Actions& out) {
 }
 
 void HostedActors::package_done(const PackageFetches::Done& done, Instant now, Actions& out) {
-  const auto at = waiting_.find(done.hash);
-  if (at == waiting_.end()) return;
-  const auto waiting = std::move(at->second);
-  waiting_.erase(at);
-  for (const auto& [actor, told] : waiting) {
+  std::map<ActorLifeId, cluster::StartActor> ready;
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    const bool is_ready = done.is_about(at->first);
+    if (is_ready) ready.merge(at->second);
+    at = is_ready ? waiting_.erase(at) : std::next(at);
+  }
+  for (const auto& [actor, told] : ready) {
     if (done.error) {
       fail(actor, *done.error, out);
     } else {
@@ -175,10 +179,12 @@ void HostedActors::package_done(const PackageFetches::Done& done, Instant now, A
   }
 }
 
-void HostedActors::end_job(JobId job, const std::string& reason, Actions& out) {
+void HostedActors::end_job(JobId job, const std::string& reason, const std::vector<ActorId>& stays,
+                           Actions& out) {
   for (auto& [hash, waiting] : waiting_) {
     for (auto at = waiting.begin(); at != waiting.end();) {
-      if (at->second.spec.job != job) {
+      const bool is_stay = std::find(stays.begin(), stays.end(), at->first.actor) != stays.end();
+      if (at->second.spec.job != job || is_stay) {
         ++at;
         continue;
       }
@@ -186,6 +192,30 @@ void HostedActors::end_job(JobId job, const std::string& reason, Actions& out) {
       at = waiting.erase(at);
     }
   }
+}
+
+void HostedActors::keep(ActorId actor, const std::string& payload, Instant now, Actions& out, NodeId from) {
+  const wire::ByteView bytes(reinterpret_cast<const std::byte*>(payload.data()), payload.size());
+  const auto decoded = wire::decode<wire::ActorPayload>(bytes);
+  if (!decoded) return;
+  // If it does not come, the actor's next life has to be where the last one was.
+  if (from) packages_.need(decoded->package, from, now, out);
+  if (kept_.contains(actor)) return;
+  const std::string hash = wire::hash_in(decoded->package);
+  packages_.hold(hash);
+  kept_.emplace(actor, Kept{payload, hash});
+}
+
+const std::string* HostedActors::arguments(ActorId actor) const {
+  const auto at = kept_.find(actor);
+  return at == kept_.end() ? nullptr : &at->second.payload;
+}
+
+void HostedActors::let_go(ActorId actor) {
+  const auto at = kept_.find(actor);
+  if (at == kept_.end()) return;
+  packages_.let_go(at->second.hash);
+  kept_.erase(at);
 }
 
 std::vector<cluster::LiveActor> HostedActors::live() const {
@@ -197,6 +227,15 @@ std::vector<cluster::LiveActor> HostedActors::live() const {
     for (const auto& [actor, told] : waiting) actors.push_back({actor.actor, {}, actor.incarnation});
   }
   return actors;
+}
+
+std::set<ProcessId> HostedActors::processes_of(const std::vector<ActorId>& actors) const {
+  std::set<ProcessId> all;
+  for (const ActorId actor : actors) {
+    for (auto at = actors_.lower_bound({actor, 0}); at != actors_.end() && at->first.actor == actor; ++at)
+      all.insert(at->second.process);
+  }
+  return all;
 }
 
 ProcessId HostedActors::process_of(ActorId actor) const {

@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,11 +56,20 @@ class HostedActors {
   void process_up(const LocalProcess& process, Actions& out);
   void process_ended(const LocalProcess& process, Actions& out);
   void package_done(const PackageFetches::Done& done, Instant now, Actions& out);
-  void end_job(JobId job, const std::string& reason, Actions& out);
+  /// Those in `stays` outlive it.
+  void end_job(JobId job, const std::string& reason, const std::vector<ActorId>& stays, Actions& out);
+
+  /// What a detached actor is constructed with, and its executable, which `from` has if it is not here: kept
+  /// until `let_go`.
+  void keep(ActorId actor, const std::string& payload, Instant now, Actions& out, NodeId from);
+  /// Null: it is not kept here.
+  const std::string* arguments(ActorId actor) const;
+  void let_go(ActorId actor);
 
   /// For NodeJoined.
   std::vector<cluster::LiveActor> live() const;
   ProcessId process_of(ActorId actor) const;
+  std::set<ProcessId> processes_of(const std::vector<ActorId>& actors) const;
 
  private:
   struct Hosted {
@@ -85,6 +95,11 @@ class HostedActors {
   /// By the hash of the executable that they wait for.
   std::map<std::string, std::map<ActorLifeId, cluster::StartActor>> waiting_;
   EndReasons<ActorLifeId> ended_;
+  struct Kept {
+    std::string payload;
+    std::string hash;  ///< of its executable
+  };
+  std::map<ActorId, Kept> kept_;
 };
 
 }  // namespace troupe::node

@@ -18,6 +18,7 @@
 #include "runtime/link/socket/named_socket.hpp"
 #include "runtime/node/child.hpp"
 #include "runtime/node/gpus.hpp"
+#include "runtime/node/job_libraries.hpp"
 #include "runtime/node/library_path.hpp"
 
 extern char** environ;
@@ -37,6 +38,7 @@ constexpr const char* kMarkFile = "/mark";
 constexpr const char* kPackagesFolder = "/.packages";
 constexpr std::size_t kMostKnocks = 64;
 constexpr Duration kKnockPatience = std::chrono::seconds(10);
+constexpr Duration kMarkPatience = std::chrono::seconds(10);
 
 struct Pipe {
   UniqueFd reading, writing;
@@ -102,7 +104,8 @@ std::vector<std::string> environment_of(const StartProgram& what, const std::str
     if (at != std::string::npos) all[entry.substr(0, at)] = entry;
   };
   for (char** at = environ; *at != nullptr; ++at) add(*at);
-  for (const char* ours : {kRoleVariable, "TROUPE_TOKEN_FILE", "OLDPWD"}) all.erase(ours);
+  for (const char* ours : {kRoleVariable, "TROUPE_TOKEN_FILE", "OLDPWD", kJobLibrariesVariable})
+    all.erase(ours);
   std::string gpus = std::string(kVisibleDevicesVariable) + "=";
   for (const std::string& gpu : what.gpus) gpus += (gpus.back() == '=' ? "" : ",") + gpu;
   add(gpus);
@@ -110,6 +113,7 @@ std::vector<std::string> environment_of(const StartProgram& what, const std::str
   if (!libraries.empty()) {
     const std::string& others = all[kLibraryPathVariable];
     add(library_path(libraries, others.substr(std::min(others.size(), others.find('=') + 1))));
+    add(std::string(kJobLibrariesVariable) + "=" + what.spec.package);
   }
   add(std::string(kJobIdVariable) + "=" + what.spec.id);
   add(mark_of(socket));
@@ -153,6 +157,7 @@ Result<void> JobPrograms::open(const std::string& folder) {
   for (const auto& entry : fs::directory_iterator(slot_, ignored)) {
     const std::string name = entry.path().filename().string();
     if (entry.is_directory(ignored) && !name.starts_with('.')) found.ids.push_back(name);
+    if (name.starts_with(kLibrariesOf)) fs::remove_all(entry.path(), ignored);
   }
   // A node that was killed could not end what its programs had left behind.
   std::set<std::string> marks;
@@ -253,7 +258,13 @@ pid_t JobPrograms::pid_of(const std::string& id) const {
 
 void JobPrograms::kill(const std::string& id) {
   signal(id, SIGKILL);
-  if (const auto at = running_.find(id); at != running_.end()) kill_marked({mark_of(at->second.name)});
+  const auto at = running_.find(id);
+  if (at == running_.end()) return;
+  const auto look = [mark = mark_of(at->second.name)] {
+    kill_marked({mark});
+    return LookThread::Then([] {});
+  };
+  looks_.post(look, kMarkPatience, [] {});
 }
 
 void JobPrograms::program_ended(const std::string& id) {
@@ -264,9 +275,21 @@ void JobPrograms::program_ended(const std::string& id) {
   if (!running.exit) return;  // not yet: the pidfd stays readable
   loop_.forget(running.program.pidfd.get());
   loop_.forget(running.socket.get());
-  kill_marked({mark_of(running.name)});
-  std::error_code ignored;
-  fs::remove(folder_of(id) + kMarkFile, ignored);
+  const auto look = [this, id, mark = mark_of(running.name)] {
+    kill_marked({mark});
+    return LookThread::Then([this, id] {
+      std::error_code ignored;
+      fs::remove(folder_of(id) + kMarkFile, ignored);
+      finish(id);
+    });
+  };
+  looks_.post(look, kMarkPatience, [this, id] { finish(id); });  // the node that comes next ends what is left
+}
+
+void JobPrograms::finish(const std::string& id) {
+  const auto at = running_.find(id);
+  if (at == running_.end()) return;
+  const Running& running = at->second;
   output_.finish(key_of(id, running.attempt), [this, id] {
     loop_.post([this, id] {
       const auto ended = running_.extract(id);

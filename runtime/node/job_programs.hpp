@@ -23,6 +23,7 @@
 
 #include "runtime/link/socket/socket_link.hpp"
 #include "runtime/node/event_loop.hpp"
+#include "runtime/node/look_thread.hpp"
 #include "runtime/node/node_events.hpp"
 #include "runtime/node/output_thread.hpp"
 #include "runtime/node/program.hpp"
@@ -37,6 +38,10 @@ inline constexpr const char* kNodeSocketVariable = "TROUPE_NODE_SOCKET";
 /// The job that a process belongs to, for whoever wants to know.
 inline constexpr const char* kJobIdVariable = "TROUPE_JOB_ID";
 
+/// The package that the program travelled in, if libraries came with it: its workers on other nodes need
+/// them.
+inline constexpr const char* kJobLibrariesVariable = "TROUPE_JOB_LIBRARIES";
+
 /// In a package, the folder of shared libraries that the program's loader looks into first.
 inline constexpr const char* kLibrariesFolder = ".troupe-libraries";
 
@@ -45,7 +50,7 @@ class JobPrograms {
  public:
   using Tell = std::function<void(NodeEvent)>;
 
-  JobPrograms(EventLoop& loop, Tell tell) : loop_(loop), tell_(std::move(tell)) {}
+  JobPrograms(EventLoop& loop, Tell tell) : loop_(loop), tell_(std::move(tell)), looks_(loop) {}
   ~JobPrograms();
   JobPrograms(const JobPrograms&) = delete;
   JobPrograms& operator=(const JobPrograms&) = delete;
@@ -93,6 +98,7 @@ class JobPrograms {
   JobUnpacked prepare(const cluster::SubmissionSpec& spec) const;
   Result<Running> run(const StartProgram& what);
   void program_ended(const std::string& id);
+  void finish(const std::string& id);
   void somebody_connects(const std::string& id);
   void knock_readable(std::uint64_t connection);
 
@@ -106,6 +112,7 @@ class JobPrograms {
   std::map<std::uint64_t, Knock> knocks_;
   std::uint64_t last_knock_ = 0;
   std::optional<PackageShelf> shelf_;  ///< of work_'s thread, once it is open
+  LookThread looks_;                   ///< for what programs left behind
   WorkThread work_;                    ///< the last: it uses the others
 };
 

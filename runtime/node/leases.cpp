@@ -1,7 +1,6 @@
 #include "runtime/node/leases.hpp"
 
 #include "runtime/node/answers.hpp"
-#include "runtime/wire/package_name.hpp"
 
 namespace troupe::node {
 namespace {
@@ -73,6 +72,8 @@ void Leases::add(JobId job, const std::string& package, ProcessAddress driver, A
   if (is_new) {
     lease.package = package;
     lease.driver = driver;
+    // Whoever asks runs it: the driver that it names may be gone.
+    lease.package_from = asker.from.node == self_.info.id ? driver.node : asker.from.node;
     head_.tell(cluster::LeaseRequested{self_.info.id, job}, out);
   } else if (lease.granted) {
     advance(job, lease, now, out);
@@ -84,6 +85,7 @@ void Leases::answered(const cluster::LeaseAnswered& answer, Instant now, Actions
   if (at == leases_.end() || at->second.granted) return;
   if (!answer.ok) return end_job(answer.job, no_lease(ErrorCode::kRefused, answer.reason, ""), now, out);
   at->second.granted = true;
+  if (answer.driver.process) at->second.driver = answer.driver;
   advance(answer.job, at->second, now, out);
 }
 
@@ -104,7 +106,7 @@ void Leases::advance(JobId job, Lease& lease, Instant now, Actions& out) {
     return answer_all(lease, ProcessAddress{self_.info.id, worker->id}, now, out);
   }
   if (worker != nullptr) return;  // it has not said hello yet
-  switch (packages_.need(lease.package, lease.driver.node, now, out)) {
+  switch (packages_.need(lease.package, lease.package_from, now, out)) {
     case PackageFetches::Need::kComing:
       return;
     case PackageFetches::Need::kBusy:
@@ -139,7 +141,7 @@ void Leases::process_ended(const LocalProcess& process, Instant now, Actions& ou
 
 void Leases::package_done(const PackageFetches::Done& done, Instant now, Actions& out) {
   for (auto& [job, lease] : leases_) {
-    if (!lease.granted || wire::hash_in(lease.package) != done.hash) continue;
+    if (!lease.granted || !done.is_about(lease.package)) continue;
     if (done.error) {
       answer_all(lease, *done.error, now, out);
     } else {

@@ -52,6 +52,7 @@ class Leases {
     bool granted = false;  ///< the head says that the job runs; until EndJob
     std::string package;
     ProcessAddress driver;
+    NodeId package_from;
     int failures = 0;            ///< workers that died before their hello, since the last that did not
     std::vector<Asker> waiting;  ///< Invariant: bounded by Limits::requests
   };

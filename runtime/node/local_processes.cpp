@@ -25,6 +25,7 @@ LocalProcess& LocalProcesses::start(const NewWorker& worker, Instant now, Action
   process.package = worker.package;
   process.driver = worker.driver;
   process.isolated = worker.isolated;
+  process.detached = worker.detached;
   process.memory_asked = worker.memory_asked;
   process.heard = now;
   out.push_back(
@@ -120,6 +121,11 @@ LocalProcess* LocalProcesses::shared(JobId job) {
 bool LocalProcesses::any_runs(const std::string& hash) const {
   return std::any_of(all_.begin(), all_.end(),
                      [&](const auto& p) { return wire::hash_in(p.second.package) == hash; });
+}
+
+bool LocalProcesses::any_has_libraries(const std::string& package) const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [&](const auto& p) { return wire::libraries_in(p.second.package) == package; });
 }
 
 void LocalProcesses::tell_all(const wire::Control& message, Actions& out) const {

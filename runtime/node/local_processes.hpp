@@ -30,6 +30,7 @@ struct LocalProcess {
   bool is_parent = false;    ///< it started this node, which ends with it
   std::string submission{};  ///< a driver's that this node started; empty: none
   bool isolated = false;     ///< it was started for one actor, and ends with it
+  bool detached = false;     ///< that one outlives its driver
   /// Starting: no hello yet. Ending: its death was seen and is not yet told. Dead: told, and not yet reaped.
   enum class State { kStarting, kUp, kEnding, kDead } state = State::kStarting;
   bool reaped = false;
@@ -52,6 +53,7 @@ struct NewWorker {
   std::string package;
   std::vector<std::string> gpus{};  ///< that it holds, and sees
   std::int64_t memory_asked = 0;
+  bool detached = false;
 };
 
 /// Not thread-safe. Pointers stay valid until the process is forgotten.
@@ -86,6 +88,8 @@ class LocalProcesses {
   const std::string* why_dead(ProcessId process) const { return dead_.find(process); }
   /// Whether a process runs the executable of that hash.
   bool any_runs(const std::string& hash) const;
+  /// Whether any was started with the libraries of that package of a job.
+  bool any_has_libraries(const std::string& package) const;
   /// To every process that lives.
   void tell_all(const wire::Control& message, Actions& out) const;
   std::map<ProcessId, LocalProcess>& all() { return all_; }

@@ -16,8 +16,8 @@ bool is_over(const MemoryUse& process) {
   return process.asked > 0 && process.has > process.asked;
 }
 
-/// Why the node is short of memory; empty: it is not. Pages that processes share after a fork were counted
-/// for each of them: all together have no more than the machine has in use.
+/// Why the node is short of memory; empty: it is not. Where the kernel does not tell shares, pages that
+/// processes share after a fork were counted for each: all together have no more than the machine has in use.
 std::string shortage(const NodeMemory& node, std::int64_t together) {
   if (node.usable > 0)
     together = std::min(together, std::max<std::int64_t>(0, node.usable - node.available) + node.swapped);

@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "runtime/core/control_groups.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/link/ring/ring.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
-#include "runtime/node/process_memory.hpp"
+#include "runtime/node/memory_look.hpp"
 #include "runtime/wire/package_name.hpp"
 
 namespace troupe {
@@ -24,7 +23,9 @@ Node::Node(EventLoop& loop, Transport& transport, Options options)
       id_(options_.config.id),
       authorizer_(std::make_shared<Authorizer>(clock_)),
       jobs_(loop, [this](NodeEvent event) { tell(std::move(event)); }),
-      outputs_(loop) {}
+      outputs_(loop),
+      memory_looks_(loop),
+      title_looks_(loop) {}
 
 Node::~Node() {
   head_.reset();  // no handler runs after: they post about what goes away below
@@ -35,6 +36,7 @@ Node::~Node() {
 namespace {
 
 constexpr Duration kMemoryLook = std::chrono::milliseconds(500);
+constexpr Duration kMemoryPatience = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -87,42 +89,21 @@ Result<void> Node::start(OnMember on_member) {
   return {};
 }
 
-/// Costs nothing while nobody has asked for memory, and little while all keep to what they asked for.
+/// Costs nothing while nobody has asked for memory, and the loop little.
 void Node::watch_memory() {
+  if (looks_at_memory_) return;
   auto claims = machine_->memory_claims();
-  const auto look = [&](bool at_those_that_asked) {
-    std::vector<MemoryUse> uses;
-    std::vector<pid_t> groups;
-    for (MemoryClaim& claim : claims) {
-      if ((claim.use.asked > 0) != at_those_that_asked) continue;
-      const pid_t pid = claim.process ? locals_->pid_of(claim.process) : jobs_.pid_of(claim.submission);
-      if (pid <= 0) continue;
-      if (claim.process) {
-        claim.use.has = anonymous_bytes(pid);
-      } else {
-        groups.push_back(pid);
-      }
-    }
-    const auto of_groups = anonymous_bytes_of_groups(groups);
-    for (MemoryClaim& claim : claims) {
-      const auto group = claim.process ? of_groups.end() : of_groups.find(jobs_.pid_of(claim.submission));
-      if (group != of_groups.end()) claim.use.has = group->second;
-      uses.push_back(claim.use);
-    }
-    return any_is_over(uses);
+  if (std::none_of(claims.begin(), claims.end(), [](const auto& c) { return c.use.asked > 0; })) return;
+  for (MemoryClaim& claim : claims)
+    claim.pid = claim.process ? locals_->pid_of(claim.process) : jobs_.pid_of(claim.submission);
+  looks_at_memory_ = true;
+  const auto look = [this, offered = memory_of(options_.other), claims = std::move(claims)] {
+    return LookThread::Then([this, measured = look_at_memory(offered, claims)] {
+      looks_at_memory_ = false;
+      if (measured) tell(*measured);
+    });
   };
-  const bool anybody_asked =
-      std::any_of(claims.begin(), claims.end(), [](const auto& c) { return c.use.asked > 0; });
-  if (!anybody_asked || !look(true)) return;
-  look(false);
-  const auto usable = usable_memory(), available = available_memory();
-  NodeMemory node{memory_of(options_.other)};
-  if (usable && available) {
-    node.usable = static_cast<std::int64_t>(*usable);
-    node.available = static_cast<std::int64_t>(*available);
-    node.swapped = swapped_bytes();
-  }
-  tell(MemoryMeasured{node, std::move(claims)});
+  memory_looks_.post(look, kMemoryPatience, [this] { looks_at_memory_ = false; });
 }
 
 Result<void> Node::listen() {
@@ -257,10 +238,12 @@ void Node::act(RevokePeer& a) {
 void Node::act(StartWorker& a) {
   const auto program = packages_.program(wire::hash_in(a.package), wire::hash_in(options_.config.package));
   outputs_.began(a);
-  const auto libraries = a.driver.node == id_ ? libraries_.find(a.driver.process) : libraries_.end();
-  const auto started =
-      program ? locals_->start(a, *program, libraries == libraries_.end() ? "" : libraries->second)
-              : Result<void>(program.error());
+  std::string libraries;
+  if (const auto own = libraries_.find(a.driver.process); a.driver.node == id_ && own != libraries_.end())
+    libraries = own->second;
+  if (const std::string package = wire::libraries_in(a.package); a.driver.node != id_ && !package.empty())
+    libraries = jobs_.libraries_of(kLibrariesOf + package);
+  const auto started = program ? locals_->start(a, *program, libraries) : Result<void>(program.error());
   if (!started) tell(WorkerNotStarted{a.process, started.error()});
 }
 

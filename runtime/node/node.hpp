@@ -15,6 +15,7 @@
 #include "runtime/node/event_loop.hpp"
 #include "runtime/node/job_programs.hpp"
 #include "runtime/node/local_links.hpp"
+#include "runtime/node/look_thread.hpp"
 #include "runtime/node/node_machine.hpp"
 #include "runtime/node/package_store.hpp"
 #include "runtime/node/peer_links.hpp"
@@ -86,10 +87,10 @@ class Node {
   void read_log(const wire::ReadLog& ask);
   void watch_memory();
   void answer_read(std::uint64_t number, Result<wire::LogPart> part);
-  wire::LogPart list_processes() const;
+  void list_processes(std::uint64_t number);
   void dump(const wire::ReadLog& ask);
-  void look_at_dump(std::uint64_t number, std::shared_ptr<node::DumpList> list, std::vector<ProcessId> asked,
-                    Instant until);
+  struct Dumping;
+  void look_at_dump(std::shared_ptr<Dumping> dumping);
 
   void act(node::SendLocal& a);
   void act(node::SendPeer& a) { send_peer(a); }
@@ -155,9 +156,12 @@ class Node {
   std::unique_ptr<node::PeerLinks> peers_;
   std::atomic<std::size_t> inbound_bytes_{0};  ///< of other nodes' frames, not looked at yet
   bool was_cut_off_ = false;
+  bool looks_at_memory_ = false;
   std::vector<std::unique_ptr<Transport>> fresh_;  ///< of links to the head that were made anew
   std::unique_ptr<LinkServer> server_;
   std::unique_ptr<LinkClient> head_;
+  node::LookThread memory_looks_;
+  node::LookThread title_looks_;
 };
 
 }  // namespace troupe

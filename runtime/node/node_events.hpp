@@ -25,7 +25,9 @@ using RegionId = Id<struct RegionTag>;
 struct MemoryClaim {
   ProcessId process{};  ///< a worker; none: a submission's program
   std::string submission;
+  std::int32_t attempt = 0;  ///< of that
   MemoryUse use;
+  std::int64_t pid = -1;  ///< as the shell knows it
 };
 
 // Events.
@@ -83,7 +85,7 @@ struct OutputDrained {
   ProcessId process;
   std::string last_line;  ///< that it wrote to standard error; empty: none
 };
-/// The answer to a look at NodeMachine::memory_claims.
+/// The answer to a look at NodeMachine::memory_claims, which took its time.
 struct MemoryMeasured {
   NodeMemory node;
   std::vector<MemoryClaim> claims;  ///< with what each has

@@ -23,7 +23,8 @@ NodeMachine::NodeMachine(Self self, Random& ids)
       locals_(self_, ids),
       head_(self_.limits),
       peers_(self_, locals_, head_),
-      packages_(self_, locals_, peers_),
+      libraries_(self_, locals_),
+      packages_(self_, locals_, peers_, libraries_),
       actors_(self_, locals_, head_, packages_),
       places_(self_, head_),
       leases_(self_, locals_, head_, packages_, peers_),
@@ -86,7 +87,9 @@ void NodeMachine::handle(const HeadSaid& e) {
   std::visit([this](const auto& action) { said(action); }, e.action);
 }
 void NodeMachine::said(const cluster::StartActor& e) {
-  if (!leaving_) actors_.start(e, now_, out_);
+  if (leaving_) return;
+  actors_.start(e, now_, out_);
+  if (e.spec.is_kept()) keep({e.node, e.spec.job, e.actor, e.spec.payload, {}});
 }
 void NodeMachine::said(const cluster::KillActor& e) {
   actors_.kill({e.actor, e.incarnation}, e.reason, out_);
@@ -155,16 +158,6 @@ void NodeMachine::said(const cluster::PeerAnswered& e) {
 void NodeMachine::said(const cluster::NodeDead& e) {
   peer_refused(e.node, peers_.died(e.node, e.reason, out_));
   kill_workers_of({e.node, {}}, "its driver's node is dead: " + e.reason);
-}
-void NodeMachine::said(const cluster::EndJob& e) {
-  const std::string reason = "its job ended: " + e.reason;
-  head_.job_ended(e.job);
-  leases_.end_job(e.job, {ErrorCode::kRefused, "no process for light actors", reason, ""}, now_, out_);
-  actors_.end_job(e.job, e.reason, out_);
-  for (auto& [id, process] : locals_.all()) {
-    if (process.job == e.job && !process.is_driver) locals_.kill(process, reason, out_);
-  }
-  regions_.end_job(e.job, out_);
 }
 void NodeMachine::said(const cluster::RefuseNode& e) {
   out_.push_back(Log{LogLevel::kError, "the head refuses this node: " + e.reason});
@@ -269,7 +262,7 @@ void NodeMachine::asked(LocalProcess& from, const wire::JobAsk& ask) {
            cluster::JobRegistered{ask.name, {self_.info.id, from.id}, ask.request, from.submission}, 0);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::JobEnd& ask) {
-  if (from.is_driver && from.job) return head_.end_job({self_.info.id, from.job, ask.reason}, out_);
+  if (from.is_driver && from.job) return head_.end_job({self_.info.id, from.job, ask.reason, from.id}, out_);
   out_.push_back(Log{LogLevel::kWarning, from.label + " may not end its job: its driver does"});
 }
 void NodeMachine::asked(LocalProcess& from, const wire::RingAsk& ask) {
@@ -409,7 +402,7 @@ void NodeMachine::handle(const OutputDrained& e) {
   if (process.is_driver) {
     windows_.forget(ProcessAddress{self_.info.id, process.id});
     const std::string reason = "its driver is gone: " + process.end_reason;
-    if (process.job) head_.end_job({self_.info.id, process.job, reason}, out_);
+    if (process.job) head_.end_job({self_.info.id, process.job, reason, process.id}, out_);
     if (process.is_parent) {
       leave("its driver is gone");
     } else {
@@ -436,7 +429,7 @@ void NodeMachine::handle(const ProcessEnded& e) {
 void NodeMachine::kill_workers_of(ProcessAddress driver, const std::string& reason) {
   for (auto& [id, process] : locals_.all()) {
     const bool of_it = process.driver == driver || (!driver.process && process.driver.node == driver.node);
-    if (of_it && !process.is_driver) locals_.kill(process, reason, out_);
+    if (of_it && !process.is_driver && !process.detached) locals_.kill(process, reason, out_);
   }
 }
 
@@ -449,12 +442,6 @@ void NodeMachine::peer_refused(NodeId node, const Peers::Refused& error) {
   if (error->code == ErrorCode::kActorDied) {
     for (const auto& done : packages_.peer_died(node, error->why, out_)) package_done(done);
   }
-}
-
-void NodeMachine::package_done(const PackageFetches::Done& done) {
-  if (leaving_) return;
-  actors_.package_done(done, now_, out_);
-  leases_.package_done(done, now_, out_);
 }
 
 void NodeMachine::handle(const PeerConnected& e) {
@@ -527,6 +514,7 @@ void NodeMachine::handle(const Tick& /*e*/) {
   watch_drain(slip);
   for (const auto& refused : peers_.tick(now_, slip, out_)) peer_refused(refused.node, refused.error);
   for (const auto& done : packages_.tick(now_, slip, out_)) package_done(done);
+  for (const auto& done : libraries_.tick(now_, slip, head_.up(), out_)) libraries_done(done);
   if (leaving_ && !left_ && now_ >= leave_deadline_) {
     for (auto& [id, process] : locals_.all()) {
       if (!process.is_parent) locals_.kill(process, process.leave_reason, out_);

@@ -72,15 +72,17 @@ class NodeMachine {
   void said(const cluster::NodesAnswered& e);
   void said(const cluster::GroupAnswered& e);
   void said(const cluster::NodeDead& e);
-  void said(const cluster::EndJob& e);
   void said(const cluster::RefuseNode& e);
   void said(const cluster::RequestRegistration& e);
   void said(const cluster::StartDriver& e);
   void said(const cluster::StopDriver& e);
   void said(const cluster::DriverSettled& e);
   void said(const cluster::ForgetSubmission& e);
-  void said(const cluster::ActorPlaced& e);  // this and the next: node_restarts.cpp
+  void said(const cluster::ActorPlaced& e);  // this and the next four: node_restarts.cpp
   void said(const cluster::ArgumentsWanted& e);
+  void said(const cluster::KeepArguments& e);
+  void said(const cluster::EndJob& e);
+  void said(const cluster::JobTaken& e);
   void said(const cluster::DrainNode& e);  // this and the next: node_drains.cpp
   void said(const cluster::ActorLeaves& e);
   template <class Other>
@@ -152,6 +154,7 @@ class NodeMachine {
   void tell_drain();
   void watch_drain(Duration slip);
 
+  void keep(const cluster::KeepArguments& e);
   void join();
   void watch_head(Duration passed);
   void miss_head(Duration passed);
@@ -161,6 +164,7 @@ class NodeMachine {
   void begin_end(LocalProcess& process, const std::string& how);
   void kill_workers_of(ProcessAddress driver, const std::string& reason);
   void package_done(const PackageFetches::Done& done);
+  void libraries_done(const std::optional<JobLibraries::Done>& done);
   void output_taken(ProcessAddress driver, std::size_t bytes);
   void peer_refused(NodeId node, const Peers::Refused& error);
   void leave(const std::string& reason);
@@ -170,6 +174,7 @@ class NodeMachine {
   LocalProcesses locals_;
   HeadLine head_;
   Peers peers_;
+  JobLibraries libraries_;
   PackageFetches packages_;
   HostedActors actors_;
   ActorPlaces places_;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr Duration kDumped = std::chrono::seconds(4);  // the head waits for 5
 constexpr Duration kLook = std::chrono::milliseconds(50);
+constexpr Duration kTitles = std::chrono::seconds(2);
 constexpr std::size_t kMostDumpFiles = 2000;
 constexpr std::size_t kKeptDumps = 20;
 
@@ -64,26 +65,52 @@ void Node::answer_read(std::uint64_t number, Result<wire::LogPart> part) {
 void Node::read_log(const wire::ReadLog& ask) {
   const std::string& id = ask.ask.id;
   if (id.starts_with(kDump)) return dump(ask);
-  if (id.starts_with(kProcesses)) return answer_read(ask.number, list_processes());
+  if (id.starts_with(kProcesses)) return list_processes(ask.number);
   if (id.starts_with(kNodeLog)) return answer_read(ask.number, read_log_of_process(STDERR_FILENO, ask.ask));
   answer_read(ask.number, id.starts_with(kActorLog) ? outputs_.read(ask.ask) : jobs_.read(ask.ask));
 }
 
-wire::LogPart Node::list_processes() const {
+namespace {
+
+/// Says of each what it is by what it says of itself.
+void read_titles(std::vector<ProcessStatus>& processes) {
+  for (ProcessStatus& status : processes) {
+    if (!status.submission.empty()) continue;
+    ProcessTitle said = read_process_title(status.pid);
+    if (!said.title.empty()) status.title = std::move(said.title);
+    status.notes = std::move(said.notes);
+  }
+}
+
+}  // namespace
+
+void Node::list_processes(std::uint64_t number) {
   ProcessList list;
   for (const auto& worker : outputs_.running()) {
     ProcessStatus status{locals_->pid_of(worker.process), worker.label};
     if (status.pid <= 0) continue;
-    ProcessTitle said = read_process_title(status.pid);
-    if (!said.title.empty()) status.title = std::move(said.title);
-    status.notes = std::move(said.notes);
     status.job = worker.job;
     for (const auto& life : worker.lives) status.actors.push_back(life.actor);
     list.processes.push_back(std::move(status));
   }
   for (const auto& [id, pid] : jobs_.running()) list.processes.push_back({pid, "program of job " + id, id});
-  return as_part(wire::encode(list));
+  const auto look = [this, number, list] {
+    ProcessList said = list;
+    read_titles(said.processes);
+    return LookThread::Then([this, number, said] { answer_read(number, as_part(wire::encode(said))); });
+  };
+  title_looks_.post(look, kTitles,
+                    [this, number, list] { answer_read(number, as_part(wire::encode(list))); });
 }
+
+/// Until all have written theirs, or have no more time.
+struct Node::Dumping {
+  std::uint64_t number = 0;
+  DumpList list;
+  std::vector<ProcessId> asked;  ///< one for each of its processes
+  bool has_titles = false;
+  Instant until{};
+};
 
 void Node::dump(const wire::ReadLog& ask) {
   const auto slash = ask.ask.id.find('/');
@@ -94,49 +121,58 @@ void Node::dump(const wire::ReadLog& ask) {
   }
   const std::string all = jobs_.folder() + "/.dumps";
   drop_old_dumps(all);
-  auto list = std::make_shared<DumpList>();
-  list->folder = all + "/" + name_of_now();
+  const auto dumping = std::make_shared<Dumping>(Dumping{.number = ask.number});
+  DumpList& list = dumping->list;
+  list.folder = all + "/" + name_of_now();
   std::error_code error;
-  std::filesystem::create_directories(list->folder, error);
-  std::filesystem::permissions(list->folder, std::filesystem::perms::owner_all, error);
+  std::filesystem::create_directories(list.folder, error);
+  std::filesystem::permissions(list.folder, std::filesystem::perms::owner_all, error);
   if (error) {
-    return answer_read(ask.number, io_error("cannot make the folder " + list->folder, error.value(),
+    return answer_read(ask.number, io_error("cannot make the folder " + list.folder, error.value(),
                                             "make room, and the folder writable"));
   }
-  std::vector<ProcessId> asked;
+  std::vector<std::int64_t> pids;
   for (const auto& worker : outputs_.running()) {
     const bool is_meant = job.empty() || to_string(worker.job) == job;
-    if (!is_meant || !locals_->ask_for_dump(worker.process, list->folder)) continue;
-    const auto pid = locals_->pid_of(worker.process);
-    const std::string title = read_process_title(pid).title;
-    list->processes.push_back({pid, title.empty() ? worker.label : title, false});
-    asked.push_back(worker.process);
+    if (!is_meant || !locals_->ask_for_dump(worker.process, list.folder)) continue;
+    pids.push_back(locals_->pid_of(worker.process));
+    list.processes.push_back({pids.back(), worker.label, false});
+    dumping->asked.push_back(worker.process);
   }
-  look_at_dump(ask.number, std::move(list), std::move(asked), clock_.now() + kDumped);
+  const auto look = [dumping, pids] {
+    std::vector<std::string> titles;
+    for (const auto pid : pids) titles.push_back(read_process_title(pid).title);
+    return LookThread::Then([dumping, titles] {
+      for (std::size_t i = 0; i < titles.size(); ++i) {
+        if (!titles[i].empty()) dumping->list.processes[i].title = titles[i];
+      }
+      dumping->has_titles = true;
+    });
+  };
+  title_looks_.post(look, kTitles, [dumping] { dumping->has_titles = true; });
+  dumping->until = clock_.now() + kDumped;
+  look_at_dump(dumping);
 }
 
-/// Until all have written theirs, or have no more time.
-void Node::look_at_dump(std::uint64_t number, std::shared_ptr<DumpList> list, std::vector<ProcessId> asked,
-                        Instant until) {
-  bool is_waiting = false;
-  for (std::size_t i = 0; i < asked.size(); ++i) {
-    list->processes[i].answered = list->processes[i].answered || locals_->is_dumped(asked[i]);
-    is_waiting = is_waiting || (!list->processes[i].answered && locals_->pid_of(asked[i]) > 0);
+void Node::look_at_dump(std::shared_ptr<Dumping> dumping) {
+  DumpList& list = dumping->list;
+  bool is_waiting = !dumping->has_titles;
+  for (std::size_t i = 0; i < dumping->asked.size(); ++i) {
+    auto& process = list.processes[i];
+    process.answered = process.answered || locals_->is_dumped(dumping->asked[i]);
+    is_waiting = is_waiting || (!process.answered && locals_->pid_of(dumping->asked[i]) > 0);
   }
-  if (is_waiting && clock_.now() < until) {
-    return loop_.after(kLook, [this, number, list = std::move(list), asked = std::move(asked), until] {
-      look_at_dump(number, list, asked, until);
-    });
-  }
+  if (is_waiting && clock_.now() < dumping->until)
+    return loop_.after(kLook, [this, dumping] { look_at_dump(dumping); });
   // Each step may fail, for want of descriptors, say: a loop over the range would throw, and end the node.
   std::error_code failed, ignored;
-  for (std::filesystem::recursive_directory_iterator at(list->folder, failed), end; !failed && at != end;
+  for (std::filesystem::recursive_directory_iterator at(list.folder, failed), end; !failed && at != end;
        at.increment(failed)) {
-    if (at->is_regular_file(ignored) && list->files.size() < kMostDumpFiles)
-      list->files.push_back(at->path().string());
+    if (at->is_regular_file(ignored) && list.files.size() < kMostDumpFiles)
+      list.files.push_back(at->path().string());
   }
-  std::sort(list->files.begin(), list->files.end());
-  answer_read(number, as_part(wire::encode(*list)));
+  std::sort(list.files.begin(), list.files.end());
+  answer_read(dumping->number, as_part(wire::encode(list)));
 }
 
 void Node::act(ForgetProcess& a) {

@@ -1,15 +1,49 @@
-// Actors that are started again when they die: where they are, and what they are constructed with.
+// Actors that are started again when they die, or outlive their driver: where they are, and what they are
+// constructed with.
 #include "runtime/node/node_machine.hpp"
 
 namespace troupe::node {
 
 void NodeMachine::said(const cluster::ActorPlaced& e) {
+  if (e.place.life == cluster::ActorLife::kEnded) actors_.let_go(e.place.actor);
   places_.told(e.place, out_);
 }
 void NodeMachine::said(const cluster::ArgumentsWanted& e) {
-  const std::string* kept = head_.arguments(e.to.from.process, e.to.request);
-  head_.tell(cluster::ActorArguments{e.to, e.actor, kept != nullptr, kept == nullptr ? std::string() : *kept},
+  const bool is_asker = e.to.from.node == self_.info.id;
+  const std::string* kept = is_asker ? head_.arguments(e.to.from.process, e.to.request) : nullptr;
+  if (kept == nullptr) kept = actors_.arguments(e.actor);
+  head_.tell(cluster::ActorArguments{e.to, e.actor, kept != nullptr, kept == nullptr ? std::string() : *kept,
+                                     self_.info.id},
              out_);
+}
+void NodeMachine::said(const cluster::KeepArguments& e) {
+  if (!leaving_) keep(e);
+}
+void NodeMachine::keep(const cluster::KeepArguments& e) {
+  actors_.keep(e.actor, e.payload, now_, out_, e.from);
+  places_.own(e.actor, e.job, out_);  // its end is to be heard
+}
+void NodeMachine::said(const cluster::EndJob& e) {
+  const std::string reason = "its job ended: " + e.reason;
+  head_.job_ended(e.job);
+  leases_.end_job(e.job, {ErrorCode::kRefused, "no process for light actors", reason, ""}, now_, out_);
+  actors_.end_job(e.job, e.reason, e.stays, out_);
+  const std::set<ProcessId> stays = actors_.processes_of(e.stays);
+  for (auto& [id, process] : locals_.all()) {
+    if (process.job != e.job || process.is_driver) continue;
+    if (!stays.contains(id)) {
+      locals_.kill(process, reason, out_);
+      continue;
+    }
+    process.driver = {};
+    out_.push_back(RetryOutput{});  // lines that waited for the driver go nowhere
+  }
+  if (e.stays.empty()) regions_.end_job(e.job, out_);  // else they go with the processes that have them
+}
+void NodeMachine::said(const cluster::JobTaken& e) {
+  for (auto& [id, process] : locals_.all()) {
+    if (process.job == e.job && process.detached) process.driver = e.driver;
+  }
 }
 
 void NodeMachine::asked(LocalProcess& from, const wire::ResolveAsk& ask) {

@@ -1,4 +1,5 @@
-/// What the node does for submitted jobs: which programs run here, and who may come in by their sockets.
+/// What the node does for submitted jobs: which programs run here, who may come in by their sockets, and what
+/// their workers need.
 #include "runtime/node/node_machine.hpp"
 
 namespace troupe::node {
@@ -7,13 +8,26 @@ void NodeMachine::handle(const JobFilesFound& e) {
   submissions_.found(e);
 }
 void NodeMachine::handle(const JobUnpacked& e) {
+  if (JobLibraries::is_meant(e)) return libraries_done(libraries_.unpacked(e, now_, out_));
   submissions_.unpacked(e, now_, out_);
 }
 void NodeMachine::handle(const HeadGavePart& e) {
   submissions_.part(e, now_, out_);
+  libraries_done(libraries_.part(e, now_, out_));
 }
 void NodeMachine::handle(const JobPartTaken& e) {
   submissions_.part_taken(e, now_, out_);
+  libraries_done(libraries_.taken(e, now_, out_));
+}
+void NodeMachine::package_done(const PackageFetches::Done& done) {
+  if (leaving_) return;
+  actors_.package_done(done, now_, out_);
+  leases_.package_done(done, now_, out_);
+}
+void NodeMachine::libraries_done(const std::optional<JobLibraries::Done>& done) {
+  if (!done) return;
+  if (!submissions_.names(done->package)) out_.push_back(DropJobPackage{done->package});  // it is unpacked
+  package_done({"", done->error, done->package});
 }
 void NodeMachine::handle(const ProgramStarted& e) {
   submissions_.program_started(e, now_, out_);

@@ -38,11 +38,11 @@ Result<std::string> hash_own_executable() {
   return hash;
 }
 
-Result<std::string> own_package() {
+Result<std::string> own_package(const std::string& libraries) {
   auto hash = hash_own_executable();
   if (!hash) return hash.error();
   std::error_code none;  // a folder that was removed is no place to run in
-  return wire::package_name(*hash, std::filesystem::current_path(none).string());
+  return wire::package_name(*hash, std::filesystem::current_path(none).string(), libraries);
 }
 
 Result<wire::PackagePart> read_package_part(int fd, const wire::PackageAsk& ask) {

@@ -19,8 +19,9 @@ inline constexpr std::size_t kPackagePieceBytes = std::size_t{512} << 10;
 Result<std::string> hash_own_executable();
 
 /// What this program's workers on other nodes, and on those of a running cluster, are started from: its
-/// executable, and the folder that it is in now. Errors: as hash_own_executable.
-Result<std::string> own_package();
+/// executable, the folder that it is in now, and `libraries`: the job's package that has its shared
+/// libraries; empty: none travel. Errors: as hash_own_executable.
+Result<std::string> own_package(const std::string& libraries = {});
 
 /// One piece of an executable that is open as `fd`. Errors: kIo, kBadInput (an offset that it does not have).
 Result<wire::PackagePart> read_package_part(int fd, const wire::PackageAsk& ask);

@@ -6,10 +6,16 @@
 
 namespace troupe::node {
 
+bool PackageFetches::Done::is_about(const std::string& package) const {
+  return libraries.empty() ? wire::hash_in(package) == hash : wire::libraries_in(package) == libraries;
+}
+
 PackageFetches::Need PackageFetches::need(const std::string& package, NodeId node, Instant now,
                                           Actions& out) {
   const std::string hash = wire::hash_in(package);
-  if (hash.empty() || hash == wire::hash_in(self_.package) || here_.contains(hash)) return Need::kHere;
+  const bool has_libraries = libraries_.need(package, node, out);
+  if (hash.empty() || hash == wire::hash_in(self_.package) || here_.contains(hash))
+    return has_libraries ? Need::kHere : Need::kComing;
   if (fetches_.contains(hash)) return Need::kComing;
   if (fetches_.size() >= self_.limits.fetches) return Need::kBusy;
   Fetch& fetch = fetches_[hash];
@@ -76,7 +82,7 @@ void PackageFetches::brought(const std::string& package, Actions& out) {
 
 void PackageFetches::trim(Actions& out) {
   for (auto at = here_.begin(); at != here_.end() && here_.size() >= self_.limits.packages;) {
-    if (locals_.any_runs(*at)) {
+    if (locals_.any_runs(*at) || held_.contains(*at)) {
       ++at;
     } else {
       out.push_back(ForgetPackage{*at});

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/node/job_libraries.hpp"
 #include "runtime/node/peers.hpp"
 
 namespace troupe::node {
@@ -16,19 +17,28 @@ class PackageFetches {
  public:
   enum class Need { kHere, kComing, kBusy };
   struct Done {
-    std::string hash;
+    std::string hash;                ///< of an executable
     std::optional<ErrorInfo> error;  ///< none: it is here
+    std::string libraries{};         ///< or a job's package with libraries
+    /// Whether who needs `package` waited for it.
+    bool is_about(const std::string& package) const;
   };
 
-  PackageFetches(const Self& self, LocalProcesses& locals, Peers& peers)
-      : self_(self), locals_(locals), peers_(peers) {}
+  PackageFetches(const Self& self, LocalProcesses& locals, Peers& peers, JobLibraries& libraries)
+      : self_(self), locals_(locals), peers_(peers), libraries_(libraries) {}
 
-  /// Whether a worker can run `package` now; else it is fetched from `node`, and `Done` tells.
+  /// Whether a worker can run `package` now; else it is fetched from `node`, its driver's, and the libraries
+  /// that it brings from the head, and `Done` tells of each.
   Need need(const std::string& package, NodeId node, Instant now, Actions& out);
   /// Answers a peer that asks for a piece.
   void give(NodeId to, const wire::PackageAsk& ask, Instant now, Actions& out);
   void part(NodeId from, const wire::PackagePart& part, Instant now, Actions& out);
   std::optional<Done> taken(const PartTaken& taken, Instant now, Actions& out);
+  /// It stays here, once it is, until it was let go as often.
+  void hold(const std::string& hash) { held_.insert(hash); }
+  void let_go(const std::string& hash) {
+    if (const auto at = held_.find(hash); at != held_.end()) held_.erase(at);
+  }
   /// A driver of this node brought the executable that it runs.
   void brought(const std::string& package, Actions& out);
   std::vector<Done> tick(Instant now, Duration slip, Actions& out);
@@ -49,7 +59,9 @@ class PackageFetches {
   const Self& self_;
   LocalProcesses& locals_;
   Peers& peers_;
+  JobLibraries& libraries_;
   std::set<std::string> here_;
+  std::multiset<std::string> held_;
   std::map<std::string, Fetch> fetches_;
 };
 

@@ -51,10 +51,17 @@ std::int64_t anonymous_bytes(pid_t process) {
   return (kib_in(text, "\nRssAnon:") + kib_in(text, "\nVmSwap:")) * 1024;
 }
 
-std::map<pid_t, std::int64_t> anonymous_bytes_of_groups(const std::vector<pid_t>& groups) {
-  std::map<pid_t, std::int64_t> bytes;
-  for (const pid_t group : groups) bytes[group] = 0;
-  if (groups.empty()) return bytes;
+std::int64_t share_of_anonymous_bytes(pid_t process) {
+  char buffer[4096];
+  const auto text = read_proc("/proc/" + std::to_string(process) + "/smaps_rollup", buffer, sizeof buffer);
+  if (text.find("\nPss_Anon:") == std::string_view::npos) return anonymous_bytes(process);
+  return (kib_in(text, "\nPss_Anon:") + kib_in(text, "\nSwapPss:")) * 1024;
+}
+
+std::map<pid_t, std::vector<pid_t>> processes_of_groups(const std::vector<pid_t>& groups) {
+  std::map<pid_t, std::vector<pid_t>> members;
+  for (const pid_t group : groups) members[group] = {};
+  if (groups.empty()) return members;
   std::error_code error;
   for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end;
        at.increment(error)) {
@@ -63,10 +70,10 @@ std::map<pid_t, std::int64_t> anonymous_bytes_of_groups(const std::vector<pid_t>
     const auto [stop, wrong] = std::from_chars(name.data(), name.data() + name.size(), process);
     if (wrong != std::errc() || stop != name.data() + name.size()) continue;
     char buffer[1024];
-    const auto found = bytes.find(group_in(read_proc("/proc/" + name + "/stat", buffer, sizeof buffer)));
-    if (found != bytes.end()) found->second += anonymous_bytes(process);
+    const auto found = members.find(group_in(read_proc("/proc/" + name + "/stat", buffer, sizeof buffer)));
+    if (found != members.end()) found->second.push_back(process);
   }
-  return bytes;
+  return members;
 }
 
 std::int64_t swapped_bytes() {

@@ -23,12 +23,18 @@ bool Submissions::any_runs() const {
   return std::any_of(all_.begin(), all_.end(), [](const auto& d) { return d.second.state != State::kEnded; });
 }
 
+bool Submissions::names(const std::string& package) const {
+  return std::any_of(package_of_.begin(), package_of_.end(),
+                     [&](const auto& p) { return p.second == package; });
+}
+
 void Submissions::add_claims(std::vector<MemoryClaim>& claims) const {
   for (const auto& [id, driver] : all_) {
     if (driver.state == State::kRuns)
       claims.push_back(
           {{},
            id,
+           driver.attempt,
            {"job " + id, memory_of(driver.spec.other), 0, driver.killed || !driver.memory_reason.empty()}});
   }
 }

@@ -45,6 +45,8 @@ class Submissions {
   /// Whether a program of it lives here: a process may come in as its driver.
   bool runs(const std::string& id) const;
   bool any_runs() const;
+  /// Whether any that has files here travelled in that package.
+  bool names(const std::string& package) const;
   /// What those that run asked for.
   void add_claims(std::vector<MemoryClaim>& claims) const;
   /// Kills one that has more memory than it asked for.

@@ -8,9 +8,14 @@
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
+
+#include "runtime/core/clock.hpp"
 
 namespace troupe::objects {
 namespace {
+
+constexpr Duration kLocked = std::chrono::seconds(10);
 
 Result<std::uint64_t> size_of(const UniqueFd& fd) {
   struct stat info {};
@@ -107,8 +112,15 @@ Result<std::shared_ptr<const ObjectBytes>> finish_copy(const UniqueFd& fd, const
   if (!own) return own.error();
   // First: memory that has a name and that nobody reads may go to another copy. Who looks whether somebody
   // reads it has the lock for a moment.
-  while (::flock(own->get(), LOCK_SH) != 0) {
-    if (errno != EINTR) return io_error("cannot lock an object's memory", errno);
+  const MonotonicClock clock;
+  for (const Instant until = clock.now() + kLocked; ::flock(own->get(), LOCK_SH | LOCK_NB) != 0;) {
+    if (errno != EINTR && errno != EWOULDBLOCK) return io_error("cannot lock an object's memory", errno);
+    if (clock.now() > until)
+      return ErrorInfo{ErrorCode::kTimeout, "cannot lock an object's memory",
+                       "another process holds its lock for more than " +
+                           std::to_string(kLocked / std::chrono::seconds(1)) + " s",
+                       "look for a process of this job that is stopped (troupe node show)"};
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (auto named = write_tag(fd, tag_of(name)); !named) return named.error();
   return ObjectBytes::map(*own, bytes);

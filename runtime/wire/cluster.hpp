@@ -59,8 +59,11 @@ struct ActorSpec {
   ActorDemand demand;
   std::int32_t max_restarts = 0;      ///< when its process or node dies; -1: without end
   std::int32_t max_task_retries = 0;  ///< of a call that died with a life of it
+  bool detached = false;              ///< outlives its job's driver; has a name and a process of its own
   bool operator==(const ActorSpec&) const = default;
   bool is_restartable() const { return max_restarts != 0; }
+  /// What it is constructed with is kept by head and nodes, and not by whoever spawned it.
+  bool is_kept() const { return detached && is_restartable(); }
 };
 
 enum class ActorState : std::uint8_t {
@@ -95,6 +98,8 @@ struct JobRecord {
   std::uint64_t request = 0;  ///< the number under which the driver asked
   bool ended = false;
   std::string submission{};  ///< the submitted job whose program it is, or a part of that; empty: none
+  /// It has detached actors and no driver, and goes on under the next driver of its name.
+  bool parked = false;
   bool operator==(const JobRecord&) const = default;
 };
 struct ActorRecord {
@@ -179,6 +184,7 @@ struct JobEnded {
   NodeId node{};
   JobId job{};
   std::string reason;
+  ProcessId driver{};  ///< a newer one may have the job by now
 };
 /// `node` may hold light actors of `job`, and is to be told when it ends. Answered by LeaseAnswered.
 struct LeaseRequested {
@@ -255,6 +261,7 @@ struct ActorArguments {
   ActorId actor{};
   bool kept = false;
   std::string payload;
+  NodeId node{};  ///< which says so
 };
 /// A process of that job makes a placement group, or asks about one. Answered by GroupAnswered; one that it
 /// awaits and that waits, by SpawnWaits before.
@@ -305,6 +312,10 @@ struct StartActor {
   std::string reason;               ///< why there
   std::vector<std::string> gpus{};  ///< what its process sees as CUDA_VISIBLE_DEVICES
   std::uint32_t incarnation = 1;
+  /// The job's driver, which gets its output, and a node that has the executable; without the latter both are
+  /// as its payload says, but that a detached actor's driver is this one.
+  ProcessAddress driver{};
+  NodeId package_from{};
 };
 struct KillActor {
   NodeId node{};
@@ -357,6 +368,7 @@ struct LeaseAnswered {
   JobId job{};
   bool ok = false;
   std::string reason;
+  ProcessAddress driver{};  ///< of the job, now
 };
 /// To `to`: `peer` will connect, with that key.
 struct ExpectPeer {
@@ -384,6 +396,21 @@ struct EndJob {
   NodeId to{};
   JobId job{};
   std::string reason;
+  std::vector<ActorId> stays{};  ///< but not those of these: the job is parked
+};
+/// To `to`, which holds detached actors of that job: it has a driver again, which gets their output.
+struct JobTaken {
+  NodeId to{};
+  JobId job{};
+  ProcessAddress driver;
+};
+/// To `to`: keep what that actor is constructed with, and the executable that `from` has, until it has ended.
+struct KeepArguments {
+  NodeId to{};
+  JobId job{};
+  ActorId actor{};
+  std::string payload;
+  NodeId from{};
 };
 /// Tell a peer that it is dead here: it kills its workers and may join under a new id.
 struct RefuseNode {
@@ -423,6 +450,7 @@ struct ActorPlaced {
 struct ArgumentsWanted {
   Requester to;
   ActorId actor{};
+  NodeId node{};  ///< goes to this one instead, which may keep it
 };
 
 /// To `node`: drain, or (grace below 0) go on. Answered by NodeDrains.
@@ -452,11 +480,12 @@ struct GroupAnswered {
   ErrorInfo error;  ///< if not ok
 };
 
-struct ClusterAction : OneOf<Persist, Erase, StartActor, KillActor, ConfirmActor, SpawnAnswered, NameAnswered,
-                             JobAnswered, NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered,
-                             NodesAnswered, NodeDead, EndJob, RefuseNode, RequestRegistration, SpawnWaits,
-                             HeartbeatAnswered, StartDriver, StopDriver, DriverSettled, ForgetSubmission,
-                             ActorPlaced, ArgumentsWanted, DrainNode, ActorLeaves, GroupAnswered> {
+struct ClusterAction
+    : OneOf<Persist, Erase, StartActor, KillActor, ConfirmActor, SpawnAnswered, NameAnswered, JobAnswered,
+            NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead, EndJob,
+            RefuseNode, RequestRegistration, SpawnWaits, HeartbeatAnswered, StartDriver, StopDriver,
+            DriverSettled, ForgetSubmission, ActorPlaced, ArgumentsWanted, DrainNode, ActorLeaves,
+            GroupAnswered, JobTaken, KeepArguments> {
   using OneOf::OneOf;
   ClusterAction();
   ClusterAction(const ClusterAction&);

@@ -63,8 +63,9 @@ OtherResources other_resources(std::int64_t memory_bytes, const std::map<std::st
 }
 
 std::string wrong_about(const OtherResources& other) {
+  const std::size_t custom = other.amounts.size() - (memory_of(other) != 0 ? 1 : 0);
   for (const auto& [count, what] :
-       {std::pair(other.amounts.size(), "resources"), std::pair(other.labels.size(), "labels")}) {
+       {std::pair(custom, "custom resources"), std::pair(other.labels.size(), "labels")}) {
     if (count > kMaxResources)
       return std::to_string(count) + " " + what + " are more than " + std::to_string(kMaxResources);
   }

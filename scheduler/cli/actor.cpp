@@ -100,6 +100,7 @@ int show(const Words& words) {
   line("GPUs", format_cpus(actor.spec.demand.gpu_e4));
   if (const auto& other = actor.spec.demand.other; !other.empty()) line("and", format_other(other));
   line("restarts", std::to_string(actor.restarts));
+  if (actor.spec.detached) line("detached", "it outlives the program that spawned it");
   return 0;
 }
 

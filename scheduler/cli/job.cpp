@@ -41,7 +41,8 @@ constexpr const char* kFooter =
     "  troupe job submit -- mnist --trainers 2          follows its output, exits with its code\n"
     "  troupe job submit --detach -- python3 prepare.py prints the job's id alone\n"
     "  troupe job logs --follow ID\n"
-    "States: QUEUED, STARTING, RUNNING, STOPPING, SUCCEEDED, FAILED, STOPPED.\n";
+    "States: QUEUED, STARTING, RUNNING, STOPPING, SUCCEEDED, FAILED, STOPPED; PARKED is a job name of which\n"
+    "no program runs, but detached actors stay (troupe job stop NAME ends them).\n";
 
 struct JobWords {
   JobClientOptions where;
@@ -231,6 +232,29 @@ int submit(JobWords& words) {
   return follow(jobs, id, {.follow = true}, true);
 }
 
+/// Jobs whose program is gone, and whose detached actors stay.
+int list_parked(const JobWords& words, json list) {
+  const bool is_meant = (words.state.empty() || words.state == "PARKED") && words.spec.queue.empty();
+  const auto all = is_meant ? ask_status(words.where.folder, words.where.address) : wire::StatusAnswer{};
+  for (const auto& job : all.jobs) {
+    if (!job.parked) continue;
+    const std::string why = "no program of it runs; detached actors stay: " + detached_of(all, job.job);
+    if (words.output == "json") {
+      list.push_back({{"type", "DRIVER"},
+                      {"job_id", to_string(job.job)},
+                      {"submission_id", job.submission.empty() ? json() : json(job.submission)},
+                      {"metadata", {{"job_name", job.name}}},
+                      {"status", "PARKED"},
+                      {"message", why}});
+    } else {
+      std::printf("%-22s %-16s %-12s %-10s %s\n", job.submission.empty() ? "-" : job.submission.c_str(),
+                  escape_name(job.name).c_str(), "-", "PARKED", escape_name(why).c_str());
+    }
+  }
+  if (words.output == "json") print_json(list);
+  return 0;
+}
+
 int list(const JobWords& words) {
   JobClient jobs(words.where);
   auto all = jobs.list();
@@ -243,7 +267,7 @@ int list(const JobWords& words) {
   if (words.limit > 0 && found > static_cast<std::size_t>(words.limit))
     all.resize(static_cast<std::size_t>(words.limit));
   say_left_out(found - all.size());
-  if (found == 0 && there > 0) {
+  if (found == 0 && there > 0 && words.state != "PARKED") {
     std::string queues;
     for (const JobQueue& queue : jobs.queues()) queues += (queues.empty() ? "" : ", ") + queue.name;
     say_none("job", there, words.spec.queue.empty() ? "" : "the queues are " + queues);
@@ -251,8 +275,7 @@ int list(const JobWords& words) {
   if (words.output == "json") {
     json list = json::array();
     for (const JobInfo& job : all) list.push_back(as_json(job));
-    print_json(list);
-    return 0;
+    return list_parked(words, std::move(list));
   }
   std::printf("%-22s %-16s %-12s %-10s %5s %-16s %-20s %s\n", "job", "name", "queue", "state", "code", "node",
               "submitted", "program");
@@ -262,7 +285,7 @@ int list(const JobWords& words) {
                 job.queue.c_str(), to_string(job.status), code.c_str(), job.node.c_str(),
                 time_of(job.submitted_ms).c_str(), escape_name(entrypoint(job)).c_str());
   }
-  return 0;
+  return list_parked(words, {});
 }
 
 void print(const JobInfo& job) {
@@ -388,7 +411,8 @@ Commands add_commands(CLI::App& app, JobWords& words) {
                  "Show the jobs, the newest first");
   with_output(all.list);
   all.list->add_option("--state", words.state, "Those in that state alone")
-      ->check(CLI::IsMember({"QUEUED", "STARTING", "RUNNING", "STOPPING", "SUCCEEDED", "FAILED", "STOPPED"}));
+      ->check(CLI::IsMember(
+          {"QUEUED", "STARTING", "RUNNING", "STOPPING", "SUCCEEDED", "FAILED", "STOPPED", "PARKED"}));
   all.list->add_option("--queue", words.spec.queue, "Those of that queue alone");
   all.list->add_option("--limit", words.limit, "The newest so many of those alone [default: all]")
       ->check(whole_number(1, 1'000'000));
@@ -408,8 +432,8 @@ Commands add_commands(CLI::App& app, JobWords& words) {
   all.logs->add_option("--attempt", words.reading.attempt, "That one alone, from 1 on [default: all]")
       ->check(whole_number(1, 1'000'000));
   all.logs->add_option("--since", words.since, kSinceHelp)->check(since_time());
-  all.stop =
-      add("stop", "  troupe job stop ID", "End a job: SIGTERM to its process group, SIGKILL after 10 s");
+  all.stop = add("stop", "  troupe job stop ID",
+                 "End a job: SIGTERM to its process group, SIGKILL after 10 s; of a parked one its actors");
   of_one(all.stop);
   all.wait =
       add("wait", "  troupe job wait ID; echo $?", "Wait until a job has ended, and exit with its code");

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <memory>
 
 #include "runtime/wire/resources.hpp"
 
@@ -32,6 +33,20 @@ std::string label_wrong(const std::string& text) {
   if (text.find('=') == std::string::npos) return "'" + text + "' is no KEY=VALUE, such as zone=a";
   const auto [key, value] = halves(text);
   return cluster::wrong_about(cluster::other_resources(0, {}, {{key, value}}));
+}
+
+/// Each word by itself, and no name twice: the last one would win in silence.
+CLI::Validator once_each(std::string (*wrong)(const std::string&)) {
+  const auto seen = std::make_shared<std::map<std::string, std::string>>();
+  return CLI::Validator(
+      [seen, wrong](std::string& text) {
+        std::string why = wrong(text);
+        const auto [at, is_new] = seen->try_emplace(halves(text).first, text);
+        if (why.empty() && !is_new)
+          why = at->first + " is given twice, as '" + at->second + "' and '" + text + "': give it once";
+        return why;
+      },
+      "");
 }
 
 }  // namespace
@@ -89,10 +104,8 @@ void add_resource_options(CLI::App& command, ResourceWords& words, const Resourc
           ""));
   command.add_option("--resource", words.resources, help.resource)
       ->take_all()
-      ->check(CLI::Validator([](std::string& text) { return amount_wrong(text); }, ""));
-  command.add_option("--label", words.labels, help.label)
-      ->take_all()
-      ->check(CLI::Validator([](std::string& text) { return label_wrong(text); }, ""));
+      ->check(once_each(amount_wrong));
+  command.add_option("--label", words.labels, help.label)->take_all()->check(once_each(label_wrong));
 }
 
 }  // namespace troupe::cli

@@ -65,6 +65,16 @@ std::string job_name(const wire::StatusAnswer& all, JobId id) {
   return to_string(id);
 }
 
+std::string detached_of(const wire::StatusAnswer& all, JobId job) {
+  std::string names;
+  for (const auto& one : all.actors) {
+    const cluster::ActorSpec& spec = one.record.spec;
+    if (spec.job == job && spec.detached && one.record.state != cluster::ActorState::kEnding)
+      names += (names.empty() ? "" : ", ") + spec.name;
+  }
+  return names;
+}
+
 std::string node_name(const wire::StatusAnswer& all, NodeId id) {
   for (const auto& node : all.nodes) {
     if (node.node.id == id) return node.node.name;
@@ -144,10 +154,12 @@ void print_actors(const wire::StatusAnswer& all, const ActorList& actors) {
   for (const auto* one : actors) {
     const auto& [actor, reason] = *one;
     const bool settled = actor.state == cluster::ActorState::kAlive;
-    std::printf("%-18s %-18s %-18s %-18s %s%s%s\n", to_string(actor.actor).c_str(),
+    std::string why = settled ? "" : ": " + reason;
+    if (actor.spec.detached) why += ", detached as " + actor.spec.name;
+    std::printf("%-18s %-18s %-18s %-18s %s%s\n", to_string(actor.actor).c_str(),
                 escape_name(actor.spec.type).c_str(), escape_name(job_name(all, actor.spec.job)).c_str(),
-                escape_name(node_name(all, actor.node)).c_str(), state_name(actor.state), settled ? "" : ": ",
-                settled ? "" : escape_name(reason).c_str());
+                escape_name(node_name(all, actor.node)).c_str(), state_name(actor.state),
+                escape_name(why).c_str());
   }
 }
 
@@ -164,9 +176,15 @@ void print(const wire::StatusAnswer& all) {
   std::printf("head  %s\n\n", all.address.c_str());
   print_nodes(pointers(all.nodes));
   std::printf("\n%-18s %11s  %s\n", "job", "incarnation", "state");
-  for (const auto& job : all.jobs)
+  for (const auto& job : all.jobs) {
+    const std::string parked =
+        job.parked ? "parked: no program of it runs, and detached actors stay: " + detached_of(all, job.job)
+                   : "";
     std::printf("%-18s %11u  %s\n", escape_name(job.name).c_str(), job.incarnation,
-                job.ended ? "ended" : "running");
+                job.parked  ? escape_name(parked).c_str()
+                : job.ended ? "ended"
+                            : "running");
+  }
   std::printf("\n");
   print_actors(all, pointers(all.actors));
   if (!all.groups.empty()) {
@@ -210,6 +228,7 @@ json as_json(const wire::StatusAnswer& all, const wire::ActorStatus& one) {
           {"labels", as_json(actor.spec.demand.other.labels)},
           {"state", state_name(actor.state)},
           {"restarts", actor.restarts},
+          {"detached", actor.spec.detached},
           {"why", reason}};
 }
 
@@ -220,7 +239,8 @@ json as_json(const wire::StatusAnswer& all) {
     jobs.push_back({{"name", job.name},
                     {"id", to_string(job.job)},
                     {"incarnation", job.incarnation},
-                    {"ended", job.ended}});
+                    {"ended", job.ended},
+                    {"parked", job.parked}});
   }
   for (const auto& actor : all.actors) actors.push_back(as_json(all, actor));
   return {{"head", all.address}, {"nodes", nodes},         {"jobs", jobs},

@@ -13,6 +13,8 @@ namespace troupe::cli {
 const char* state_name(cluster::ActorState state);
 /// Its id where it is not among them.
 std::string job_name(const wire::StatusAnswer& all, JobId id);
+/// "counter, sums": the actors for which a parked job is there.
+std::string detached_of(const wire::StatusAnswer& all, JobId job);
 /// "zone=a rack=2".
 std::string labels_of(const cluster::NodeInfo& node);
 /// "1 of 2 tpu": what is held of it.

@@ -12,6 +12,7 @@ Actor& ActorTable::add(Actor actor) {
   TROUPE_ASSERT(is_new && !actors_.contains(id), "a request leads to one actor");
   payload_bytes_ += actor.record.spec.payload.size();
   if (actor.record.state == ActorState::kRestarting) restarting_.insert(id);
+  if (actor.record.spec.is_kept()) all_kept_.insert(id);
   return actors_.emplace(id, std::move(actor)).first->second;
 }
 
@@ -32,8 +33,9 @@ const Actor* ActorTable::of_request(const Requester& requester) const {
 
 void ActorTable::set_payload(Actor& actor, std::string payload) {
   const ActorState state = actor.record.state;
-  TROUPE_ASSERT((state == ActorState::kStarting || state == ActorState::kRestarting) && !actor.has_payload,
-                "it comes back once");
+  const bool needs_it = state == ActorState::kStarting || state == ActorState::kRestarting ||
+                        (state == ActorState::kAlive && actor.record.spec.is_kept());
+  TROUPE_ASSERT(needs_it && !actor.has_payload, "it comes back once");
   payload_bytes_ += payload.size();
   actor.record.spec.payload = std::move(payload);
   actor.has_payload = true;
@@ -53,7 +55,7 @@ void ActorTable::drop_payload(Actor& actor) {
 
 void ActorTable::alive(Actor& actor, ProcessId process) {
   TROUPE_ASSERT(actor.record.state == ActorState::kStarting, "an actor comes up once");
-  drop_payload(actor);
+  if (!actor.record.spec.is_kept()) drop_payload(actor);
   actor.record.state = ActorState::kAlive;
   actor.record.process = process;
   due_.erase(actor.record.actor);
@@ -61,7 +63,7 @@ void ActorTable::alive(Actor& actor, ProcessId process) {
 
 void ActorTable::restarting(Actor& actor, std::string reason, Instant at) {
   TROUPE_ASSERT(actor.record.state != ActorState::kDead, "the dead stay dead");
-  drop_payload(actor);
+  if (!actor.record.spec.is_kept()) drop_payload(actor);
   actor.reason = std::move(reason);
   ActorRecord& record = actor.record;
   record.state = ActorState::kRestarting;
@@ -97,6 +99,7 @@ void ActorTable::dead(Actor& actor, Instant forget_at) {
   drop_payload(actor);
   due_.erase(actor.record.actor);
   restarting_.erase(actor.record.actor);
+  all_kept_.erase(actor.record.actor);
   actor.record.state = ActorState::kDead;
   dead_.set(actor.record.actor, forget_at);
 }
@@ -108,6 +111,7 @@ Actor ActorTable::take(ActorId id) {
   due_.erase(id);
   dead_.erase(id);
   restarting_.erase(id);
+  all_kept_.erase(id);
   return actor;
 }
 
@@ -134,8 +138,10 @@ void ActorTable::check() const {
     TROUPE_ASSERT(state == ActorState::kDead || bool(actor.record.node) != (state == ActorState::kRestarting),
                   "who restarts is on no node");
     TROUPE_ASSERT(dead_.contains(id) == (state == ActorState::kDead), "the dead are forgotten");
+    const bool is_kept = actor.record.spec.is_kept() && state != ActorState::kDead;
+    TROUPE_ASSERT(all_kept_.contains(id) == is_kept, "kept ones are known");
     TROUPE_ASSERT(state == ActorState::kStarting || state == ActorState::kRestarting ||
-                      actor.record.spec.payload.empty(),
+                      (is_kept && state == ActorState::kAlive) || actor.record.spec.payload.empty(),
                   "a payload goes when its actor is up");
   }
   TROUPE_ASSERT(requests_.size() == actors_.size(), "a request leads to one actor");

@@ -23,10 +23,10 @@ inline std::string name_of(const ActorRecord& actor) {
 }
 
 struct Actor {
-  ActorRecord record;           ///< with its payload while it starts
-  bool has_payload = false;     ///< false after a head restart until its request is repeated
-  int attempts = 0;             ///< nodes that died while they started it
-  std::string reason;           ///< why it is where it is, or why it ended
+  ActorRecord record;        ///< with its payload while it starts
+  bool has_payload = false;  ///< false after a head restart until its request is repeated, or a node has it
+  int attempts = 0;          ///< nodes that died while they started it
+  std::string reason;        ///< why it is where it is, or why it ended
   std::set<NodeId> watchers{};  ///< who is told where it is
   Instant started_at{};         ///< when its node was told to start it
   bool is_hung = false;         ///< it was ended since it did not start in time
@@ -34,12 +34,15 @@ struct Actor {
   Instant restart_at{};         ///< while it restarts: not before
   int quick_deaths = 0;         ///< in a row
   bool moves = false;           ///< its node drains, and was told to end it: it starts again elsewhere
+  NodeId was_at{};              ///< of a kept one: where its last life was
+  NodeId keeper{};              ///< of a kept one: another node that has its arguments and executable
 };
 
 /// Everything takes O(log n). Not thread-safe.
 ///
 /// Invariants: a request leads to one actor. What starts or ends has a deadline. The dead are in the queue of
-/// those who are forgotten. A payload is there while its actor starts, and counted.
+/// those who are forgotten. A payload is there while its actor starts, of a kept one while it lives, and
+/// counted.
 class ActorTable {
  public:
   /// REQUIRES: neither its id nor its request is in the table.
@@ -50,7 +53,7 @@ class ActorTable {
   Actor* of_request(const Requester& requester);
   const Actor* of_request(const Requester& requester) const;
 
-  /// Brings back what is not kept here. REQUIRES: kStarting or kRestarting, and it has none.
+  /// Brings back what is not kept here. REQUIRES: kStarting, kRestarting or a kept one, and it has none.
   void set_payload(Actor& actor, std::string payload);
   void alive(Actor& actor, ProcessId process);
   /// It died, and has another life: a new incarnation, on no node until it is started. Due at `at`.
@@ -72,7 +75,9 @@ class ActorTable {
 
   /// Actors that restart, and have no room or no payload so far, or wait for their time.
   const std::set<ActorId>& all_restarting() const { return restarting_; }
-  /// Of those that start.
+  /// Detached ones that have other lives.
+  const std::set<ActorId>& all_kept() const { return all_kept_; }
+  /// Of those that start, and of kept ones.
   std::size_t payload_bytes() const { return payload_bytes_; }
   const std::map<ActorId, Actor>& all() const { return actors_; }
   /// Aborts if an invariant does not hold.
@@ -86,6 +91,7 @@ class ActorTable {
   TimeQueue<ActorId>
       due_;  ///< kStarting: start deadline; kEnding: when it is killed again; kRestarting: when
   std::set<ActorId> restarting_;
+  std::set<ActorId> all_kept_;
   TimeQueue<ActorId> dead_;  ///< when they are forgotten
   std::size_t payload_bytes_ = 0;
 };

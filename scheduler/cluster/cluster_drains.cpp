@@ -75,8 +75,8 @@ void ClusterMachine::move_next(NodeId id) {
     Actor& actor = actors_.at(actor_id);
     const ActorRecord& record = actor.record;
     if (record.state != ActorState::kAlive || !record.spec.is_restartable() || !jobs_.runs(record.spec.job) ||
-        !is_live(record.requester.from.node) ||
-        place(record.spec.demand).verdict != PlacementVerdict::kPlaced || !keeps_its_quota(record.spec))
+        !has_its_arguments(record) || place(record.spec.demand).verdict != PlacementVerdict::kPlaced ||
+        !keeps_its_quota(record.spec))
       continue;
     actor.moves = true;
     node.drain->moving = actor_id;

@@ -111,7 +111,7 @@ void ClusterMachine::check_invariants() const {
       TROUPE_ASSERT(
           record.spec.is_restartable() && of != nullptr && of->runs() && of->restarting.contains(id),
           "only actors of a running job restart");
-      TROUPE_ASSERT(nodes_.contains(record.requester.from.node), "and only while there is who spawned them");
+      TROUPE_ASSERT(has_its_arguments(record), "and only while there is who has their arguments");
       continue;
     }
     TROUPE_ASSERT(nodes_.contains(record.node) && nodes_.at(record.node).actors.contains(id),
@@ -221,6 +221,9 @@ void ClusterMachine::check_invariants() const {
   }
   TROUPE_ASSERT(payload_bytes == waiting_.payload_bytes(), "payloads are counted");
   for (const auto& [id, job] : jobs_.all()) {
+    TROUPE_ASSERT(!job.record.parked || !job.actors.empty() || !job.restarting.empty(),
+                  "a parked job has detached actors, or some that end");
+    TROUPE_ASSERT(!job.record.parked || job.leases.empty(), "and no light ones");
     for (const auto& [name, requester] : job.names)
       TROUPE_ASSERT(!job.runs() || has_request(requester), "a name is of an actor that lives or waits");
     for (const NodeId node : job.leases)

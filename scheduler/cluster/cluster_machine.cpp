@@ -74,6 +74,7 @@ std::vector<ClusterAction> ClusterMachine::follow_up() {
   }
   start_parked();
   start_submissions();  // after actors: jobs that run go before jobs that wait
+  keep_on_two_nodes();
   trim();
   return std::exchange(out_, {});
 }
@@ -178,85 +179,6 @@ void ClusterMachine::trim() {
   trim_submissions();
 }
 
-// Jobs.
-
-void ClusterMachine::handle(const JobRegistered& e) {
-  if (!is_registered(e.driver.node)) return;
-  const auto reply = [&](JobId job, std::uint32_t incarnation, std::string reason, ErrorInfo error = {}) {
-    out_.push_back(JobAnswered{e.driver, e.request, job, incarnation, std::move(reason), std::move(error)});
-  };
-  if (auto wrong = check_job_name(e.name)) return reply({}, 0, wrong->why, *wrong);
-  if (Job* known = jobs_.named(e.name); known != nullptr && known->runs()) {
-    const JobRecord& record = known->record;
-    if (record.driver == e.driver && record.request == e.request)
-      return reply(record.job, record.incarnation, "registered before");
-    end_job(*known, "a newer driver registered job " + e.name);
-  }
-  const std::uint32_t incarnation = jobs_.next_incarnation(e.name);
-  Job& job = jobs_.add({e.name, incarnation, JobId{ids_.next()}, e.driver, e.request, false, e.submission});
-  find_queue(job);
-  persist(job.record);
-  reply(job.record.job, incarnation, "incarnation " + std::to_string(incarnation));
-}
-
-void ClusterMachine::handle(const JobEnded& e) {
-  Job* job = jobs_.find(e.job);
-  if (job != nullptr && job->record.driver.node != e.node) return;
-  if (job != nullptr && job->runs()) return end_job(*job, clipped(e.reason));
-  if (is_live(e.node)) out_.push_back(EndJob{e.node, e.job, kJobIsOver});  // it repeats this until it is told
-}
-
-/// Its nodes are told once each, and kill all of it. Actors that are still there when a node registers again,
-/// or when their deadline comes, are killed one by one.
-void ClusterMachine::end_job(Job& job, const std::string& reason) {
-  const JobId id = job.record.job;
-  jobs_.end(job);
-  persist(job.record);
-  std::set<NodeId> told = std::exchange(job.leases, {});
-  for (const NodeId node : told) nodes_.at(node).leases.erase(id);
-  for (const auto& [node, count] : job.actors_on) told.insert(node);
-  told.insert(job.record.driver.node);
-  for (const NodeId node : told) {
-    if (is_live(node)) out_.push_back(EndJob{node, id, reason});
-  }
-  // The driver that a newer one replaces lives on, with its futures.
-  const auto over = [&](const ActorSpec& spec) {
-    return ErrorInfo{ErrorCode::kRefused, "cannot spawn " + spec.type, "its job ended: " + reason, ""};
-  };
-  for (const Requester& requester : waiting_.of_job(id)) {
-    const auto spawn = waiting_.take(requester);
-    refuse(*spawn, over(spawn->spec));
-  }
-  for (const SpawnRequested& spawn :
-       claims_.take_if([&](const SpawnRequested& claim) { return claim.spec.job == id; })) {
-    const ErrorInfo error = over(spawn.spec);
-    answer(SpawnAnswered{spawn.requester, false, {}, {}, error, error.why});
-  }
-  const std::string ended = "job " + job.record.name + " ended: " + reason;
-  for (const ActorId actor : job.actors) actors_.ending(actors_.at(actor), ended, now_ + config_.end_again);
-  for (const ActorId actor : std::set(job.restarting))
-    end_restart(actors_.at(actor),
-                {ErrorCode::kActorDied, name_of(actors_.at(actor).record) + " died", ended, {}});
-  for (const GroupId group : groups_.of_job(id)) remove_group(groups_.at(group), ended);
-  jobs_.settle(id, now_ + config_.keep_ended_jobs);
-}
-
-void ClusterMachine::handle(const LeaseRequested& e) {
-  if (!is_registered(e.node)) return;
-  Job* job = jobs_.find(e.job);
-  if (job == nullptr || !job->runs()) return out_.push_back(LeaseAnswered{e.node, e.job, false, kJobIsOver});
-  job->leases.insert(e.node);
-  nodes_.at(e.node).leases.insert(e.job);
-  out_.push_back(LeaseAnswered{e.node, e.job, true, "the job runs"});
-}
-
-/// Whether processes of that job may be on that node: its driver, or actors of it.
-bool ClusterMachine::holds_job(NodeId node, JobId id) const {
-  const Job* job = jobs_.find(id);
-  return job != nullptr &&
-         (job->record.driver.node == node || job->leases.contains(node) || job->actors_on.contains(node));
-}
-
 // Actors.
 
 void ClusterMachine::answer(SpawnAnswered answered) {
@@ -309,6 +231,12 @@ void ClusterMachine::handle(const SpawnRequested& e) {
     return no({ErrorCode::kRefused, what, "its node holds no process of that job",
                "a process starts actors of its own job alone"});
   }
+  if (e.spec.detached && config_.ends_with_program) {
+    return no({ErrorCode::kRefused, what + " detached",
+               "the program brought its cluster itself, which ends with it: nothing would outlive it",
+               "start a cluster (troupe start --head), and the program with --address"});
+  }
+  if (auto parked = no_driver(*job, what); parked && !e.spec.detached) return no(*std::move(parked));
   if (auto wrong = group_of_wrong(e.spec)) return no(*std::move(wrong));
   if (!e.spec.name.empty() && job->names.contains(e.spec.name)) return want_taken_name(e, *job);
   const std::size_t payload_bytes =
@@ -385,6 +313,10 @@ void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
 StartActor ClusterMachine::start_of(const Actor& actor, std::string reason) const {
   const ActorRecord& record = actor.record;
   StartActor start{record.node, record.actor, record.spec, std::move(reason), {}, record.incarnation};
+  if (const Job* job = jobs_.find(record.spec.job)) {
+    start.driver = job->record.driver;
+    start.package_from = package_from(actor, *job);
+  }
   const std::vector<std::string>& names = nodes_.at(record.node).info.gpus;
   for (const std::uint32_t gpu : record.gpus) {
     if (gpu < names.size()) start.gpus.push_back(names[gpu]);  // else its node came back with fewer
@@ -525,6 +457,7 @@ void ClusterMachine::handle(const ActorStarted& e) {
 
 void ClusterMachine::actor_alive(Actor& actor, ProcessId process) {
   actors_.alive(actor, process);
+  look_at_keepers_ = look_at_keepers_ || actor.record.spec.is_kept();
   actor.up_at = now_;
   persist(actor.record);
   tell_watchers(actor);
@@ -571,7 +504,7 @@ void ClusterMachine::actor_gone(Actor& actor, const ErrorInfo& why, bool may_res
   if (state == ActorState::kDead || state == ActorState::kRestarting) return;
   release(actor);
   const bool moves = std::exchange(actor.moves, false) && state == ActorState::kAlive &&
-                     jobs_.runs(actor.record.spec.job) && is_live(actor.record.requester.from.node);
+                     jobs_.runs(actor.record.spec.job) && has_its_arguments(actor.record);
   if (moves) return begin_restart(actor, why.why, true);
   if (may_restart && state != ActorState::kEnding && has_another_life(actor))
     return begin_restart(actor, why.why.empty() ? why.message() : why.why);
@@ -594,6 +527,7 @@ void ClusterMachine::actor_dead(Actor& actor, const ErrorInfo& why) {
   tell_watchers(actor);
   // Its name is free: the first who wanted it gets it.
   for (const SpawnRequested& claim : claims_.take_where(record.actor)) handle(claim);
+  end_if_deserted(record.spec.job);
 }
 
 }  // namespace troupe::cluster

@@ -76,6 +76,8 @@ struct ClusterConfig {
   Duration retry_after_most = std::chrono::seconds(60);
   /// From SIGTERM to SIGKILL.
   std::int32_t stop_grace_s = 10;
+  /// The cluster ends with the program that brought it: no actor could outlive that.
+  bool ends_with_program = false;
 };
 
 /// Not thread-safe.
@@ -128,6 +130,7 @@ class ClusterMachine {
   std::vector<NodeId> outputs_of(const SubmissionRecord& submission) const;
   /// What that node still waits for, if it drains; empty: nothing. O(what runs there).
   std::string why_drains(NodeId node) const;
+  std::vector<JobId> parked_jobs_of(const std::string& name) const;
   /// The wall clock, in milliseconds: what records say of time. It decides nothing.
   void set_wall_clock(std::int64_t now_ms) { wall_ms_ = now_ms; }
 
@@ -239,6 +242,17 @@ class ClusterMachine {
   ActorPlace place_of(const Actor& actor) const;
   void tell_watchers(Actor& actor);
 
+  // cluster_detached.cpp
+  std::vector<ActorId> staying(const Job& job) const;
+  void take_over(Job& job, const JobRegistered& e);
+  void end_if_deserted(JobId id);
+  std::optional<ErrorInfo> no_driver(const Job& job, const std::string& what) const;
+  bool has_its_arguments(const ActorRecord& record) const;
+  void keep_on_two_nodes();
+  NodeId package_from(const Actor& actor, const Job& job) const;
+  void ask_for_arguments(const Actor& actor, NodeId node);
+  void take_kept_arguments(Actor& actor, const ActorArguments& e);
+
   // cluster_queues.cpp
   using QueueSizes = std::map<std::string, std::set<SubmissionTable::Size>>;
   void eased(const std::string& queue);
@@ -294,7 +308,8 @@ class ClusterMachine {
   void take_peers(NodeId id, Node& node, const std::vector<NodeId>& peers);
   void reconcile(NodeId node, const std::vector<LiveActor>& listed);
   std::string why_not_live(NodeId node) const;
-  void end_job(Job& job, const std::string& reason);
+  /// Its detached actors stay, unless it `ends_all`.
+  void end_job(Job& job, const std::string& reason, bool ends_all = false);
   bool holds_job(NodeId node, JobId job) const;
   bool is_live(NodeId node) const;
 
@@ -370,6 +385,7 @@ class ClusterMachine {
   std::set<std::string> eased_queues_;  ///< they may hold more than before
   bool look_at_queue_ = false;          ///< a submission may start
   bool look_at_groups_ = false;         ///< a placement group may find room
+  bool look_at_keepers_ = false;        ///< a kept actor may need another node that has its arguments
 };
 
 }  // namespace troupe::cluster

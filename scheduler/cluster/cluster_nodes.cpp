@@ -51,8 +51,10 @@ void ClusterMachine::take_leases(NodeId id, Node& node, const std::vector<JobId>
     if (Job* job = jobs_.find(before)) job->leases.erase(id);
   }
   for (const JobId lease : leases) {
-    if (!jobs_.runs(lease)) {
-      out_.push_back(EndJob{id, lease, kJobIsOver});
+    const Job* job = jobs_.find(lease);
+    if (job == nullptr || !job->has_driver()) {
+      const bool is_parked = job != nullptr && job->record.parked;
+      out_.push_back(EndJob{id, lease, kJobIsOver, is_parked ? staying(*job) : std::vector<ActorId>()});
       continue;
     }
     node.leases.insert(lease);
@@ -176,7 +178,11 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
   }
   // Nobody waits for the answers.
   claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester.from.node == id; });
-  for (const Requester& requester : waiting_.asked_by(id)) drop(requester);
+  for (const Requester& requester : waiting_.asked_by(id)) {
+    if (!waiting_.contains(requester)) continue;  // it was to start with one that was dropped before
+    const PendingSpawn& spawn = waiting_.at(requester);
+    if (!spawn.restarts || !spawn.spec.is_kept()) drop(requester);
+  }
   for (const JobId job : driven) end_job(*jobs_.find(job), "its driver's node is dead: " + reason);
   restarts_lost(id, died);
   for (const ActorId actor : again) place_again(actor, actors_.at(actor).attempts + 1);
@@ -185,6 +191,7 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
   TROUPE_ASSERT(nodes_.at(id).actors.empty(), "a dead node holds no actor");
   nodes_.erase(id);
   refuse_bound_to(id, died);
+  look_at_keepers_ = true;
 }
 
 void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed) {
@@ -230,8 +237,15 @@ void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed
                                    [&, actor = id](const LiveActor& one) { return one.actor == actor; });
     kill(node, id, live->incarnation, "the head does not know it as living there");
   }
+  look_at_keepers_ = true;
+  for (const ActorId id : actors_.all_kept()) {
+    Actor& actor = actors_.at(id);
+    ask_for_arguments(actor, node);
+    if (actor.keeper == node) actor.keeper = {};  // it may not have heard: it is told again
+  }
   for (const ActorId id : actors_.all_restarting()) {
-    if (actors_.at(id).record.requester.from.node == node) want_arguments(actors_.at(id));
+    if (!actors_.at(id).record.spec.is_kept() && actors_.at(id).record.requester.from.node == node)
+      want_arguments(actors_.at(id));
   }
   for (const auto& question : claims_.questions(node)) out_.push_back(question);
 }

@@ -7,14 +7,14 @@
 
 namespace troupe::cluster {
 
-/// Whoever spawned it keeps what it is constructed with: without him there is no other life. One that never
-/// lived is placed again, or fails, as any spawn.
+/// Whoever spawned it keeps what it is constructed with, unless it is detached: without him there is no other
+/// life. One that never lived is placed again, or fails, as any spawn.
 bool ClusterMachine::has_another_life(const Actor& actor) const {
   const ActorRecord& record = actor.record;
   const int most = record.spec.max_restarts;
   const bool lived = record.process || record.incarnation > 1;
   return lived && (most < 0 || record.restarts < most) && jobs_.runs(record.spec.job) &&
-         is_live(record.requester.from.node);
+         has_its_arguments(record);
 }
 
 /// `moves`: it did not fail, so it uses up no restart and waits for none.
@@ -25,6 +25,7 @@ void ClusterMachine::begin_restart(Actor& actor, const std::string& why, bool mo
   for (int i = 1; i < actor.quick_deaths && wait < config_.restart_after_most; ++i)
     wait = wait == Duration{0} ? config_.restart_after : 2 * wait;
   if (!moves) ++actor.record.restarts;
+  actor.was_at = actor.record.node;
   actors_.restarting(actor, why, now_ + std::min(wait, config_.restart_after_most));
   jobs_.find(actor.record.spec.job)->restarting.insert(actor.record.actor);
   persist(actor.record);
@@ -36,6 +37,12 @@ void ClusterMachine::begin_restart(Actor& actor, const std::string& why, bool mo
 
 void ClusterMachine::want_arguments(const Actor& actor) {
   const Requester& owner = actor.record.requester;
+  if (actor.record.spec.is_kept()) {
+    for (const auto& [id, node] : nodes_) {
+      if (node.registered) ask_for_arguments(actor, id);
+    }
+    return;
+  }
   if (!actor.has_payload && !waiting_.contains(owner) && is_registered(owner.from.node))
     out_.push_back(ArgumentsWanted{owner, actor.record.actor});
 }
@@ -43,8 +50,10 @@ void ClusterMachine::want_arguments(const Actor& actor) {
 void ClusterMachine::handle(const ActorArguments& e) {
   Actor* actor = actors_.find(e.actor);
   if (actor == nullptr || actor->record.requester != e.requester || actor->has_payload ||
-      actor->record.state != ActorState::kRestarting || waiting_.contains(e.requester))
+      waiting_.contains(e.requester))
     return;
+  if (actor->record.spec.is_kept()) return take_kept_arguments(*actor, e);
+  if (actor->record.state != ActorState::kRestarting) return;
   if (!e.kept || e.payload.size() > kMaxPayloadBytes) {
     return end_restart(*actor, {ErrorCode::kActorDied,
                                 name_of(actor->record) + " died",
@@ -56,8 +65,16 @@ void ClusterMachine::handle(const ActorArguments& e) {
 }
 
 void ClusterMachine::restart_when_due(Actor& actor) {
-  if (!actor.has_payload) return;  // when its arguments come
   const ActorId id = actor.record.actor;
+  if (!actor.has_payload) {  // when its arguments come
+    if (!actor.record.spec.is_kept() || waiting_.contains(actor.record.requester)) return;
+    const Instant until = actor.restart_at + config_.lost_node_grace;
+    if (now_ < until) return actors_.set_deadline(actor, until);
+    return end_restart(actor, {ErrorCode::kActorDied,
+                               name_of(actor.record) + " died",
+                               "the head started again, and no node has what it is constructed with",
+                               {}});
+  }
   PendingSpawn spawn{actor.record.requester, actor.record.spec, 0, id};
   spawn.spec.payload = actors_.take_payload(actor);
   settle(std::move(spawn));
@@ -90,7 +107,8 @@ void ClusterMachine::end_restart(Actor& actor, const ErrorInfo& why) {
 
 void ClusterMachine::restarts_lost(NodeId owner, const std::string& why) {
   for (const ActorId id : std::set(actors_.all_restarting())) {
-    if (actors_.at(id).record.requester.from.node == owner)
+    const ActorRecord& record = actors_.at(id).record;
+    if (record.requester.from.node == owner && !record.spec.is_kept())
       end_restart(actors_.at(id), {ErrorCode::kActorDied,
                                    name_of(actors_.at(id).record) + " died",
                                    "whoever spawned it is gone: " + why,
@@ -102,8 +120,8 @@ void ClusterMachine::restarts_lost(NodeId owner, const std::string& why) {
 void ClusterMachine::restore_restart(ActorRecord record) {
   const ActorId id = record.actor;
   Job* job = jobs_.find(record.spec.job);
-  if (job == nullptr || !job->runs() || !nodes_.contains(record.requester.from.node))
-    return out_.push_back(Erase{"actor/" + to_string(id)});
+  const bool has_owner = record.spec.is_kept() || nodes_.contains(record.requester.from.node);
+  if (job == nullptr || !job->runs() || !has_owner) return out_.push_back(Erase{"actor/" + to_string(id)});
   const bool restarts = record.state == ActorState::kRestarting;
   if (!restarts && record.spec.max_restarts >= 0 && record.restarts >= record.spec.max_restarts)
     return out_.push_back(Erase{"actor/" + to_string(id)});

@@ -65,8 +65,9 @@ void ClusterMachine::handle(const Restored& e) {
     if (!jobs_.runs(actor->spec.job)) orphans.push_back(actor->actor);
   }
   for (const auto& [id, job] : std::map(jobs_.all())) {
-    if (job.runs() && !nodes_.contains(job.record.driver.node))
+    if (job.has_driver() && !nodes_.contains(job.record.driver.node))
       end_job(*jobs_.find(id), "its driver's node is dead");
+    end_if_deserted(id);
     jobs_.settle(id, now_ + config_.keep_ended_jobs);
   }
   std::vector<GroupId> groups;

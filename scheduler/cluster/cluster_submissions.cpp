@@ -192,6 +192,7 @@ void ClusterMachine::stop_driver(const SubmissionRecord& submission) {
 }
 
 void ClusterMachine::handle(const SubmissionStopRequested& e) {
+  for (const JobId parked : parked_jobs_of(e.id)) end_job(*jobs_.find(parked), "it was stopped", true);
   SubmissionRecord* submission = submissions_.find(e.id);
   if (submission == nullptr || has_ended(submission->state)) return;
   if (submission->state == SubmissionState::kQueued)

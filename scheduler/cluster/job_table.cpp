@@ -16,7 +16,7 @@ Job& JobTable::add(JobRecord record) {
   last_[record.name] = id;
   const auto [at, is_new] = jobs_.try_emplace(id);
   TROUPE_ASSERT(is_new, "a job's id is given once");
-  if (!record.ended) driven_[record.driver.node].insert(id);
+  if (!record.ended && !record.parked) driven_[record.driver.node].insert(id);
   at->second.record = std::move(record);
   return at->second;
 }
@@ -59,9 +59,31 @@ std::vector<JobId> JobTable::driven_from(NodeId node) const {
 
 void JobTable::end(Job& job) {
   TROUPE_ASSERT(job.runs(), "a job ends once");
+  if (!job.record.parked) driver_went(job);
+  job.record.parked = false;
   job.record.ended = true;
+}
+
+void JobTable::park(Job& job) {
+  TROUPE_ASSERT(job.has_driver(), "a job is parked when its driver goes");
+  driver_went(job);
+  job.record.parked = true;
+  job.record.driver = {};
+  job.record.request = 0;
+}
+
+void JobTable::take_over(Job& job, ProcessAddress driver, std::uint64_t request) {
+  TROUPE_ASSERT(job.record.parked, "a job has one driver");
+  job.record.parked = false;
+  job.record.driver = driver;
+  job.record.request = request;
+  ++job.record.incarnation;
+  driven_[driver.node].insert(job.record.job);
+}
+
+void JobTable::driver_went(const Job& job) {
   const auto driven = driven_.find(job.record.driver.node);
-  TROUPE_ASSERT(driven != driven_.end(), "a running job is known by its driver's node");
+  TROUPE_ASSERT(driven != driven_.end(), "a job is known by its driver's node");
   driven->second.erase(job.record.job);
   if (driven->second.empty()) driven_.erase(driven);
 }
@@ -104,12 +126,12 @@ void JobTable::check() const {
     int actors = 0;
     for (const auto& [node, count] : job.actors_on) actors += count;
     TROUPE_ASSERT(static_cast<std::size_t>(actors) == job.actors.size(), "every actor is on a node");
-    if (!job.runs()) continue;
+    if (!job.has_driver()) continue;
     TROUPE_ASSERT(driven_.contains(job.record.driver.node) && driven_.at(job.record.driver.node).contains(id),
                   "a running job is known by its driver's node");
     --driven;
   }
-  TROUPE_ASSERT(driven == 0, "only running jobs have a driver");
+  TROUPE_ASSERT(driven == 0, "a driver's node knows its jobs alone");
 }
 
 }  // namespace troupe::cluster

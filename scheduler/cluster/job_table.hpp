@@ -24,6 +24,7 @@ struct Job {
   std::set<NodeId> leases;                 ///< nodes that may hold light actors of it
   std::map<std::string, Requester> names;  ///< of living and waiting actors: the request that it came from
   bool runs() const { return !record.ended; }
+  bool has_driver() const { return runs() && !record.parked; }
 };
 
 /// Not thread-safe.
@@ -42,10 +43,14 @@ class JobTable {
   bool runs(JobId id) const;
   /// The incarnation of the next registration under `name`.
   std::uint32_t next_incarnation(const std::string& name) const;
-  /// Running jobs whose driver is a process of `node`.
+  /// Jobs whose driver is a process of `node`.
   std::vector<JobId> driven_from(NodeId node) const;
 
   void end(Job& job);
+  /// It goes on without a driver.
+  void park(Job& job);
+  /// A parked job has a driver again.
+  void take_over(Job& job, ProcessAddress driver, std::uint64_t request);
   /// An ended job may have lost its last actor: then it is kept until `forget_at`, or goes at once if a newer
   /// one has its name. Call it whenever that may be so.
   void settle(JobId id, Instant forget_at);
@@ -62,9 +67,11 @@ class JobTable {
   void check() const;
 
  private:
+  void driver_went(const Job& job);
+
   std::map<JobId, Job> jobs_;
   std::map<std::string, JobId> last_;
-  std::map<NodeId, std::set<JobId>> driven_;  ///< running jobs by their driver's node
+  std::map<NodeId, std::set<JobId>> driven_;  ///< those that have a driver by its node
   TimeQueue<JobId> ended_;                    ///< those that may be trimmed
   std::uint32_t floor_ = 0;
 };

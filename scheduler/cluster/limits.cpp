@@ -97,6 +97,13 @@ std::optional<ErrorInfo> check_spec(const ActorSpec& spec) {
     return ErrorInfo{ErrorCode::kBadInput, what, "it is to be restarted and shares its process with others",
                      "spawn it with .isolated = true"};
   }
+  if (spec.detached && (spec.name.empty() || !spec.demand.isolated || spec.demand.group)) {
+    return ErrorInfo{ErrorCode::kBadInput, what + " detached",
+                     spec.demand.group   ? "it is in a placement group, which ends with the program"
+                     : spec.name.empty() ? "it has no name, by which another program could find it"
+                                         : "it shares its process with actors that end with the program",
+                     "give it .name and .isolated = true, and no placement group"};
+  }
   return std::nullopt;
 }
 

@@ -17,6 +17,8 @@ inline std::optional<NodeId> sender_of(const cluster::ClusterEvent& event) {
           return e.node.id;
         else if constexpr (std::is_same_v<E, cluster::JobRegistered>)
           return e.driver.node;
+        else if constexpr (std::is_same_v<E, cluster::ActorArguments>)
+          return e.node;
         else if constexpr (requires { e.requester.from.node; })
           return e.requester.from.node;
         else if constexpr (requires { e.node; })
@@ -31,7 +33,10 @@ inline std::optional<NodeId> sender_of(const cluster::ClusterEvent& event) {
 inline NodeId receiver_of(const cluster::ClusterAction& action) {
   return std::visit(
       [](const auto& a) -> NodeId {
-        if constexpr (requires { a.to.from.node; })
+        using A = std::decay_t<decltype(a)>;
+        if constexpr (std::is_same_v<A, cluster::ArgumentsWanted>)
+          return a.node ? a.node : a.to.from.node;
+        else if constexpr (requires { a.to.from.node; })
           return a.to.from.node;
         else if constexpr (requires { a.to.node; })
           return a.to.node;

@@ -96,8 +96,15 @@ bool Head::on_job_ask(const PeerName& from, const wire::Control& message) {
   if (const auto* submit = std::get_if<wire::SubmitAsk>(&message)) {
     submit_job(from, *submit);
   } else if (const auto* stop = std::get_if<wire::StopSubmissionAsk>(&message)) {
+    const bool is_parked = !machine_.cluster().parked_jobs_of(stop->id).empty();
     on(cluster::SubmissionStopRequested{stop->id});
     auto value = answer_about(stop->id);
+    if (!value && is_parked) {  // of a program that nobody submitted
+      cluster::SubmissionRecord parked;
+      parked.spec.id = stop->id;
+      parked.state = cluster::SubmissionState::kStopped;
+      value = wire::encode(wire::SubmissionAnswer{std::move(parked), "its detached actors are ended"});
+    }
     if (!value) {
       answer(stop->request, std::move(value));
     } else {

@@ -25,7 +25,8 @@ SocketLink link_of_this_job(const std::string& socket) {
   fds.emplace_back(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
   if (!fds[0]) throw_error(io_error("cannot read this program's own executable", errno, "is /proc mounted?"));
   wire::DriverHello hello;
-  hello.package = own_package().value();
+  const char* libraries = std::getenv(node::kJobLibrariesVariable);
+  hello.package = own_package(libraries == nullptr ? "" : libraries).value();
   if (!send_control(link, {}, hello, std::move(fds))) {
     throw_error({ErrorCode::kUnavailable, "cannot join the cluster through the node that runs this job",
                  link.why_closed(), "the job has ended: submit it again"});

@@ -131,7 +131,7 @@ Result<void> serve_as_head(SocketLink& parent, const wire::HeadConfig& config, c
              keys.own,
              authorizer,
              *std::move(storage),
-             {},
+             {.ends_with_program = config.launcher != 0},
              {},
              config.folder + "/packages"});
   if (auto started = head.start(); !started) return started;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/core/count.hpp"
+#include "runtime/core/log.hpp"
 #include "runtime/node/package.hpp"
 #include "scheduler/cluster/queue_table.hpp"
 #include "scheduler/cluster/submission_table.hpp"
@@ -132,6 +133,7 @@ JobClient::~JobClient() = default;
 
 std::string JobClient::submit(const JobSpec& wanted) {
   PreparedJob job = prepared(wanted);
+  for (const std::string& note : job.notes) log(LogLevel::kWarning, note);
   if (wanted.replace) stop_named(wanted.name, job.spec.id);
   for (int left = kMostSendings;; --left) {
     if (job.package) impl_->send_package(*job.package);

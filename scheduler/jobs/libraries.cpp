@@ -97,16 +97,17 @@ Result<std::vector<SharedLibrary>> read_loader_list(std::string_view text, const
     std::string_view line = text.substr(begin, end - begin);
     line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
     const auto arrow = line.find(kArrow);
-    if (arrow == std::string_view::npos) continue;  // the loader, the kernel's own
-    const std::string_view name = line.substr(0, arrow);
-    std::string_view path = line.substr(arrow + kArrow.size());
+    const std::string_view name = line.substr(0, std::min(arrow, line.rfind(" (0x")));
+    const bool is_by_path = name.find('/') != std::string_view::npos;
+    if (arrow == std::string_view::npos && !is_by_path) continue;  // the kernel's own
+    std::string_view path = arrow == std::string_view::npos ? line : line.substr(arrow + kArrow.size());
     if (path.starts_with("not found"))
       return ErrorInfo{ErrorCode::kBadInput, kCannot,
                        std::string(name) + ", which " + program + " needs, is not found",
                        "install it, or set LD_LIBRARY_PATH as for running the program here"};
     path = path.substr(0, path.rfind(" (0x"));
-    if (!stays(name) && name.find('/') == std::string_view::npos)
-      libraries.push_back({std::string(name), std::string(path)});
+    const std::string_view file = name.substr(name.rfind('/') + 1);
+    if (!stays(file)) libraries.push_back({std::string(name), std::string(path), is_by_path});
   }
   return libraries;
 }

@@ -98,12 +98,24 @@ cluster::SubmissionSpec submission_of(const JobSpec& job) {
 
 namespace {
 
-std::vector<ExtraFile> libraries_for(const JobSpec& job, const std::string& program) {
+struct Libraries {
   std::vector<ExtraFile> files;
-  if (!job.with_libraries) return files;
-  for (const auto& [name, path] : libraries_of(program).value())
-    files.push_back({std::string(node::kLibrariesFolder) + "/" + name, path});
-  return files;
+  std::vector<std::string> notes;
+};
+Libraries libraries_for(const JobSpec& job, const std::string& program) {
+  Libraries all;
+  if (!job.with_libraries) return all;
+  for (const SharedLibrary& one : libraries_of(program).value()) {
+    if (one.is_by_path) {
+      all.notes.push_back(
+          one.name +
+          " does not travel: the program names it by this path, and the loader of "
+          "a node looks nowhere else; install it there on every node, or link it by its name");
+    } else {
+      all.files.push_back({std::string(node::kLibrariesFolder) + "/" + one.name, one.path});
+    }
+  }
+  return all;
 }
 
 }  // namespace
@@ -121,8 +133,9 @@ PreparedJob prepared(JobSpec job) {
     if (job.with_libraries && !travels)
       refuse("--with-libraries is for a program in the working directory, and " + job.program + " is none",
              "copy it there, or leave --with-libraries out");
-    auto package = PackageSource::of_folder(folder.string(), libraries_for(job, path.string())).value();
-    PreparedJob ready{submission_of(job), std::move(package)};
+    Libraries libraries = libraries_for(job, path.string());
+    auto package = PackageSource::of_folder(folder.string(), libraries.files).value();
+    PreparedJob ready{submission_of(job), std::move(package), std::move(libraries.notes)};
     ready.spec.package = ready.package->id();
     return ready;
   }
@@ -137,9 +150,10 @@ PreparedJob prepared(JobSpec job) {
   job.program = fs::absolute(path).lexically_normal().string();
   check_program(job.program);
   if (job.with_libraries) {  // it is a folder then, with the program and theirs
-    auto package = PackageSource::of_executable(job.program, libraries_for(job, job.program)).value();
+    Libraries libraries = libraries_for(job, job.program);
+    auto package = PackageSource::of_executable(job.program, libraries.files).value();
     job.program = "./" + fs::path(job.program).filename().string();
-    PreparedJob ready{submission_of(job), std::move(package)};
+    PreparedJob ready{submission_of(job), std::move(package), std::move(libraries.notes)};
     ready.spec.package = ready.package->id();
     return ready;
   }

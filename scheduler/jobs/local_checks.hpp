@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/package/package_source.hpp"
 #include "runtime/wire/submissions.hpp"
@@ -18,6 +19,7 @@ cluster::SubmissionSpec submission_of(const JobSpec& job);
 struct PreparedJob {
   cluster::SubmissionSpec spec;
   std::optional<PackageSource> package{};
+  std::vector<std::string> notes{};  ///< for its submitter: what may not be as it seems
 };
 /// Looks at its program and working directory where its submitter stands, and packs them. Throws BadInput
 /// when the working directory is not there or holds what cannot travel, or a program that has a '/' is not

@@ -10,6 +10,7 @@
 
 #include "runtime/core/assert.hpp"
 #include "runtime/core/count.hpp"
+#include "scheduler/placement/group_needs.hpp"
 
 namespace troupe::scheduler {
 namespace {
@@ -27,40 +28,8 @@ constexpr std::size_t kMostLooks = 50'000;         ///< over all nodes, beyond t
 constexpr std::size_t kMostLooksOnOne = 10'000;    ///< on one node
 constexpr std::size_t kMostLooksOnEach = 200'000;  ///< on one node after the other, in all
 constexpr std::size_t kMostLooksToMatch = 1'000'000;
-constexpr std::size_t kNamed = 4;  ///< nodes in a sentence
-
-ActorDemand demand_of(const BundleDemand& bundle) {
-  return {bundle.cpu_e4, true, {}, bundle.gpu_e4, {}, -1, bundle.other};
-}
-
-/// Memory and custom resources that a group asks for are numbered, and so are the different sets of labels:
-/// what a search looks at are numbers.
-using Amounts = std::vector<std::int64_t>;  ///< by number of the resource
-constexpr std::size_t kNoLabels = SIZE_MAX;
-
-/// What a bundle asks for.
-struct Need {
-  std::int64_t cpu_e4 = 0;
-  std::int64_t gpu_e4 = 0;
-  Amounts others{};
-  std::size_t labels = kNoLabels;  ///< the number of its set of labels
-  bool operator==(const Need&) const = default;
-
-  /// Whatever has room for this has room for `less`.
-  bool is_no_less_than(const Need& less) const {
-    if (cpu_e4 < less.cpu_e4 || gpu_e4 < less.gpu_e4) return false;
-    for (std::size_t i = 0; i < others.size(); ++i) {
-      if (others[i] < less.others[i]) return false;
-    }
-    return less.labels == kNoLabels || less.labels == labels;
-  }
-  /// The largest are placed first, and before those that any node may have those that want labels.
-  bool is_before(const Need& other) const {
-    const std::size_t wants = labels + 1, other_wants = other.labels + 1;  // kNoLabels: 0
-    return std::tie(gpu_e4, others, wants, cpu_e4) >
-           std::tie(other.gpu_e4, other.others, other_wants, other.cpu_e4);
-  }
-};
+constexpr std::size_t kMostQuickLooks = 4'000;  ///< before a look at every node
+constexpr std::size_t kNamed = 4;               ///< nodes in a sentence
 
 /// A node that takes new bundles.
 struct Host {
@@ -143,39 +112,29 @@ std::string reason_of(const GroupSpec& spec, const std::vector<PlacedBundle>& pl
 
 class Planner {
  public:
-  Planner(const GroupSpec& spec, const std::vector<PlacedBundle>& kept, const NodeIndex& nodes)
-      : spec_(spec), nodes_(nodes), placed_(kept) {
+  /// `only`: if not null, no other node takes new bundles.
+  Planner(const GroupSpec& spec, const std::vector<PlacedBundle>& kept, const NodeIndex& nodes,
+          const NodeView* only = nullptr)
+      : spec_(spec), nodes_(nodes), needs_(spec), placed_(kept) {
     std::map<NodeId, int> kept_on;
     for (const PlacedBundle& bundle : kept) {
       if (bundle.node) ++kept_on[bundle.node];
     }
-    number_needs();
-    for (const auto& [id, view] : nodes.nodes()) {
-      const auto here = kept_on.find(id);
-      const int count = here == kept_on.end() ? 0 : here->second;
-      if (view.suspect) continue;
-      hosts_.push_back({&view, view.cpu_e4 - view.cpu_used_e4, view.gpus, count});
-      for (const std::string& name : names_)
-        hosts_.back().others.push_back(amount_of(view.other.amounts, name) -
-                                       amount_of(view.other_used, name));
-      for (const auto& labels : label_sets_)
-        hosts_.back().has_labels.push_back(cluster::has_labels(view.other.labels, labels));
+    if (only != nullptr) {
+      add_host(*only, 0);
+    } else {
+      for (const auto& [id, view] : nodes.nodes()) {
+        const auto here = kept_on.find(id);
+        if (!view.suspect) add_host(view, here == kept_on.end() ? 0 : here->second);
+      }
     }
     for (std::size_t i = 0; i < kept.size(); ++i) {
       if (!kept[i].node) order_.push_back(i);
     }
-    std::stable_sort(order_.begin(), order_.end(),
-                     [&](std::size_t a, std::size_t b) { return needs_[a].is_before(needs_[b]); });
-    for (const std::size_t i : order_) {
-      total_.cpu_e4 += spec.bundles[i].cpu_e4;
-      total_.gpu_e4 += spec.bundles[i].gpu_e4;
-      for (const auto& label : spec.bundles[i].other.labels) {
-        auto& labels = total_.other.labels;
-        if (!cluster::has_labels(labels, {label})) labels.push_back(label);
-      }
-      add_amounts(total_.other.amounts, spec.bundles[i].other.amounts, 1);
-    }
-    for (const std::string& name : names_) total_others_.push_back(amount_of(total_.other.amounts, name));
+    needs_.sort(order_);
+    total_ = total_of(spec, order_);
+    for (const std::string& name : needs_.names)
+      total_others_.push_back(amount_of(total_.other.amounts, name));
     for (std::size_t i = 0; i < order_.size(); ++i) {
       const Need& bundle = needs_[order_[i]];
       if (i > 0 && bundle == needs_[order_[i - 1]]) continue;
@@ -191,31 +150,22 @@ class Planner {
     std::string why = why_not();
     return {false, {}, std::move(why), was_cut_off_, is_never_, looks};
   }
-
- private:
-  /// Sets names_, label_sets_ and needs_.
-  void number_needs() {
-    for (const BundleDemand& bundle : spec_.bundles) {
-      for (const auto& amount : bundle.other.amounts) names_.push_back(amount.name);
-      if (!bundle.other.labels.empty()) label_sets_.push_back(bundle.other.labels);
-    }
-    const auto once = [](auto& all) {
-      std::sort(all.begin(), all.end());
-      all.erase(std::unique(all.begin(), all.end()), all.end());
-    };
-    once(names_);
-    once(label_sets_);
-    for (const BundleDemand& bundle : spec_.bundles) {
-      Need need{bundle.cpu_e4, bundle.gpu_e4};
-      for (const std::string& name : names_) need.others.push_back(amount_of(bundle.other.amounts, name));
-      if (!bundle.other.labels.empty()) {
-        const auto at = std::lower_bound(label_sets_.begin(), label_sets_.end(), bundle.other.labels);
-        need.labels = static_cast<std::size_t>(at - label_sets_.begin());
-      }
-      needs_.push_back(std::move(need));
-    }
+  /// All bundles on one node; empty: none was found. What it cost is taken off `looks`.
+  std::vector<PlacedBundle> all_on_one(std::size_t& looks) {
+    const bool found = place_on_one();
+    looks -= std::min(looks, looks_);
+    return found ? placed_ : std::vector<PlacedBundle>();
   }
 
+ private:
+  void add_host(const NodeView& view, int bundles) {
+    hosts_.push_back({&view, view.cpu_e4 - view.cpu_used_e4, view.gpus, bundles});
+    Host& host = hosts_.back();
+    for (const std::string& name : needs_.names)
+      host.others.push_back(amount_of(view.other.amounts, name) - amount_of(view.other_used, name));
+    for (const auto& labels : needs_.label_sets)
+      host.has_labels.push_back(cluster::has_labels(view.other.labels, labels));
+  }
   bool place() {
     if (order_.empty()) return true;
     if (hosts_.empty()) return false;
@@ -458,9 +408,7 @@ class Planner {
 
   const GroupSpec& spec_;
   const NodeIndex& nodes_;
-  std::vector<std::string> names_;                       ///< of resources that bundles ask for
-  std::vector<std::vector<cluster::Label>> label_sets_;  ///< the same of labels
-  std::vector<Need> needs_;                              ///< by bundle
+  const Needs needs_;
   std::vector<PlacedBundle> placed_;
   std::vector<Host> hosts_;
   std::vector<std::size_t> order_;                    ///< bundles to be placed, the largest first
@@ -476,45 +424,82 @@ class Planner {
   std::size_t matched_ = 0;
 };
 
-/// What the Planner finds for bundles of CPUs alone, without a look at every node: on one node they fit if
-/// their sum does, and on a node each if the largest fit the emptiest, in that order. None: that is for the
+/// What the Planner finds, without a look at every node: all on the tightest node that has room for all, or,
+/// the largest first, each on the emptiest node that is left and has room for it. None: that is for the
 /// Planner.
-std::optional<GroupPlan> plan_without_search(const GroupSpec& spec, const std::vector<PlacedBundle>& kept,
-                                             const NodeIndex& nodes) {
-  std::int64_t all_e4 = 0;
-  for (std::size_t i = 0; i < kept.size(); ++i) {
-    if (kept[i].node || spec.bundles[i].gpu_e4 > 0 || !spec.bundles[i].other.empty()) return std::nullopt;
-    all_e4 += spec.bundles[i].cpu_e4;
+class QuickPlanner {
+ public:
+  QuickPlanner(const GroupSpec& spec, const std::vector<PlacedBundle>& kept, const NodeIndex& nodes)
+      : spec_(spec), kept_(kept), nodes_(nodes), placed_(kept) {
+    for (std::size_t i = 0; i < kept.size(); ++i) order_.push_back(i);
+    total_ = demand_of(total_of(spec, order_));
   }
-  GroupPlan plan{true, kept, {}, false, false, 1};
-  if (spec.strategy == PlacementStrategy::kPack || spec.strategy == PlacementStrategy::kStrictPack) {
-    const NodeView* node = nodes.tightest(all_e4);
-    if (node == nullptr) return std::nullopt;
-    for (PlacedBundle& bundle : plan.placed) bundle.node = node->id;
-  } else {
-    std::vector<std::size_t> order(kept.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return spec.bundles[a].cpu_e4 > spec.bundles[b].cpu_e4;
-    });
-    const auto emptiest = nodes.emptiest(order.size());
-    if (emptiest.size() < order.size()) return std::nullopt;
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      const NodeView& node = *emptiest[i];
-      if (node.cpu_e4 - node.cpu_used_e4 < spec.bundles[order[i]].cpu_e4) return std::nullopt;
-      plan.placed[order[i]].node = node.id;
+
+  std::optional<GroupPlan> plan() {
+    if (order_.empty() || std::any_of(kept_.begin(), kept_.end(), [](const auto& b) { return b.node; }))
+      return std::nullopt;
+    const bool packs =
+        spec_.strategy == PlacementStrategy::kPack || spec_.strategy == PlacementStrategy::kStrictPack;
+    if (!(packs ? place_on_one() : place_on_one_each())) return std::nullopt;
+    return GroupPlan{true,  placed_, reason_of(spec_, placed_, nodes_),
+                     false, false,   kMostQuickLooks - looks_};
+  }
+
+ private:
+  bool place_on_one() {
+    const bool by_gpus = total_.gpu_e4 > 0;
+    for (const NodeView* node = nullptr;;) {
+      node = nodes_.next_tightest(total_, by_gpus, node, looks_);
+      if (node == nullptr) return false;
+      for (PlacedBundle& bundle : placed_) bundle.node = node->id;
+      if (!by_gpus) return true;
+      placed_ = Planner(spec_, kept_, nodes_, node).all_on_one(looks_);
+      if (!placed_.empty()) return true;
+      placed_ = kept_;
     }
-    plan.looks = order.size();
   }
-  plan.reason = reason_of(spec, plan.placed, nodes);
-  return plan;
-}
+
+  bool place_on_one_each() {
+    Needs(spec_).sort(order_);
+    // Of bundles of CPUs alone no node before the last one has room for the next: it is taken.
+    const bool is_in_order = total_.gpu_e4 == 0 && total_.other.empty();
+    std::set<NodeId> taken;
+    const NodeView* node = nullptr;
+    for (std::size_t at = 0; at < order_.size(); ++at) {
+      const BundleDemand& bundle = spec_.bundles[order_[at]];
+      // Nor has it for one that is like the one before.
+      if (!is_in_order && at > 0 && !(bundle == spec_.bundles[order_[at - 1]])) node = nullptr;
+      const ActorDemand demand = demand_of(bundle);
+      do {
+        node = nodes_.next_emptiest(demand, total_.gpu_e4 > 0, node, looks_);
+        if (node == nullptr) return false;
+      } while (!taken.insert(node->id).second);
+      PlacedBundle& placed = placed_[order_[at]];
+      placed.node = node->id;
+      if (bundle.gpu_e4 > 0) placed.gpus = *cluster::deal_gpus(node->gpus, bundle.gpu_e4);
+    }
+    return true;
+  }
+
+  const GroupSpec& spec_;
+  const std::vector<PlacedBundle>& kept_;
+  const NodeIndex& nodes_;
+  std::vector<PlacedBundle> placed_;
+  std::vector<std::size_t> order_;
+  ActorDemand total_;
+  std::size_t looks_ = kMostQuickLooks;  ///< that are left
+};
 
 }  // namespace
 
 GroupPlan plan_group(const GroupSpec& spec, const std::vector<PlacedBundle>& kept, const NodeIndex& nodes) {
   TROUPE_ASSERT(kept.size() == spec.bundles.size(), "a bundle is placed or not");
-  if (auto plan = plan_without_search(spec, kept, nodes)) return *std::move(plan);
+  if (auto plan = QuickPlanner(spec, kept, nodes).plan()) return *std::move(plan);
+  return plan_group_by_search(spec, kept, nodes);
+}
+
+GroupPlan plan_group_by_search(const GroupSpec& spec, const std::vector<PlacedBundle>& kept,
+                               const NodeIndex& nodes) {
   return Planner(spec, kept, nodes).plan();
 }
 

@@ -33,6 +33,9 @@ struct GroupPlan {
 /// REQUIRES: kept.size() == spec.bundles.size(), and check_group(spec) finds nothing.
 GroupPlan plan_group(const cluster::GroupSpec& spec, const std::vector<cluster::PlacedBundle>& kept,
                      const NodeIndex& nodes);
+/// The same plan, looked for on every node: what plan_group falls back to, and is tested against.
+GroupPlan plan_group_by_search(const cluster::GroupSpec& spec, const std::vector<cluster::PlacedBundle>& kept,
+                               const NodeIndex& nodes);
 
 /// "STRICT_PACK".
 const char* name_of(PlacementStrategy strategy);

@@ -25,6 +25,8 @@ using cluster::ResourceAmount;
 
 /// So many nodes are named in a sentence; the others are counted.
 constexpr std::size_t kNearestNamed = 4;
+/// No resource has that name.
+const std::string kGpus = "GPU";
 
 std::int64_t free_cpu(const NodeView& node) {
   return node.cpu_e4 - node.cpu_used_e4;
@@ -86,12 +88,15 @@ bool could_hold(const NodeView& node, const ActorDemand& demand) {
          has_labels(node.other.labels, demand.other.labels);
 }
 
+/// Whatever is free of each single GPU.
+bool has_in_all(const NodeView& node, const ActorDemand& demand) {
+  return !node.suspect && free_cpu(node) >= demand.cpu_e4 && free_gpu(node.gpus) >= demand.gpu_e4 &&
+         has_amounts(node.other.amounts, node.other_used, demand.other.amounts) &&
+         has_labels(node.other.labels, demand.other.labels);
+}
+
 bool has_room(const NodeView& node, const ActorDemand& demand) {
-  if (node.suspect || free_cpu(node) < demand.cpu_e4) return false;
-  if (!has_amounts(node.other.amounts, node.other_used, demand.other.amounts) ||
-      !has_labels(node.other.labels, demand.other.labels))
-    return false;
-  return demand.gpu_e4 == 0 || deal_gpus(node.gpus, demand.gpu_e4).has_value();
+  return has_in_all(node, demand) && (demand.gpu_e4 == 0 || deal_gpus(node.gpus, demand.gpu_e4).has_value());
 }
 
 }  // namespace
@@ -127,8 +132,9 @@ void NodeIndex::set(NodeView node) {
   if (!node.gpus.empty()) with_gpus_.insert(node.id);
   if (!node.suspect && free_cpu(node) >= 0) {
     by_use_.insert(use_of(node), free_cpu(node));
-    by_free_.emplace(free_cpu(node), node.id);
+    by_free_.insert(free_on(node, false), 0);
   }
+  for (auto& [name, walk] : by_name_) add(node, name, walk);
   nodes_.insert_or_assign(node.id, std::move(node));
 }
 
@@ -141,7 +147,8 @@ void NodeIndex::remove(NodeId node) {
 
 void NodeIndex::forget(const NodeView& node) {
   by_use_.erase(use_of(node));
-  by_free_.erase({free_cpu(node), node.id});
+  by_free_.erase(free_on(node, false));
+  for (auto& [name, walk] : by_name_) walk.erase(free_on(node, name == kGpus));
   with_gpus_.erase(node.id);
   const auto size = sizes_.find(node.cpu_e4);
   TROUPE_ASSERT(size != sizes_.end(), "every node's size is counted");
@@ -164,19 +171,93 @@ bool NodeIndex::has_free_gpus(NodeId node) const {
   return at != nodes_.end() && free_gpu(at->second.gpus) > 0;
 }
 
-const NodeView* NodeIndex::tightest(std::int64_t cpu_e4) const {
-  const auto at = by_free_.lower_bound({cpu_e4, NodeId{}});
-  return at == by_free_.end() ? nullptr : &nodes_.at(at->second);
+NodeIndex::Free NodeIndex::free_on(const NodeView& node, bool by_gpus) {
+  return {by_gpus ? free_gpu(node.gpus) : 0, free_cpu(node), node.id};
 }
 
-std::vector<const NodeView*> NodeIndex::emptiest(std::size_t count) const {
-  std::vector<const NodeView*> found;
-  for (auto end = by_free_.end(); end != by_free_.begin() && found.size() < count;) {
-    const auto alike = by_free_.lower_bound({std::prev(end)->first, NodeId{}});
-    for (auto at = alike; at != end && found.size() < count; ++at) found.push_back(&nodes_.at(at->second));
-    end = alike;
+NodeIndex::Free NodeIndex::behind(Free at) {
+  if (++at.id.value == 0) ++at.cpu_e4;
+  return at;
+}
+
+void NodeIndex::add(const NodeView& node, const std::string& name, WeightedSet<Free>& walk) {
+  if (node.suspect || free_cpu(node) < 0) return;
+  if (name == kGpus) {
+    if (!node.gpus.empty()) walk.insert(free_on(node, true), free_cpu(node));
+  } else if (const std::int64_t all = amount_of(node.other.amounts, name); all > 0) {
+    walk.insert(free_on(node, false), all - amount_of(node.other_used, name));
   }
-  return found;
+}
+
+const WeightedSet<NodeIndex::Free>& NodeIndex::walk_by(const std::string& name) const {
+  const auto [at, is_new] = by_name_.try_emplace(name);
+  if (is_new) {
+    for (const auto& [id, node] : nodes_) add(node, name, at->second);
+  }
+  return at->second;
+}
+
+std::vector<NodeIndex::Walk> NodeIndex::walks_for(const ActorDemand& demand, bool by_gpus) const {
+  if (by_gpus) return {{&walk_by(kGpus), demand.cpu_e4}};
+  std::vector<Walk> walks;
+  for (const ResourceAmount& one : demand.other.amounts) {
+    const auto has_it = [&](const auto& node) { return amount_of(node.second.other.amounts, one.name) > 0; };
+    if (!by_name_.contains(one.name) && std::none_of(nodes_.begin(), nodes_.end(), has_it))
+      return {};  // a name that somebody made up: it is not kept
+    // Memory last: a custom resource, which tells more, is walked over first.
+    walks.insert(one.name == cluster::kMemory ? walks.end() : walks.begin(),
+                 {&walk_by(one.name), one.amount});
+  }
+  if (walks.empty()) walks.push_back({&by_free_, 0});
+  return walks;
+}
+
+const NodeView* NodeIndex::next_tightest(const ActorDemand& demand, bool by_gpus, const NodeView* after,
+                                         std::size_t& looks) const {
+  const std::vector<Walk> walks = walks_for(demand, by_gpus);
+  const Free first = by_gpus ? Free{demand.gpu_e4, 0, {}} : Free{0, demand.cpu_e4, {}};
+  Free at = after == nullptr ? first : behind(free_on(*after, by_gpus));
+  std::size_t agree = 0;  // so many walks in a row have that node
+  for (std::size_t i = 0; looks > 0 && !walks.empty(); i = (i + 1) % walks.size()) {
+    --looks;
+    const Free* found = walks[i].first_from(at);
+    if (found == nullptr) return nullptr;
+    agree = *found == at ? agree + 1 : 1;
+    at = *found;
+    if (agree < walks.size()) continue;
+    const NodeView& node = nodes_.at(at.id);
+    if (has_in_all(node, demand)) return &node;
+    at = behind(at);
+    agree = 0;
+  }
+  return nullptr;
+}
+
+const NodeView* NodeIndex::next_emptiest(const ActorDemand& demand, bool by_gpus, const NodeView* after,
+                                         std::size_t& looks) const {
+  const std::vector<Walk> walks = walks_for(demand, by_gpus);
+  if (walks.empty()) return nullptr;
+  const auto [walk, weight] = *std::min_element(walks.begin(), walks.end(), [](const Walk& a, const Walk& b) {
+    return a.nodes->size() < b.nodes->size();
+  });
+  const auto first_as_free_as = [&, w = walk, least = weight](const Free* last) {
+    return last == nullptr ? nullptr : w->first_from({last->gpu_e4, last->cpu_e4, {}}, least);
+  };
+  const auto next = [&, w = walk, least = weight](const Free& now) {
+    const Free* at = w->first_from(behind(now), least);
+    if (at != nullptr && at->gpu_e4 == now.gpu_e4 && at->cpu_e4 == now.cpu_e4) return at;
+    return first_as_free_as(w->last_before({now.gpu_e4, now.cpu_e4, {}}, least));
+  };
+  const Free* at = after == nullptr ? first_as_free_as(walk->last(weight)) : next(free_on(*after, by_gpus));
+  for (; at != nullptr && looks > 0; at = next(*at)) {
+    const bool is_too_full =
+        by_gpus ? at->gpu_e4 < std::max<std::int64_t>(1, demand.gpu_e4) : at->cpu_e4 < demand.cpu_e4;
+    if (is_too_full) return nullptr;
+    --looks;
+    const NodeView& node = nodes_.at(at->id);
+    if (has_room(node, demand)) return &node;
+  }
+  return nullptr;
 }
 
 bool NodeIndex::has_room_for(const ActorDemand& demand) const {

@@ -11,6 +11,8 @@
 ///
 /// Memory, custom resources and labels leave out the nodes that have them not: of the others the same is
 /// chosen. Isolated actors that ask for them look at nodes until one has them, others at every node.
+///
+/// Groups walk over nodes by what these have free (next_tightest, next_emptiest).
 #pragma once
 
 #include <map>
@@ -59,11 +61,18 @@ class NodeIndex {
   bool has_room_for(const cluster::ActorDemand& demand) const;
   /// The CPUs of the largest node, suspect or not; -1 if there is none.
   std::int64_t largest() const { return sizes_.empty() ? -1 : sizes_.rbegin()->first; }
-  /// The node that has least free of those where so many CPUs are, the lowest id of several; null: none has.
-  /// O(log n).
-  const cluster::NodeView* tightest(std::int64_t cpu_e4) const;
-  /// The nodes that have most free, so many or all, the lower id first. O(count log n).
-  std::vector<const cluster::NodeView*> emptiest(std::size_t count) const;
+  /// Nodes by what they have free: of GPUs (if `by_gpus`), then of CPUs, then by id.
+  ///
+  /// The first behind `after` (null: of all) that has in all, whatever is free of each single GPU, what
+  /// `demand` asks for. Each look at a node takes one off `looks`; null: none has it, or those are used up.
+  /// O(log n) a look, and one look as a rule: it walks over nodes that have the CPUs and enough of one of the
+  /// resources, or the GPUs and the CPUs. REQUIRES: by_gpus if demand.gpu_e4 > 0.
+  const cluster::NodeView* next_tightest(const cluster::ActorDemand& demand, bool by_gpus,
+                                         const cluster::NodeView* after, std::size_t& looks) const;
+  /// The same from the one that has most free on, of several as much the lower id first; those that have room
+  /// for `demand`. Null, too, for a demand without GPUs `by_gpus` once no node has a GPU free.
+  const cluster::NodeView* next_emptiest(const cluster::ActorDemand& demand, bool by_gpus,
+                                         const cluster::NodeView* after, std::size_t& looks) const;
   /// The most CPUs that any node has free; -1 if nothing is placed anywhere.
   std::int64_t most_free() const { return by_use_.empty() ? -1 : by_use_.most(); }
   const std::map<NodeId, cluster::NodeView>& nodes() const { return nodes_; }
@@ -78,6 +87,24 @@ class NodeIndex {
     bool operator<(const Use& other) const;
   };
   static Use use_of(const cluster::NodeView& node);
+  struct Free {
+    std::int64_t gpu_e4 = 0;  ///< 0 where GPUs do not count
+    std::int64_t cpu_e4 = 0;
+    NodeId id{};
+    auto operator<=>(const Free&) const = default;
+  };
+  static Free free_on(const cluster::NodeView& node, bool by_gpus);
+  static Free behind(Free at);
+  /// Nodes in order, and what one must weigh to have enough of what they are weighed by.
+  struct Walk {
+    const WeightedSet<Free>* nodes = nullptr;
+    std::int64_t least = 0;
+    const Free* first_from(const Free& from) const { return nodes->first_from(from, least); }
+  };
+  /// What a demand needs is on nodes that are on all of these. Empty: none has it.
+  std::vector<Walk> walks_for(const cluster::ActorDemand& demand, bool by_gpus) const;
+  const WeightedSet<Free>& walk_by(const std::string& name) const;
+  static void add(const cluster::NodeView& node, const std::string& name, WeightedSet<Free>& walk);
 
   cluster::Placement only_there(const cluster::ActorDemand& demand) const;
   cluster::Placement place_on_gpus(const cluster::ActorDemand& demand) const;
@@ -90,9 +117,12 @@ class NodeIndex {
   std::string noun_;
   std::map<NodeId, cluster::NodeView> nodes_;
   std::set<NodeId> with_gpus_;
-  WeightedSet<Use> by_use_;  ///< those that are not suspect and not overfull; weight: free CPUs
-  std::set<std::pair<std::int64_t, NodeId>> by_free_;  ///< the same nodes, by free CPUs
-  std::map<std::int64_t, int> sizes_;                  ///< how many nodes have so many CPUs
+  WeightedSet<Use> by_use_;    ///< those that are not suspect and not overfull; weight: free CPUs
+  WeightedSet<Free> by_free_;  ///< the same nodes; weight: none
+  /// Of these those with that resource, by what is free of it; with GPUs, by free CPUs. From when a group
+  /// first asks for it: what nobody asks for costs nothing.
+  mutable std::map<std::string, WeightedSet<Free>> by_name_;
+  std::map<std::int64_t, int> sizes_;  ///< how many nodes have so many CPUs
 };
 
 }  // namespace troupe::scheduler

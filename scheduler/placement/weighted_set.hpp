@@ -50,18 +50,10 @@ class WeightedSet {
     return first_from(root_.get(), from, weight);
   }
   /// The last key, or null, that weighs `weight` or more.
-  const Key* last(Weight weight) const {
-    const Item* at = root_.get();
-    while (at != nullptr && at->most >= weight) {
-      if (at->right && at->right->most >= weight) {
-        at = at->right.get();
-      } else if (at->weight >= weight) {
-        return &at->key;
-      } else {
-        at = at->left.get();
-      }
-    }
-    return nullptr;
+  const Key* last(Weight weight) const { return last(root_.get(), weight); }
+  /// The last key, or null, that is below `key` and weighs `weight` or more.
+  const Key* last_before(const Key& key, Weight weight) const {
+    return last_before(root_.get(), key, weight);
   }
   /// Calls `visit(key, weight)` in order.
   template <class Visit>
@@ -143,6 +135,25 @@ class WeightedSet {
     if (const Key* found = first_from(at->left.get(), from, weight)) return found;
     if (at->weight >= weight) return &at->key;
     return first(at->right.get(), weight);
+  }
+  static const Key* last(const Item* at, Weight weight) {
+    while (at != nullptr && at->most >= weight) {
+      if (at->right && at->right->most >= weight) {
+        at = at->right.get();
+      } else if (at->weight >= weight) {
+        return &at->key;
+      } else {
+        at = at->left.get();
+      }
+    }
+    return nullptr;
+  }
+  static const Key* last_before(const Item* at, const Key& key, Weight weight) {
+    if (at == nullptr || at->most < weight) return nullptr;
+    if (!(at->key < key)) return last_before(at->left.get(), key, weight);
+    if (const Key* found = last_before(at->right.get(), key, weight)) return found;
+    if (at->weight >= weight) return &at->key;
+    return last(at->left.get(), weight);
   }
   static bool leftmost_is_not(const Item* at, const Key& key) {
     while (at != nullptr && at->left) at = at->left.get();

@@ -36,7 +36,7 @@ constexpr std::size_t fields_in(int version, const cluster::ActorDemand&) {
   return version < 5 ? 4 : version < 7 ? 6 : kAll;  // its placement group and bundle; other
 }
 constexpr std::size_t fields_in(int version, const cluster::ActorSpec&) {
-  return version < 3 ? 5 : kAll;  // max_restarts, max_task_retries
+  return version < 3 ? 5 : version < 8 ? 7 : kAll;  // max_restarts, max_task_retries; detached
 }
 constexpr std::size_t fields_in(int version, const cluster::ActorRecord&) {
   return version < 3 ? 7 : version < 5 ? 9 : kAll;  // incarnation, restarts; bundle
@@ -51,7 +51,7 @@ constexpr std::size_t fields_in(int, const cluster::SubmissionRecord&) {
   return kAll;
 }
 constexpr std::size_t fields_in(int version, const cluster::JobRecord&) {
-  return version < 6 ? 6 : kAll;  // submission
+  return version < 6 ? 6 : version < 8 ? 7 : kAll;  // submission; parked
 }
 constexpr std::size_t fields_in(int version, const cluster::GroupSpec&) {
   return version < 6 ? 4 : kAll;  // start_only

@@ -98,3 +98,21 @@ TEST_CASE("a program in which two classes claim one method does not start") {
   CHECK(registry.add_method(1, {"Counter::add", 2, same}));
   CHECK(registry.add_method(1, {"Counter::add", 2, same}));
 }
+
+// Was: what was left of a long text could begin or end within a character.
+TEST_CASE("a long error is cut between characters") {
+  for (std::size_t shift = 0; shift < 4; ++shift) {
+    std::string what(shift, 'x');
+    for (int i = 0; i < 300; ++i) what += "\xE2\x82\xAC";  // a euro sign
+    ErrorInfo described;
+    try {
+      throw_error({ErrorCode::kBadInput, what, "because", ""});
+    } catch (const Error&) {
+      described = describe_exception("task");
+    }
+    const auto cut = described.what.find(" ... ");
+    REQUIRE(cut != std::string::npos);
+    CHECK(described.what.substr(cut - 3, 3) == "\xE2\x82\xAC");
+    CHECK(described.what.substr(cut + 5, 3) == "\xE2\x82\xAC");
+  }
+}

@@ -93,3 +93,85 @@ TEST_CASE("the head alone has an actor killed that starts again: it must hear of
   CHECK(F::told<cluster::KillRequested>(killed) != nullptr);
   CHECK(F::find<KillProcess>(killed) == nullptr);
 }
+
+namespace {
+
+/// The driver is a program's on another node.
+cluster::StartActor start_detached(std::uint32_t life = 1) {
+  cluster::StartActor start{F::kNode, kActor, F::spec(true, F::kJob, {F::kPeer, {4}}), "", {}, life};
+  start.spec.max_restarts = 2;
+  start.spec.name = "it";
+  start.spec.detached = true;
+  start.driver = {F::kPeer, {4}};
+  return start;
+}
+
+}  // namespace
+
+TEST_CASE("a detached actor's process outlives its driver, and its lines go to the next one") {
+  F f;
+  f.link();
+  const ProcessId worker = f.worker({1});
+  const ProcessId process = F::find<StartWorker>(f.head(start_detached()))->process;
+  f.said(process, wire::Hello{}, 1);
+  f.said(process, wire::ActorUp{kActor});
+  const auto gone = f.peer_said(wire::ProcessDown{{F::kPeer, {4}}, "signal 9"});
+  CHECK(F::find<KillProcess>(gone) == nullptr);
+  CHECK(F::find<KillProcess>(f.head(cluster::NodeDead{F::kNode, F::kPeer, "it left"})) == nullptr);
+  const auto ended = f.head(cluster::EndJob{F::kNode, F::kJob, "the driver has ended", {kActor}});
+  CHECK(F::find<KillProcess>(ended)->process == worker);
+  CHECK(F::find<RetryOutput>(ended) != nullptr);
+  // Nobody reads it: it must not be held back for that.
+  const auto wrote = f.on(WorkerWrote{process, false, "a line\n"});
+  CHECK(wrote.empty());
+  const ProcessId next = f.driver();
+  f.head(cluster::JobTaken{F::kNode, F::kJob, {F::kNode, next}});
+  CHECK(F::sent<wire::Output>(f.on(WorkerWrote{process, false, "a line\n"}), next)->text == "a line\n");
+  const auto over = f.head(cluster::EndJob{F::kNode, F::kJob, "it was stopped"});
+  CHECK(F::find<KillProcess>(over)->process == process);
+}
+
+TEST_CASE("of two lives of a detached actor on a node both stay with its job") {
+  F f;
+  std::set<ProcessId> lives;
+  for (const std::uint32_t life : {1u, 2u})
+    lives.insert(F::find<StartWorker>(f.head(start_detached(life)))->process);
+  CHECK(lives.size() == 2);
+  CHECK(F::find<KillProcess>(f.head(cluster::EndJob{F::kNode, F::kJob, "", {kActor}})) == nullptr);
+}
+
+TEST_CASE("what a detached actor is constructed with is kept by its node and by another one, until its end") {
+  F f;
+  const cluster::Requester by{{F::kPeer, {4}}, 3};
+  const auto spec = F::spec(true, F::kJob, {F::kPeer, {4}}, "abc");
+  const auto asked = [&] {
+    return *F::told<cluster::ActorArguments>(f.head(cluster::ArgumentsWanted{by, kActor, F::kNode}));
+  };
+  std::string payload = spec.payload;
+  SECTION("its own") {
+    const auto start = start_detached();
+    payload = start.spec.payload;
+    CHECK(F::told<cluster::ResolveActor>(f.head(start))->actor == kActor);  // its end is to be heard
+  }
+  SECTION("another one, which gets the executable, too") {
+    f.link();
+    const auto kept = f.head(cluster::KeepArguments{F::kNode, F::kJob, kActor, payload, F::kPeer});
+    CHECK(F::told<cluster::ResolveActor>(kept)->actor == kActor);
+    CHECK(F::sent_peer<wire::PackageAsk>(kept) != nullptr);
+  }
+  CHECK(asked().kept);
+  CHECK(asked().payload == payload);
+  CHECK(asked().node == F::kNode);
+  f.head(place(cluster::ActorLife::kEnded, 1));
+  CHECK_FALSE(asked().kept);
+}
+
+TEST_CASE("the next life's executable comes from a node that has it, not from the driver that is gone") {
+  F f;
+  f.link();
+  auto start = start_detached(2);
+  start.spec.payload = F::spec(true, F::kJob, {NodeId{0xdead}, {4}}, "abc").payload;
+  start.driver = {};
+  start.package_from = F::kPeer;
+  CHECK(F::sent_peer<wire::PackageAsk>(f.head(start), F::kPeer) != nullptr);
+}

@@ -198,3 +198,49 @@ TEST_CASE("a driver of a submission comes in through its node, and its end does 
   f.on(ProcessEnded{parent, "the driver is gone"});
   CHECK(f.machine.leaving());
 }
+
+// Was: workers on other nodes than their program's had none of the libraries that travelled with it.
+TEST_CASE("libraries that travel with a job come from the head before its worker on another node starts") {
+  Packaged f;
+  const ProcessAddress driver{Jobs::kPeer, {9}};
+  const std::string libraries(64, 'c');
+  const auto spec_with = [&](JobId job, const std::string& package) {
+    return Jobs::spec(true, job, driver, package);
+  };
+  const std::string program = "own+" + libraries + ":/where/it/is";
+  const Actions asked = f.head(cluster::StartActor{Jobs::kNode, {1}, spec_with({7}, program), ""});
+  CHECK(Jobs::find<StartWorker>(asked) == nullptr);
+  REQUIRE(Jobs::find<UnpackJob>(asked) != nullptr);
+  const auto unpack = Jobs::find<UnpackJob>(asked)->spec;
+  CHECK(unpack.package == libraries);
+  CHECK(f.head(cluster::StartActor{Jobs::kNode, {2}, spec_with({7}, program), ""}).empty());
+  const Actions missing = f.on(JobUnpacked{unpack.id, true, {}});
+  REQUIRE(Jobs::find<AskJobPart>(missing) != nullptr);
+  CHECK(Jobs::find<AskJobPart>(missing)->ask.hash == libraries);
+  CHECK(Jobs::find<TakeJobPart>(f.on(HeadGavePart{{libraries, 0, 10, wire::Bytes(10)}})) != nullptr);
+  CHECK(Jobs::find<UnpackJob>(f.on(JobPartTaken{libraries, 10, true, {}}))->spec.id == unpack.id);
+  const Actions here = f.on(JobUnpacked{unpack.id, false, {}});
+  CHECK(std::count_if(here.begin(), here.end(),
+                      [](const auto& a) { return std::holds_alternative<StartWorker>(a); }) == 2);
+  CHECK(Jobs::find<StartWorker>(here)->package == program);
+  CHECK(Jobs::find<DropJobPackage>(here)->package == libraries);
+  CHECK(Jobs::find<StartWorker>(f.head(cluster::StartActor{Jobs::kNode, {3}, spec_with({8}, program), ""})) !=
+        nullptr);
+
+  // They cannot come: who waits for them hears why, and nobody else does.
+  const std::string others(64, 'd');
+  f.head(cluster::StartActor{Jobs::kNode, {4}, spec_with({8}, "own+" + others + ":/where"), ""});
+  f.on(JobUnpacked{kLibrariesOf + others, true, {}});
+  const Actions gone = f.on(HeadGavePart{{others, 0, 0, {}}});
+  REQUIRE(Jobs::told<cluster::ActorFailed>(gone) != nullptr);
+  CHECK(Jobs::told<cluster::ActorFailed>(gone)->actor == ActorId{4});
+  CHECK(Jobs::told<cluster::ActorFailed>(gone)->error.message().find("cannot get the job's libraries") !=
+        std::string::npos);
+
+  // What is no hash is no file's name either; and a worker beside its program finds them where that does.
+  for (const std::string& name : {std::string("own+../../there:/where"), std::string("own")})
+    CHECK(Jobs::find<StartWorker>(
+              f.head(cluster::StartActor{Jobs::kNode, {50 + name.size()}, spec_with({8}, name), ""})) != nullptr);
+  const auto beside = Jobs::spec(true, {8}, {Jobs::kNode, {9}}, "own+" + others);
+  CHECK(Jobs::find<StartWorker>(f.head(cluster::StartActor{Jobs::kNode, {40}, beside, ""})) != nullptr);
+}

@@ -32,10 +32,10 @@ done
 ! "$troupe" start --head --port 0 --name none --listen 203.0.113.7 --folder "$where/three" >"$where/three.said" 2>&1 || fail "it came up"
 [ ! -e "$where/three/address" ] || fail "a failed start left $(cat "$where/three/address"): $(cat "$where/three.said")"
 
-"$troupe" start --head --port 0 --name one --cpus 2 --gpus 0 --detach >/dev/null || fail "no head"
+"$troupe" start --head --port 0 --name one --cpus 2 --gpus 0 --label place=one --detach >/dev/null || fail "no head"
 address=$(cat "$TROUPE_FOLDER/address")
 "$troupe" token --output "$where/token" || fail "no token"
-"$troupe" start --address "$address" --token-file "$where/token" --folder "$where/two" --name two --cpus 1 --gpus 0 --detach >/dev/null ||
+"$troupe" start --address "$address" --token-file "$where/token" --folder "$where/two" --name two --cpus 1 --gpus 0 --label place=two --detach >/dev/null ||
   fail "no second node"
 
 expect 0 ' two .* alive' node list
@@ -126,9 +126,17 @@ mkdir "$where/app" && cp "$program" "$where/app/needs" && echo '#!/bin/sh' >"$wh
 said=$(LD_LIBRARY_PATH=$libraries "$troupe" job submit --with-libraries --working-dir "$where/app" -- ./needs 2>"$where/said") ||
   fail "$(cat "$where/said")"
 [ "$said" = 'the library says 42' ] || fail "$said"
+# Was: a worker on another node than the program's had none of them, and died at its start.
+cp "$program"_elsewhere "$where/elsewhere" || fail "no program"
+said=$(LD_LIBRARY_PATH=$libraries "$troupe" job submit --num-cpus 0 --label place=one --with-libraries -- "$where/elsewhere" 2>"$where/said") || fail "$(cat "$where/said")"
+[ "$said" = 'the library says 42 on node two' ] || fail "$said"
 expect 1 'libtroupe_needed.so, which .* needs, is not found' job submit --with-libraries -- "$where/needs"
 expect 1 'is no executable of this machine, but a script' job submit --with-libraries --working-dir "$where/app" -- ./script
 expect 1 'does not .give the program.s path' job submit --with-libraries -- sleep 1
+
+# Was: the last of two won in silence.
+expect 2 "tpu is given twice, as 'tpu=1' and 'tpu=2': give it once" job submit --resource tpu=1 --resource tpu=2 -- true
+expect 2 'zone is given twice' start --head --label zone=a --label zone=b
 
 # Two nodes of one name are told apart, and said to be two.
 "$troupe" token --output "$where/token2" || fail "no token"

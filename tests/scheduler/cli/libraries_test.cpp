@@ -26,6 +26,15 @@ TEST_CASE("what the loader lists is read, but for what belongs to each machine")
   REQUIRE_FALSE(missing.ok());
   CHECK_THAT(missing.error().message(), Contains("libgone.so.1, which prog needs, is not found"));
   CHECK(read_loader_list("\tstatically linked\n", "prog")->empty());
+  // Was: one that the program names by its path was left out in silence.
+  const auto by_path = read_loader_list(
+      "\t/opt/vendor/libx.so (0x00007f0a)\n\tliby.so => /lib/liby.so (0x00007f0b)\n"
+      "\t/opt/z.so => /opt/z.so (0x00007f0c)\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f0f)\n",
+      "prog");
+  REQUIRE(by_path->size() == 3);
+  CHECK((by_path->at(0).is_by_path && by_path->at(0).name == "/opt/vendor/libx.so"));
+  CHECK_FALSE(by_path->at(1).is_by_path);
+  CHECK((by_path->at(2).is_by_path && by_path->at(2).path == "/opt/z.so"));
 }
 
 TEST_CASE("libraries of this very program are found, and of a script none are looked for") {

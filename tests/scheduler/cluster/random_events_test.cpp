@@ -47,7 +47,7 @@ struct Chaos {
       if (known.record.state == ActorState::kRestarting && !known.has_payload && below(4) != 0) of = id;
     const auto at = s.head->actors().find(of);
     const Requester by = at == s.head->actors().end() ? requester() : at->second.record.requester;
-    return {by, of, below(8) != 0, std::string(below(60), 'y')};
+    return {by, of, below(8) != 0, std::string(below(60), 'y'), node()};
   }
   std::string name() { return below(3) == 0 ? "n" + std::to_string(below(3)) : ""; }
   NodeInfo info() {
@@ -163,15 +163,23 @@ struct Chaos {
         return JobRegistered{"j" + std::to_string(below(3)), process(), below(3),
                              below(3) == 0 ? "" : "s" + std::to_string(below(20))};
       case 4:
-        return JobEnded{by.to.node, below(3) == 0 ? by.job : JobId{}, "done"};
+        return JobEnded{by.to.node, below(3) == 0 ? by.job : JobId{}, "done",
+                        below(2) == 0 ? by.to.process : ProcessId{}};
       case 5:
       case 6:
       case 7:
-      case 8:
-        return SpawnRequested{{by.to, request},
-                              {by.job, "T", name(), std::string(below(60), 'x'), demand,
-                               demand.isolated ? static_cast<std::int32_t>(below(5)) - 1 : 0,
-                               static_cast<std::int32_t>(below(2))}};
+      case 8: {
+        ActorSpec spec{by.job,
+                       "T",
+                       name(),
+                       std::string(below(60), 'x'),
+                       demand,
+                       demand.isolated ? static_cast<std::int32_t>(below(5)) - 1 : 0,
+                       static_cast<std::int32_t>(below(2))};
+        spec.detached = demand.isolated && !demand.group && below(2) == 0;
+        if (spec.detached) spec.name = "d" + std::to_string(below(4));
+        return SpawnRequested{{by.to, request}, std::move(spec)};
+      }
       case 9:
         return SpawnCancelled{{by.to, request}};
       case 10:
@@ -300,7 +308,8 @@ struct Chaos {
 }  // namespace
 
 TEST_CASE("whatever comes, the machine's indices agree and its records are bounded") {
-  int started = 0, drivers = 0, lives = 0, in_groups = 0, removed = 0, together = 0, parked = 0;
+  int started = 0, drivers = 0, lives = 0, in_groups = 0, removed = 0, together = 0, parked = 0,
+      jobs_parked = 0, taken_over = 0;
   for (int run = 0; run < 20; ++run) {
     const std::uint64_t seed = SystemRandom().next();
     CAPTURE(seed);
@@ -316,6 +325,11 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
       for (const auto& persist : chaos.s.all<Persist>()) {
         const auto* group = std::get_if<GroupRecord>(&persist.record);
         removed += group != nullptr && group->state == GroupState::kEnding ? 1 : 0;
+        const auto* job = std::get_if<JobRecord>(&persist.record);
+        jobs_parked += job != nullptr && job->parked ? 1 : 0;
+      }
+      for (const auto& answered : chaos.s.all<JobAnswered>()) {
+        taken_over += answered.reason.ends_with("detached actors of an earlier one") ? 1 : 0;
       }
       drivers += static_cast<int>(chaos.s.all<StartDriver>().size());
       for (const auto& [number, spawn] : chaos.s.head->waiting().all())
@@ -335,6 +349,9 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
         const auto all = chaos.s.head->queue_statuses();
         REQUIRE(std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.queue == *queue; }));
       }
+      const auto* job = std::get_if<JobRecord>(&record);
+      if (job != nullptr && !job->name.empty())
+        REQUIRE(chaos.s.head->jobs().named(job->name)->record == *job);
       if (node != nullptr) REQUIRE(node->dead != chaos.s.head->nodes().contains(node->node.id));
     }
   }
@@ -345,4 +362,6 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
   CHECK(removed > 10);
   CHECK(together > 0);
   CHECK(parked > 0);
+  CHECK(jobs_parked > 0);  // some twenty
+  CHECK(taken_over > 0);
 }

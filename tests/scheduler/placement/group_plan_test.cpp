@@ -371,12 +371,12 @@ TEST_CASE("a long search for STRICT_SPREAD is cut off, and says so") {
   CHECK_FALSE(too_many.cut_off);
   CHECK(too_many.looks < 100'000);
 
-  // More CPUs or more of a GPU, never both: each bundle has one node that it fits.
+  // More of a resource or more of a GPU, never both: each bundle has one node that it fits.
   nodes = NodeIndex();
   for (int id = 1; id <= 3000; ++id)
-    nodes.set({NodeId{std::uint64_t(id)}, "n", 10'000 + id, 0, 0, false, {id}});
+    nodes.set({NodeId{std::uint64_t(id)}, "n", kCpu, 0, 0, false, {id}, {{{"tpu", 10'000 + id}}, {}}});
   std::vector<BundleDemand> different;
-  for (int i = 1; i <= 2000; ++i) different.push_back({13'000 - i, kGpu - 3000 + i});
+  for (int i = 1; i <= 2000; ++i) different.push_back({0, kGpu - 3000 + i, {{{"tpu", 13'000 - i}}, {}}});
   const auto cut = plan(different);
   CHECK_FALSE(cut.is_placed);
   CHECK(cut.cut_off);

@@ -308,6 +308,21 @@ const std::string kWantingBytes =
     kSubmissionHead + kPackage + kQueueOfSubmission + kOtherBytes + kSubmissionRest;
 const std::string kHoldingBytes = kHoldingHead + kStartOnly + kGroupRest;
 
+/// Since version 8: whether an actor is detached behind its retries, and whether a job is parked at its end.
+const ActorRecord kDetached = [] {
+  ActorRecord record = kAsking;
+  record.spec.detached = true;
+  return record;
+}();
+const JobRecord kParked = [] {
+  JobRecord record = kProgram;
+  record.parked = true;
+  return record;
+}();
+const std::string kDetachedBytes =
+    kActorHead + kGroupOfActor + kOtherBytes + kOneLife + "01" + kActorRest + kBundleOfActor;
+const std::string kParkedBytes = kProgramBytes + "01";
+
 }  // namespace
 
 TEST_CASE("records of version 1, which had no version, are read") {
@@ -350,12 +365,19 @@ TEST_CASE("records of version 6 are read") {
   for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0600" + hex)).value() == record);
 }
 
-TEST_CASE("records of version 7 are read, and written") {
+TEST_CASE("records of version 7 are read") {
   const std::vector<std::pair<std::string, Record>> all{
       {kOfferingBytes, kOffering}, {kProgramBytes, kProgram}, {kAskingBytes, kAsking},
       {kHoldingBytes, kHolding},   {kWantingBytes, kWanting}, {kQueueBytes, kQueue}};
+  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0700" + hex)).value() == record);
+}
+
+TEST_CASE("records of version 8 are read, and written") {
+  const std::vector<std::pair<std::string, Record>> all{
+      {kOfferingBytes, kOffering}, {kParkedBytes, kParked},   {kDetachedBytes, kDetached},
+      {kHoldingBytes, kHolding},   {kWantingBytes, kWanting}, {kQueueBytes, kQueue}};
   for (const auto& [hex, record] : all) {
-    const wire::Bytes bytes = bytes_of("fe0700" + hex);
+    const wire::Bytes bytes = bytes_of("fe0800" + hex);
     CHECK(decode_record(bytes).value() == record);
     CHECK(encode_record(record) == bytes);
   }
@@ -369,11 +391,11 @@ TEST_CASE("a count of bundles that the bytes do not hold is damage") {
 }
 
 TEST_CASE("a record of a newer troupe is refused with both versions, a damaged one as that") {
-  const auto newer = decode_record(bytes_of("fe0800" + kJobBytes));
+  const auto newer = decode_record(bytes_of("fe0900" + kJobBytes));
   REQUIRE_FALSE(newer);
   CHECK(newer.error().code == ErrorCode::kRefused);
-  CHECK(newer.error().why == "it has version 8, and this troupe knows 7");
-  for (const char* hex : {"", "fe", "fe07", "fe0700", "03", "7f00"}) {
+  CHECK(newer.error().why == "it has version 9, and this troupe knows 8");
+  for (const char* hex : {"", "fe", "fe08", "fe0800", "03", "7f00"}) {
     const auto damaged = decode_record(bytes_of(hex));
     REQUIRE_FALSE(damaged);
     CHECK(damaged.error().code == ErrorCode::kBadInput);

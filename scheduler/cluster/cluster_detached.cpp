@@ -1,0 +1,126 @@
+// Detached actors: a job that its driver leaves is parked while it has some, and goes on under the next
+// driver of its name. What they are constructed with is kept here and on two nodes, for their next lives.
+#include <utility>
+
+#include "runtime/core/assert.hpp"
+#include "scheduler/cluster/cluster_machine.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+bool has_lived(const ActorRecord& record) {
+  return record.process || record.incarnation > 1;
+}
+
+/// Nodes may have what its lives need. A first life's arguments come with its request, which starts it again.
+bool wants_kept(const ActorRecord& record) {
+  return has_lived(record) && record.state != ActorState::kEnding && record.state != ActorState::kDead;
+}
+
+}  // namespace
+
+/// Those that outlive the driver. One that starts, and whose spawn nobody has an answer to, is the driver's
+/// alone.
+std::vector<ActorId> ClusterMachine::staying(const Job& job) const {
+  std::vector<ActorId> all;
+  for (const std::set<ActorId>* some : {&job.actors, &job.restarting}) {
+    for (const ActorId id : *some) {
+      const ActorRecord& record = actors_.at(id).record;
+      if (record.spec.detached && record.state != ActorState::kEnding &&
+          (has_lived(record) || job.record.parked))
+        all.push_back(id);
+    }
+  }
+  return all;
+}
+
+void ClusterMachine::take_over(Job& job, const JobRegistered& e) {
+  TROUPE_ASSERT(job.record.parked, "a job has one driver");
+  jobs_.take_over(job, e.driver, e.request);
+  const JobRecord& record = job.record;
+  persist(record);
+  out_.push_back(JobAnswered{
+      e.driver,
+      e.request,
+      record.job,
+      record.incarnation,
+      "incarnation " + std::to_string(record.incarnation) + ", with the detached actors of an earlier one",
+      {}});
+  for (const auto& [node, count] : job.actors_on) {
+    if (is_live(node)) out_.push_back(JobTaken{node, record.job, e.driver});
+  }
+}
+
+/// A parked job is there for its detached actors alone.
+void ClusterMachine::end_if_deserted(JobId id) {
+  Job* job = jobs_.find(id);
+  if (job != nullptr && job->record.parked && staying(*job).empty())
+    end_job(*job, "its last detached actor has ended", true);
+}
+
+/// Those of that name, or that the submission of that id left.
+std::vector<JobId> ClusterMachine::parked_jobs_of(const std::string& name) const {
+  std::vector<JobId> found;
+  for (const auto& [id, job] : jobs_.all()) {
+    if (job.record.parked && (job.record.name == name || job.record.submission == name)) found.push_back(id);
+  }
+  return found;
+}
+
+/// Why it may not start anything but detached actors now; nothing: it has a driver.
+std::optional<ErrorInfo> ClusterMachine::no_driver(const Job& job, const std::string& what) const {
+  if (!job.record.parked) return std::nullopt;
+  return ErrorInfo{ErrorCode::kRefused, what,
+                   "no program of job " + job.record.name + " runs, and what is not detached ends with that",
+                   "start a program of that job name, or spawn it with .detached = true"};
+}
+
+bool ClusterMachine::has_its_arguments(const ActorRecord& record) const {
+  return record.spec.is_kept() || is_live(record.requester.from.node);
+}
+
+/// Its own node and another one keep what it needs for its next life, over the death of either and of the
+/// head.
+void ClusterMachine::keep_on_two_nodes() {
+  if (!std::exchange(look_at_keepers_, false)) return;
+  for (const ActorId id : actors_.all_kept()) {
+    Actor& actor = actors_.at(id);
+    const ActorRecord& record = actor.record;
+    const bool is_kept = actor.keeper != record.node && is_live(actor.keeper);
+    if (record.state != ActorState::kAlive || !actor.has_payload || is_kept) continue;
+    for (const auto& [node, view] : index_.nodes()) {
+      if (node == record.node || view.suspect) continue;
+      actor.keeper = node;
+      out_.push_back(KeepArguments{node, record.spec.job, id, record.spec.payload, record.node});
+      break;
+    }
+  }
+}
+
+/// Where the executable of an actor that is to start is, if not where its payload says.
+NodeId ClusterMachine::package_from(const Actor& actor, const Job& job) const {
+  const ActorRecord& record = actor.record;
+  if (record.spec.is_kept() && record.incarnation > 1) {
+    for (const NodeId node : {actor.was_at, actor.keeper}) {
+      if (node != record.node && is_live(node)) return node;
+    }
+  }
+  // Whoever spawned it runs it: the driver that its payload names may be gone.
+  return record.requester.from == job.record.driver ? NodeId{} : record.requester.from.node;
+}
+
+/// Of one whose arguments the head does not have: it has started again.
+void ClusterMachine::ask_for_arguments(const Actor& actor, NodeId node) {
+  if (!actor.has_payload && wants_kept(actor.record) && !waiting_.contains(actor.record.requester))
+    out_.push_back(ArgumentsWanted{actor.record.requester, actor.record.actor, node});
+}
+
+void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) {
+  if (!wants_kept(actor.record) || !e.kept || e.payload.size() > kMaxPayloadBytes)
+    return;  // another node may have them
+  actors_.set_payload(actor, e.payload);
+  look_at_keepers_ = true;
+  if (actor.record.state == ActorState::kRestarting && now_ >= actor.restart_at) restart_when_due(actor);
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,301 @@
+/// The head's machine as scripts: actors that outlive the driver that spawned them, and the jobs that wait
+/// for the next one.
+#include "tests/scheduler/cluster/script.hpp"
+
+using namespace troupe;
+using namespace troupe::cluster;
+using troupe::test::kDriver;
+using troupe::test::kGateway;
+using troupe::test::Script;
+
+namespace {
+
+constexpr NodeId kNext{101};
+constexpr ProcessAddress kNextDriver{kNext, ProcessId{8}};
+
+/// A driver on its gateway, two nodes with two CPUs each, and a detached actor "it", which is up.
+struct Detached : Script {
+  explicit Detached(int max_restarts = 2, ClusterConfig with = {}) : Script(with) {
+    node(1, 2);
+    node(2, 2);
+    gateway();
+    job_id = job().job;
+    id = spawn_detached(1, "it", max_restarts);
+    at = started.node;
+  }
+  ActorId spawn_detached(std::uint64_t request, const std::string& name, int max_restarts,
+                         ProcessAddress from = kDriver) {
+    ActorSpec spec{job_id, "T", name, "arguments", {kCpu, true, {}}, max_restarts, 0, true};
+    on(SpawnRequested{{from, request}, spec});
+    if (get<StartActor>() == nullptr) return {};
+    started = *get<StartActor>();
+    on(ActorStarted{started.node, started.actor, ProcessId{9}, 1});
+    return started.actor;
+  }
+  void driver_ends() { on(JobEnded{kGateway, job_id, "the driver has ended", kDriver.process}); }
+  JobAnswered next_driver(std::uint64_t request = 1) {
+    on(NodeJoined{{kNext, "driver", "", "", 0, true}, {}, {}, {}});
+    on(JobRegistered{"main", kNextDriver, request});
+    return *get<JobAnswered>();
+  }
+  bool finds(ProcessAddress by = kNextDriver) {
+    on(LookupActor{{by, 50}, job_id, "it"});
+    return get<NameAnswered>()->ok && get<NameAnswered>()->actor == id;
+  }
+  const ActorRecord& record() const { return head->actors().at(id).record; }
+  const JobRecord& job_record() const { return head->jobs().find(job_id)->record; }
+  const JobRecord& stored() const { return std::get<JobRecord>(store.at("job/main")); }
+  NodeId other() const { return {3 - at.value}; }
+  /// What the node of its last life, or the keeper, would answer.
+  void kept_by(NodeId node) { on(ActorArguments{{kDriver, 1}, id, true, "arguments", node}); }
+
+  JobId job_id;
+  ActorId id;
+  NodeId at;
+  StartActor started;
+};
+
+}  // namespace
+
+TEST_CASE("a detached actor outlives its driver: the job is parked, and the next one of its name has it") {
+  Detached s;
+  const ActorId other = s.up(s.job_id, 2);
+  s.on(LeaseRequested{NodeId{1}, s.job_id});
+  SECTION("the driver says goodbye") {
+    s.driver_ends();
+  }
+  SECTION("its node dies") {
+    s.on(NodeLeft{kGateway, "it left"});
+  }
+  for (const EndJob& told : s.all<EndJob>()) CHECK(told.stays == std::vector<ActorId>{s.id});
+  CHECK(s.get<EndJob>() != nullptr);
+  CHECK(s.job_record().parked);
+  CHECK(s.stored().parked);
+  CHECK(s.record().state == ActorState::kAlive);
+  CHECK(s.head->actors().at(other).record.state == ActorState::kEnding);
+  CHECK(std::get<ActorRecord>(s.store.at("actor/" + to_string(other))).state == ActorState::kEnding);
+
+  const JobAnswered next = s.next_driver();
+  CHECK(next.job == s.job_id);
+  CHECK(next.incarnation == 2);
+  CHECK_FALSE(s.stored().parked);
+  CHECK(s.stored().driver == kNextDriver);
+  REQUIRE(s.get<JobTaken>() != nullptr);
+  CHECK(s.index<Persist>() < s.index<JobAnswered>());
+  CHECK(s.get<JobTaken>()->driver == kNextDriver);
+  CHECK(s.finds());
+  // It may be killed as any actor, and its name is free then.
+  s.on(KillRequested{kNext, s.job_id, s.id, "enough"});
+  CHECK(s.get<KillActor>()->node == s.at);
+  s.on(ActorDown{s.at, s.id, "enough", 1});
+  CHECK_FALSE(s.finds());
+  CHECK(s.head->jobs().runs(s.job_id));
+}
+
+TEST_CASE(
+    "a newer driver takes a job over whose driver lives, and what that one says later changes nothing") {
+  Detached s;
+  // On one node, as programs of submitted jobs are.
+  s.on(JobRegistered{"main", {kGateway, ProcessId{8}}, 5});
+  CHECK(s.get<JobAnswered>()->job == s.job_id);
+  CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
+  s.driver_ends();
+  CHECK(s.job_record().driver == ProcessAddress{kGateway, ProcessId{8}});
+  CHECK_FALSE(s.job_record().parked);
+  s.on(JobEnded{kGateway, s.job_id, "the driver has ended", ProcessId{8}});
+  CHECK(s.job_record().parked);
+  s.driver_ends();  // a node that missed EndJob says it again, and hears who stays
+  CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
+}
+
+TEST_CASE("the parked job goes with its last detached actor") {
+  Detached s(0);
+  const ActorId second = s.spawn_detached(2, "second", 0);
+  s.driver_ends();
+  const std::uint32_t incarnation = s.job_record().incarnation;
+  SECTION("they are killed") {
+    for (const ActorId id : {s.id, second}) {
+      const NodeId node = s.head->actors().at(id).record.node;
+      CHECK(s.job_record().parked);
+      s.on(KillRequested{NodeId{}, s.job_id, id, "by the head's owner"});  // the head's shell says so
+      CHECK(s.get<KillActor>() != nullptr);
+      s.on(ActorDown{node, id, "killed", 1});
+    }
+  }
+  SECTION("they die, and have no other life") {
+    s.on(NodeLeft{s.at, "it left"});
+    s.on(NodeLeft{s.other(), "it left"});
+  }
+  SECTION("the job is stopped") {
+    CHECK(s.head->parked_jobs_of("main") == std::vector<JobId>{s.job_id});
+    s.on(SubmissionStopRequested{"main"});
+    CHECK(s.get<EndJob>()->stays.empty());
+  }
+  CHECK_FALSE(s.head->jobs().runs(s.job_id));
+  CHECK(s.stored().ended);
+  CHECK_FALSE(s.stored().parked);
+  const JobAnswered next = s.next_driver();
+  CHECK(next.job != s.job_id);
+  CHECK(next.incarnation == incarnation + 1);
+}
+
+TEST_CASE("one that dies without its driver starts again, with what head and nodes have kept") {
+  Detached s;
+  s.on(Tick{});
+  s.on(NodeLeft{kGateway, "it left"});
+  SECTION("its process dies") {
+    s.on(ActorDown{s.at, s.id, "signal 9", 1});
+  }
+  SECTION("its node dies: another one had the executable from it") {
+    s.on(NodeLeft{s.at, "it left"});
+  }
+  s.on(Tick{});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  const StartActor start = *s.get<StartActor>();
+  CHECK(start.spec.payload == "arguments");
+  CHECK(start.incarnation == 2);
+  CHECK(start.driver == ProcessAddress{});  // its output goes nowhere
+  CHECK((start.package_from == s.at || start.package_from == s.other() || !s.head->nodes().contains(s.at)));
+  s.on(ActorStarted{start.node, s.id, ProcessId{10}, 2});
+  s.next_driver();
+  CHECK(s.finds());
+  // Its last life.
+  s.on(ActorDown{start.node, s.id, "signal 9", 2});
+  s.pass(1, {NodeId{1}, NodeId{2}, kNext});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->driver == kNextDriver);
+  s.on(ActorStarted{s.get<StartActor>()->node, s.id, ProcessId{11}, 3});
+  s.on(JobEnded{kNext, s.job_id, "done", kNextDriver.process});
+  CHECK(s.job_record().parked);
+  s.on(ActorDown{s.record().node, s.id, "signal 9", 3});
+  CHECK(s.record().state == ActorState::kDead);
+  CHECK(s.stored().ended);
+}
+
+TEST_CASE("a second node keeps what a detached actor needs, and a third one when that dies") {
+  Detached s;
+  const auto keeper = [&] { return s.head->actors().at(s.id).keeper; };
+  CHECK(keeper() == s.other());
+  s.node(3, 2);
+  CHECK(s.get<KeepArguments>() == nullptr);  // one is enough
+  s.node(s.other().value, 2);                // its link broke: it may have missed the word
+  REQUIRE(s.get<KeepArguments>() != nullptr);
+  CHECK(keeper() == s.other());
+  s.on(NodeLeft{s.other(), "it left"});
+  REQUIRE(s.get<KeepArguments>() != nullptr);
+  CHECK(s.get<KeepArguments>()->to == NodeId{3});
+  CHECK(s.get<KeepArguments>()->from == s.at);
+  CHECK(s.get<KeepArguments>()->payload == "arguments");
+  s.driver_ends();
+  s.on(NodeLeft{s.at, "it left"});
+  s.node(4, 2);
+  s.on(Tick{});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK((s.get<StartActor>()->node == NodeId{3} || s.get<StartActor>()->package_from == NodeId{3}));
+}
+
+TEST_CASE(
+    "a head that starts again knows a parked job, and asks nodes for what its actors are constructed with") {
+  Detached s;
+  s.driver_ends();
+  s.on(NodeLeft{kGateway, "it left"});
+  s.restart();
+  CHECK(s.job_record().parked);
+  s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
+  REQUIRE(s.get<ArgumentsWanted>() != nullptr);
+  CHECK(s.get<ArgumentsWanted>()->node == s.at);
+  SECTION("its node has it") {
+    s.kept_by(s.at);
+    s.node(s.other().value, 2);
+    CHECK(s.get<ArgumentsWanted>() == nullptr);
+    CHECK(s.get<KeepArguments>()->to == s.other());
+    s.on(ActorDown{s.at, s.id, "signal 9", 1});
+    s.on(Tick{});
+  }
+  SECTION("its node dies first, and another one has it") {
+    s.on(NodeLeft{s.at, "it left"});
+    s.node(s.other().value, 2);
+    CHECK(s.get<ArgumentsWanted>()->node == s.other());
+    s.on(ActorArguments{{kDriver, 1}, s.id, false, "", NodeId{7}});  // who has not says nothing about others
+    CHECK(s.record().state == ActorState::kRestarting);
+    s.kept_by(s.other());
+  }
+  SECTION("nobody has it: it has no other life, and says why") {
+    s.on(ActorDown{s.at, s.id, "signal 9", 1});
+    s.pass(61, {s.at});
+    CHECK(s.record().state == ActorState::kDead);
+    CHECK_THAT(s.head->actors().at(s.id).reason, Catch::Contains("no node has what it is constructed with"));
+    CHECK(s.stored().ended);
+    return;
+  }
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->spec.payload == "arguments");
+  s.on(ActorStarted{s.get<StartActor>()->node, s.id, ProcessId{10}, 2});
+  s.next_driver();
+  CHECK(s.finds());
+}
+
+TEST_CASE("a parked job starts detached actors alone, asked for by those that it has") {
+  Detached s;
+  s.driver_ends();
+  const ProcessAddress it{s.at, ProcessId{9}};
+  s.on(SpawnRequested{{it, 1}, {s.job_id, "T", "", "", {0, true, {}}}});
+  CHECK_THAT(s.get<SpawnAnswered>()->error.why, Catch::Contains("no program of job main runs"));
+  s.on(LeaseRequested{s.at, s.job_id});
+  CHECK_FALSE(s.get<LeaseAnswered>()->ok);
+  s.on(GroupRequested{{it, 2}, s.job_id, GroupVerb::kMake, {}, {{}, "", {}, {{kCpu, 0}}}});
+  CHECK_FALSE(s.get<GroupAnswered>()->ok);
+  const ActorId child = s.spawn_detached(3, "child", 0, it);
+  CHECK(s.started.package_from == s.at);
+  s.on(ActorDown{s.at, s.id, "it has done its work", 1, true});
+  CHECK(s.job_record().parked);
+  s.next_driver();
+  s.on(LeaseRequested{s.at, s.job_id});
+  CHECK(s.get<LeaseAnswered>()->driver == kNextDriver);
+  CHECK(s.head->actors().at(child).record.state == ActorState::kAlive);
+}
+
+TEST_CASE("what cannot outlive its driver is refused") {
+  const ActorSpec good{JobId{1}, "T", "it", "", {0, true, {}}, 0, 0, true};
+  CHECK_FALSE(check_spec(good));
+  ActorSpec spec = good;
+  spec.name = "";
+  CHECK_THAT(check_spec(spec)->why, Catch::Contains("it has no name"));
+  spec = good;
+  spec.demand.isolated = false;
+  CHECK_THAT(check_spec(spec)->why, Catch::Contains("shares its process"));
+  spec = good;
+  spec.demand.group = GroupId{3};
+  CHECK_THAT(check_spec(spec)->why, Catch::Contains("placement group"));
+  ClusterConfig embedded;
+  embedded.ends_with_program = true;
+  Detached s(0, embedded);
+  REQUIRE(s.get<SpawnAnswered>() != nullptr);
+  CHECK_THAT(s.get<SpawnAnswered>()->error.why, Catch::Contains("nothing would outlive it"));
+}
+
+TEST_CASE("one whose first life has not begun ends with its driver, who has no answer") {
+  Detached s;
+  s.on(SpawnRequested{{kDriver, 2}, {s.job_id, "T", "late", "", {kCpu, true, {}}, 0, 0, true}});
+  const StartActor start = *s.get<StartActor>();
+  s.driver_ends();
+  CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
+  s.on(ActorStarted{start.node, start.actor, ProcessId{12}});
+  CHECK(s.get<KillActor>()->actor == start.actor);
+}
+
+TEST_CASE("a first life whose start the head's death swallowed begins when its request is repeated") {
+  // The simulator found it: a node gave the head its arguments, and the request then started nothing.
+  Detached s;
+  const ActorSpec late{s.job_id, "T", "late", "arguments", {kCpu, true, {}}, 2, 0, true};
+  s.on(SpawnRequested{{kDriver, 2}, late});
+  const StartActor start = *s.get<StartActor>();
+  s.restart();
+  s.gateway();
+  for (const ArgumentsWanted& wanted : s.all<ArgumentsWanted>()) CHECK(wanted.actor == s.id);
+  s.on(ActorArguments{{kDriver, 2}, start.actor, true, "arguments", kGateway});
+  s.node(start.node.value, 2);
+  s.on(SpawnRequested{{kDriver, 2}, late});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->actor == start.actor);
+}
