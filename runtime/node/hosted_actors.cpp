@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/wire/package_name.hpp"
+
 namespace troupe::node {
 
 void HostedActors::fail(ActorLifeId actor, ErrorInfo error, Actions& out) {
