@@ -217,7 +217,7 @@ TEST_CASE("a key of very many parts is refused with its line before anything is 
                                   "x = {" + key + " = 1}\n", "x = [\"\"\"a\"\"\"\"\", { " + key + " = 1}]\n"})
     CHECK_THAT(refused_file("\n" + text), Contains("line 2: the key has more than 16 parts"));
   const std::string dots(100, '.');
-  CHECK(refused_file("# " + dots + "\nkind = \"\"\"\n" + dots + "\\\"\"\"\"\n'a'\nlr = 1.5 # " + dots) == "");
+  CHECK(refused_file("# " + dots + "\nkind = \"\"\"\n" + dots + "\\\"\"\"\"\n\"lr\" = 1.5 # " + dots) == "");
   CHECK_THAT(refused_file("kind = '''\n" + dots + "\n'''\n[schedule]\nwarmpu = 1\n"),
              Contains("line 5: there is no 'schedule.warmpu'"));
   CHECK_THAT(refused_file(std::string(2000, 'a') + " = 1\n"),
