@@ -126,6 +126,8 @@ std::vector<std::string> dumps_in(const fs::path& folder, std::error_code& error
 
 std::string default_flight_folder() {
   if (const char* folder = std::getenv("TROUPE_FLIGHT_FOLDER"); folder != nullptr) return folder;
+  if (const char* own = std::getenv("TROUPE_FOLDER"); own != nullptr && *own != '\0')
+    return std::string(own) + "/flight";
   if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state != '\0')
     return std::string(state) + "/troupe/flight";
   if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')

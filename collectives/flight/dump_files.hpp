@@ -13,8 +13,8 @@ namespace troupe::collectives::flight {
 constexpr std::size_t kKeptGroups = 20;
 constexpr std::size_t kKeptNormalEnds = 5;
 
-/// $TROUPE_FLIGHT_FOLDER if it is set (empty: no dumps are written), else $XDG_STATE_HOME/troupe/flight, else
-/// ~/.local/state/troupe/flight; empty when none of these is set.
+/// $TROUPE_FLIGHT_FOLDER if it is set (empty: no dumps are written), else $TROUPE_FOLDER/flight, else
+/// $XDG_STATE_HOME/troupe/flight, else ~/.local/state/troupe/flight; empty when none of these is set.
 std::string default_flight_folder();
 
 /// Writes a dump under `folder` and returns its path. Whole or not at all: a temporary file is renamed, over

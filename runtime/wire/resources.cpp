@@ -51,7 +51,7 @@ OtherResources other_resources(std::int64_t memory_bytes, const std::map<std::st
                                const std::map<std::string, std::string>& labels) {
   OtherResources other;
   for (const auto& [name, amount] : resources) {
-    const bool is_number = amount >= 0 && amount <= kMaxResource;  // a NaN is none
+    const bool is_number = amount >= -kMaxResource && amount <= kMaxResource;  // a NaN is none
     const std::int64_t e4 = is_number ? std::llround(amount * static_cast<double>(kOne)) : kNoNumber;
     if (name == kMemory || e4 != 0 || amount > 0)
       other.amounts.push_back({name, name == kMemory ? kNoNumber : e4});
@@ -82,7 +82,10 @@ std::string wrong_about(const OtherResources& other) {
       if (one.amount < 1 || one.amount > kMaxMemoryBytes)
         return "memory is not 1 byte to " + format_bytes(kMaxMemoryBytes);
     } else if (one.amount < 1 || one.amount > static_cast<std::int64_t>(kMaxResource) * kOne) {
-      return "of " + one.name + " it is not 0.0001 to 1,000,000,000";
+      return "the amount of " + one.name +
+             (one.amount == kNoNumber ? ""
+                                      : ", " + number(static_cast<double>(one.amount) / kOne, "%.4f") + ",") +
+             " is not 0.0001 to 1,000,000,000";
     }
   }
   const Label* last = nullptr;

@@ -4,6 +4,7 @@
 
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/job.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/placement/placement.hpp"
 
@@ -49,15 +50,32 @@ std::string what_there_is(const Words& words, const wire::StatusAnswer& all) {
   return hint;
 }
 
+/// By id or name, or by those of the submitted job whose program it is.
+std::set<JobId> jobs_called(const Words& words, const wire::StatusAnswer& all) {
+  std::set<JobId> found;
+  for (const auto& job : all.jobs) {
+    if (to_string(job.job) == words.job || job.name == words.job || job.submission == words.job)
+      found.insert(job.job);
+  }
+  if (!found.empty() || words.job.empty()) return found;
+  JobClient jobs({words.address, words.folder});
+  const std::string submission = job_called(jobs, words.job);
+  for (const auto& job : all.jobs) {
+    if (!submission.empty() && job.submission == submission) found.insert(job.job);
+  }
+  return found;
+}
+
 int list(const Words& words) {
   const auto all = ask_status(words.folder, words.address);
   const auto is = [](const std::string& wanted, const std::string& id, const std::string& name) {
     return wanted.empty() || wanted == id || wanted == name;
   };
+  const std::set<JobId> jobs = jobs_called(words, all);
   ActorList actors;
   for (const auto& one : all.actors) {
     const auto& actor = one.record;
-    if (is(words.job, to_string(actor.spec.job), job_name(all, actor.spec.job)) &&
+    if ((words.job.empty() || jobs.contains(actor.spec.job)) &&
         is(words.node, to_string(actor.node), node_name(all, actor.node)) &&
         is(words.type, actor.spec.type, actor.spec.type) &&
         is(words.state, state_name(actor.state), state_name(actor.state)))
@@ -98,7 +116,7 @@ int show(const Words& words) {
   line("why", one.reason);
   line("CPUs", format_cpus(actor.spec.demand.cpu_e4));
   line("GPUs", format_cpus(actor.spec.demand.gpu_e4));
-  if (const auto& other = actor.spec.demand.other; !other.empty()) line("and", format_other(other));
+  if (const auto& other = actor.spec.demand.other; !other.empty()) line("holds", format_other(other));
   line("restarts", std::to_string(actor.restarts));
   if (actor.spec.detached) line("detached", "it outlives the program that spawned it");
   return 0;
@@ -143,7 +161,7 @@ int actor(int argc, char** argv) {
   app.require_subcommand(1);
   auto* listed = app.add_subcommand("list", "All of them: where they are, or what they wait for");
   listed->footer("  troupe actor list --job mnist --node gpu-7 -o json\n");
-  listed->add_option("--job", words.job, "Those of that job alone (name or id)");
+  listed->add_option("--job", words.job, "Those of that job alone (name or id; of a submitted one, too)");
   listed->add_option("--node", words.node, "Those on that node alone (name or id)");
   listed->add_option("--class", words.type, "Those of that class alone");
   listed->add_option("--state", words.state, "Those in that state alone")

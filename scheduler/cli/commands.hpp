@@ -34,7 +34,7 @@ void add_output_option(CLI::App& command, std::string& output);
 
 /// Of --since: "90s", "10m", "2h", "3d", or a time of this machine's clock.
 inline constexpr const char* kSinceHelp =
-    "What was written since then alone: 90s, 10m, 2h or 3d ago, or 2026-01-31 13:00";
+    "What was written since then alone: 90s, 10m, 2h or 3d ago, 13:00 today, or 2026-01-31 13:00";
 CLI::Validator since_time();
 /// When a line of a node's log was written, which begins with "2026-01-31 13:00:05.250+0100": milliseconds
 /// since 1970. Without a zone it is this machine's clock; nothing where there is no time.
@@ -66,6 +66,7 @@ struct StatusOptions {
   std::string folder;
   std::string address;  ///< empty: the one the folder remembers
   bool json = false;    ///< or output == "json"
+  bool all = false;     ///< programs that have ended, too
   std::string output = "table";
 };
 int status(const StatusOptions& options);
@@ -117,6 +118,7 @@ int stop(const std::string& folder);
 
 struct FlightRecorderOptions {
   std::vector<std::string> paths;  ///< dumps or folders; empty: where this user's processes leave them
+  std::string folder;              ///< of a cluster: its dumps; empty: as above
   std::size_t last = 6;            ///< rows of the table
   bool all = false;                ///< every group and generation in full, not the newest alone
   bool json = false;

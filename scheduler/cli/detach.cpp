@@ -10,6 +10,8 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/core/log.hpp"
+
 namespace troupe::cli {
 namespace {
 
@@ -70,9 +72,9 @@ void Starter::ready(const std::string& text) {
   say('r', text);
 }
 
-void Starter::failed(const std::string& text) {
-  if (detached_) std::fprintf(stderr, "%s", text.c_str());  // for the log as well
-  say('f', text);
+void Starter::failed(const std::string& why) {
+  if (detached_) log(LogLevel::kError, why);
+  say('f', "troupe: " + why + "\n");
 }
 
 void Starter::say(char code, const std::string& text) {

@@ -18,7 +18,8 @@ class Starter {
   static Starter detach(const std::string& log_path);
 
   void ready(const std::string& text);
-  void failed(const std::string& text);
+  /// A detached one has it in its log as well, with the time.
+  void failed(const std::string& why);
 
  private:
   void say(char code, const std::string& text);

@@ -13,13 +13,15 @@ namespace {
 namespace flight = collectives::flight;
 using nlohmann::json;
 
-std::vector<flight::Dump> read_all(std::vector<std::string> paths) {
+std::vector<flight::Dump> read_all(std::vector<std::string> paths, const std::string& folder) {
+  if (paths.empty() && !folder.empty()) paths.push_back(folder + "/flight");
   if (paths.empty()) {
     paths.push_back(flight::default_flight_folder());
     if (paths.front().empty()) {
-      throw BadConfig("cannot find the flight recorder's dumps",
-                      "TROUPE_FLIGHT_FOLDER is empty, or neither it nor XDG_STATE_HOME nor HOME is set",
-                      "name the folder or the files");
+      throw BadConfig(
+          "cannot find the flight recorder's dumps",
+          "TROUPE_FLIGHT_FOLDER is empty, or neither it nor TROUPE_FOLDER, XDG_STATE_HOME or HOME is set",
+          "name the folder or the files");
     }
   }
   std::vector<flight::Dump> dumps;
@@ -59,7 +61,7 @@ json as_json(const flight::Report& report) {
 int flight_recorder(const FlightRecorderOptions& options) {
   std::vector<flight::Report> reports;
   try {
-    reports = flight::analyse(read_all(options.paths), options.last);
+    reports = flight::analyse(read_all(options.paths, options.folder), options.last);
   } catch (const Error& error) {
     std::fprintf(stderr, "troupe: %s\n", error.what());
     return 2;

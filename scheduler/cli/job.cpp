@@ -48,7 +48,7 @@ struct JobWords {
   JobClientOptions where;
   JobSpec spec;
   std::vector<std::string> environment;
-  std::string id;
+  std::vector<std::string> ids;  ///< or names
   std::string output;
   bool detach = false;
   OutputOptions reading;
@@ -100,6 +100,15 @@ std::string time_of(std::int64_t ms) {
 void take_output(const JobOutput& output) {
   if (output.stream == JobOutput::kOutput) return write_all(STDOUT_FILENO, output.bytes);
   write_all(STDERR_FILENO, (output.stream == JobOutput::kNote ? "troupe: " : "") + output.bytes);
+}
+
+std::string job_called(JobClient& jobs, const std::string& name) {
+  std::string named;
+  for (const JobInfo& job : jobs.list()) {
+    if (job.id == name) return job.id;
+    if (named.empty() && job.name == name) named = job.id;
+  }
+  return named;
 }
 
 json as_json(const JobInfo& job) {
@@ -288,6 +297,15 @@ int list(const JobWords& words) {
   return list_parked(words, {});
 }
 
+/// What a program of troupe is called among the programs that have joined, and in troupe actor list.
+std::vector<const cluster::JobRecord*> sessions_of(const std::string& id, const wire::StatusAnswer& all) {
+  std::vector<const cluster::JobRecord*> found;
+  for (const auto& job : all.jobs) {
+    if (job.submission == id) found.push_back(&job);
+  }
+  return found;
+}
+
 void print(const JobInfo& job) {
   const auto line = [](const char* what, const std::string& text) {
     std::printf("%-12s %s\n", what, text.c_str());
@@ -310,20 +328,28 @@ void print(const JobInfo& job) {
 int show(const JobWords& words, const JobInfo& job) {
   wire::StatusAnswer all;
   std::vector<SeenProcess> processes;
-  if (!job.has_ended() && job.attempt > 0) {
+  if (job.attempt > 0) {
     try {
       all = ask_status(words.where.folder, words.where.address);
-      processes = processes_of(job.id, all, ask_processes(words.where, all));
+      if (!job.has_ended()) processes = processes_of(job.id, all, ask_processes(words.where, all));
     } catch (const Error& error) {  // of a head that went meanwhile, the job's record is what is known
-      std::fprintf(stderr, "troupe: its processes are not shown: %s\n", escape_text(error.what()).c_str());
+      std::fprintf(stderr, "troupe: its programs are not shown: %s\n", escape_text(error.what()).c_str());
     }
   }
   if (words.output == "json") {
     json shown = as_json(job);
+    shown["sessions"] = json::array();
+    for (const auto* session : sessions_of(job.id, all)) {
+      shown["sessions"].push_back(
+          {{"name", session->name}, {"id", to_string(session->job)}, {"ended", session->ended}});
+    }
     shown["processes"] = as_json(all, processes);
     print_json(shown);
   } else {
     print(job);
+    for (const auto* session : sessions_of(job.id, all))
+      std::printf("%-12s %s (%s)%s\n", "session", escape_name(session->name).c_str(),
+                  to_string(session->job).c_str(), session->ended ? ", which has ended" : "");
     print_processes(all, processes);
   }
   return 0;
@@ -348,6 +374,22 @@ int explain(const JobWords& words, const JobReport& report) {
   return 0;
 }
 
+/// All of them, also where one cannot be stopped.
+int stop(JobClient& jobs, const std::vector<std::string>& names) {
+  int code = 0;
+  for (const std::string& name : names) {
+    try {
+      const std::string id = job_called(jobs, name);
+      std::printf("%s", last_line(jobs.stop(id.empty() ? name : id)).c_str());
+    } catch (const Error& error) {
+      if (names.size() == 1) throw;
+      std::fprintf(stderr, "troupe: %s\n", escape_text(error.what()).c_str());
+      code = 1;
+    }
+  }
+  return code;
+}
+
 struct Commands {
   CLI::App* submit = nullptr;
   CLI::App* list = nullptr;
@@ -366,7 +408,9 @@ Commands add_commands(CLI::App& app, JobWords& words) {
     add_head_options(*command, words.where.folder, words.where.address);
     return command;
   };
-  const auto of_one = [&](CLI::App* command) { command->add_option("id", words.id, "The job")->required(); };
+  const auto of_one = [&](CLI::App* command) {
+    command->add_option("id", words.ids, "The job's id, or its name")->required()->expected(1);
+  };
   const auto with_output = [&](CLI::App* command) {
     command->add_option("-o,--output", words.output, "table, or json for programs, with Ray's field names")
         ->check(CLI::IsMember({"table", "json"}));
@@ -433,8 +477,8 @@ Commands add_commands(CLI::App& app, JobWords& words) {
       ->check(whole_number(1, 1'000'000));
   all.logs->add_option("--since", words.since, kSinceHelp)->check(since_time());
   all.stop = add("stop", "  troupe job stop ID",
-                 "End a job: SIGTERM to its process group, SIGKILL after 10 s; of a parked one its actors");
-  of_one(all.stop);
+                 "End jobs: SIGTERM to their process groups, SIGKILL after 10 s; of a parked one its actors");
+  all.stop->add_option("id", words.ids, "Ids or names of jobs")->required();
   all.wait =
       add("wait", "  troupe job wait ID; echo $?", "Wait until a job has ended, and exit with its code");
   of_one(all.wait);
@@ -476,24 +520,33 @@ int job(int argc, char** argv) {
     if (commands.submit->count("--id") != 0 && words.spec.id.empty())
       throw CLI::ValidationError("--id is empty: name the job, or leave --id out");
   } catch (const CLI::ParseError& error) {
+    // A program's own words, such as -c, are no options of ours.
+    const auto extra = app.remaining(true);
+    if (commands.submit->parsed() && separator == argv + argc && !extra.empty() && extra[0][0] != '-') {
+      std::fprintf(stderr, "troupe job submit: name the program after --: troupe job submit -- %s ...\n",
+                   escape_text(shell_word(extra[0])).c_str());
+      return 2;
+    }
     return say_usage(app, error);
   }
   if (commands.submit->parsed()) return submit(words);
   if (commands.list->parsed()) return list(words);
   JobClient jobs(words.where);
-  if (commands.status->parsed()) return show(words, jobs.status(words.id));
-  if (commands.why->parsed()) return explain(words, jobs.why(words.id));
+  if (commands.stop->parsed()) return stop(jobs, words.ids);
+  std::string id;
+  try {
+    id = job_called(jobs, words.ids[0]);
+  } catch (const Error&) {  // those that wait long for a head that is away do so below
+    if (!commands.wait->parsed() && !words.reading.follow) throw;
+  }
+  if (id.empty()) id = words.ids[0];  // the head says what is wrong with it
+  if (commands.status->parsed()) return show(words, jobs.status(id));
+  if (commands.why->parsed()) return explain(words, jobs.why(id));
   if (commands.logs->parsed()) {
     words.reading.since_ms = read_since(words.since);
-    return print_output(words.where, words.id, words.reading);
+    return print_output(words.where, id, words.reading);
   }
-  if (commands.stop->parsed()) {
-    const JobInfo stopped = jobs.stop(words.id);
-    std::printf("job %s %s: %s\n", stopped.id.c_str(), to_string(stopped.status),
-                escape_name(stopped.why).c_str());
-    return 0;
-  }
-  const JobInfo ended = jobs.wait(words.id);
+  const JobInfo ended = jobs.wait(id);
   std::fprintf(stderr, "%s", last_line(ended).c_str());
   return ended.exit_code;
 }

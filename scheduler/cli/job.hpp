@@ -10,6 +10,9 @@ namespace troupe::cli {
 /// `argv` begins with "job". Returns the exit code, or throws troupe::Error with the one line a person reads.
 int job(int argc, char** argv);
 
+/// The id of the job with that id, else of the newest with that name; empty: there is none.
+std::string job_called(JobClient& jobs, const std::string& name);
+
 /// What a job has written. Followed to its end, or to Ctrl-C, with how it ended. Returns the exit code.
 int print_output(const JobClientOptions& where, const std::string& id, const OutputOptions& reading);
 

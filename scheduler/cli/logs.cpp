@@ -146,21 +146,15 @@ int print_log_of_node(const Words& words, NodeId of) {
   }
 }
 
-/// The one with that id, else the newest with that name; empty: none.
-std::string job_called(const Words& words) {
-  std::string named;
-  for (const JobInfo& job : JobClient(words.where).list()) {
-    if (job.id == words.name) return job.id;
-    if (named.empty() && job.name == words.name) named = job.id;
-  }
-  return named;
-}
-
 int print_logs(const Words& words) {
   if (words.name.empty())  // of a script whose variable is empty: most jobs have no name
     throw_error({ErrorCode::kBadInput, "cannot print logs", "the name is empty",
                  "give the id or name of a job, an actor or a node"});
-  const std::string job = words.is_node || words.is_actor ? "" : job_called(words);
+  std::string job;
+  if (!words.is_node && !words.is_actor) {
+    JobClient jobs(words.where);
+    job = job_called(jobs, words.name);
+  }
   if (words.is_job && job.empty())
     throw_error({ErrorCode::kRefused, "there is no job " + words.name,
                  "none of that id or name was submitted to this cluster, or its record was dropped since",

@@ -156,13 +156,16 @@ constexpr const char* kFlightFooter =
     "  missing    ranks never came to an operation that others were in\n"
     "  held up    ranks launched an operation and never waited for it, while others did\n"
     "  no dump    nothing is known of a rank: it was killed, or it is on another machine\n"
-    "Dumps go to $TROUPE_FLIGHT_FOLDER, else $XDG_STATE_HOME/troupe/flight, else\n"
-    "~/.local/state/troupe/flight; set to nothing: nowhere. The last 20 groups are kept.\n"
+    "Dumps go to $TROUPE_FLIGHT_FOLDER, else $TROUPE_FOLDER/flight, else $XDG_STATE_HOME/troupe/flight,\n"
+    "else ~/.local/state/troupe/flight; $TROUPE_FLIGHT_FOLDER set to nothing: nowhere. The last 20 groups "
+    "are kept.\n"
     "Exit code: 0 all ranks agree, 1 some diverged or left no dump, 2 a dump cannot be read.\n";
 
 void add_flight_recorder(CLI::App& app, FlightRecorderOptions& o) {
   app.footer(kFlightFooter);
   app.add_option("paths", o.paths, "Dumps, or folders with dumps [default: where dumps are written]");
+  app.add_option("--folder", o.folder,
+                 "Of the cluster, where it was started with that: dumps are in its flight");
   app.add_option("--last", o.last, "Rows of the table of operations")
       ->capture_default_str()
       ->check(whole_number(1, 1000));
@@ -239,6 +242,7 @@ int run(int argc, char** argv) {
   status_command->footer("  troupe status\n  troupe status -o json\n");
   add_head_options(*status_command, status_options.folder, status_options.address);
   add_output_option(*status_command, status_options.output);
+  status_command->add_flag("--all", status_options.all, "Programs that have ended, too");
   status_command->add_flag("--json", status_options.json, "The same as -o json");
   auto* token_command = app.add_subcommand("token", "Make a join token: a secret that lets one machine in");
   token_command->footer(

@@ -78,7 +78,10 @@ int show(const Words& words) {
   line("CPUs", format_cpus(node.cpu_used_e4) + " of " + format_cpus(node.node.cpu_e4) + " held");
   line("GPUs", format_cpus(node.gpu_used_e4) + " of " + std::to_string(node.node.gpus.size()) + " held");
   for (const auto& one : node.node.other.amounts) {
-    line(one.name.c_str(), held_of(node, one) + " held");
+    const std::int64_t used = amount_of(node.other_used, one.name);
+    const bool is_memory = one.name == cluster::kMemory;
+    const auto text = [&](std::int64_t n) { return is_memory ? cluster::format_bytes(n) : format_cpus(n); };
+    line(one.name.c_str(), text(used) + " of " + text(one.amount) + " held");
   }
   if (!node.node.other.labels.empty()) line("labels", labels_of(node.node));
   if (node.node.gateway) line("of", "a program, which joins the cluster through it; it holds no actors");
@@ -114,9 +117,8 @@ void say_left_out(std::size_t count) {
 }
 
 void say_none(const char* what, std::size_t there, const std::string& hint) {
-  std::fprintf(stderr, "troupe: none of %s is as asked for%s\n",
-               count_of(static_cast<std::int64_t>(there), what).c_str(),
-               hint.empty() ? "" : escape_name(": " + hint).c_str());
+  std::fprintf(stderr, "troupe: no %s matches: %zu %s there%s\n", what, there, there == 1 ? "is" : "are",
+               hint.empty() ? "" : escape_name("; " + hint).c_str());
 }
 
 int node(int argc, char** argv) {

@@ -2,6 +2,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -30,6 +31,10 @@ std::string host_name() {
   char name[256] = "node";
   ::gethostname(name, sizeof name - 1);
   return name;
+}
+
+std::string name_of_node(const StartOptions& options) {
+  return options.name.empty() ? host_name() : options.name;
 }
 
 bool is_any(const std::string& host) {
@@ -205,7 +210,7 @@ void Machines::tell_departed() {
 
 Child Machines::start_node() {
   MemberOptions member;
-  member.name = options_.name.empty() ? host_name() : options_.name;
+  member.name = name_of_node(options_);
   member.listen = !options_.listen.empty()                  ? options_.listen
                   : options_.head && !is_any(options_.bind) ? options_.bind
                                                             : "";
@@ -238,14 +243,32 @@ std::string Machines::describe() const {
          "                    troupe start --address " + at + " --token-file FILE    there\n";
 }
 
+/// One node of a name runs from a folder: a second one would be taken for the first, with other settings.
+RunLock lock_name(const ClusterFolder& folder, const std::string& name) {
+  std::string file;
+  for (const char c : name) {
+    const bool is_plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_';
+    file += is_plain ? std::string(1, c) : "%" + std::to_string(static_cast<int>(c));
+  }
+  auto lock = RunLock::take(folder.path() + "/node-" + file + ".lock");
+  if (!lock && lock.error().code == ErrorCode::kRefused)
+    throw_error({ErrorCode::kRefused, "cannot start a node " + name + " from " + folder.path(),
+                 "one of that name runs from there: " + lock.error().why,
+                 "end it with troupe stop --folder " + shell_word(folder.path()) +
+                     ", or choose another --name or --folder"});
+  return std::move(lock).value();
+}
+
 int run(const StartOptions& options, Starter& starter) {
   const auto folder = ClusterFolder::open(options.folder).value();
   auto lock = folder.lock(options.head ? "head" : "node-" + std::to_string(::getpid())).value();
+  auto name_lock = lock_name(folder, name_of_node(options));
   std::optional<JoinToken> token;
   if (!options.token_file.empty()) token.emplace(read_token_file(options.token_file).value());
   if (options.detach) {
     starter = Starter::detach(folder.path() + (options.head ? "/head.log" : "/node.log"));
     lock.write_pid().value();
+    name_lock.write_pid().value();
     // In the background nobody sees what happens but in this log: who comes, who goes, and why.
     if (std::getenv("TROUPE_LOG") == nullptr) {
       ::setenv("TROUPE_LOG", "info", 1);
@@ -285,7 +308,7 @@ int start(StartOptions options) {
   try {
     return run(options, starter);
   } catch (const std::exception& error) {
-    starter.failed(std::string("troupe: ") + error.what() + "\n");
+    starter.failed(error.what());
     return 1;
   }
 }

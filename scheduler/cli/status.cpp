@@ -5,11 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "runtime/core/escape.hpp"
@@ -172,19 +175,33 @@ std::vector<const T*> pointers(const std::vector<T>& all) {
   return list;
 }
 
-void print(const wire::StatusAnswer& all) {
+void print_programs(const wire::StatusAnswer& all, bool with_ended) {
+  auto jobs = pointers(all.jobs);
+  const auto is_over = [](const auto* job) { return job->ended && !job->parked; };
+  const auto ended = std::count_if(jobs.begin(), jobs.end(), is_over);
+  if (!with_ended) std::erase_if(jobs, is_over);
+  std::sort(jobs.begin(), jobs.end(), [](const auto* a, const auto* b) {
+    return std::tie(a->ended, a->name) < std::tie(b->ended, b->name);
+  });
+  std::printf("\n%-18s %11s  %s\n", "job", "incarnation", "state");
+  for (const auto* job : jobs) {
+    const std::string of = job->submission.empty() ? "" : " (submitted job " + job->submission + ")";
+    const std::string parked =
+        job->parked ? "parked: no program of it runs, and detached actors stay: " + detached_of(all, job->job)
+                    : "";
+    const std::string state = job->parked ? parked : job->ended ? "ended" : "running";
+    std::printf("%-18s %11u  %s%s\n", escape_name(job->name).c_str(), job->incarnation,
+                escape_name(state).c_str(), escape_name(of).c_str());
+  }
+  if (!with_ended && ended > 0)
+    std::printf("and %s ended: troupe status --all, or troupe job list\n",
+                ended == 1 ? "1 that has" : (std::to_string(ended) + " that have").c_str());
+}
+
+void print(const wire::StatusAnswer& all, bool with_ended) {
   std::printf("head  %s\n\n", all.address.c_str());
   print_nodes(pointers(all.nodes));
-  std::printf("\n%-18s %11s  %s\n", "job", "incarnation", "state");
-  for (const auto& job : all.jobs) {
-    const std::string parked =
-        job.parked ? "parked: no program of it runs, and detached actors stay: " + detached_of(all, job.job)
-                   : "";
-    std::printf("%-18s %11u  %s\n", escape_name(job.name).c_str(), job.incarnation,
-                job.parked  ? escape_name(parked).c_str()
-                : job.ended ? "ended"
-                            : "running");
-  }
+  print_programs(all, with_ended);
   std::printf("\n");
   print_actors(all, pointers(all.actors));
   if (!all.groups.empty()) {
@@ -281,7 +298,7 @@ int status(const StatusOptions& options) {
     shown["processes"] = as_json(all, processes);
     print_json(shown);
   } else {
-    print(all);
+    print(all, options.all);
     print_processes(all, processes);
   }
   return 0;
@@ -361,17 +378,28 @@ int key(const KeyOptions& options) {
   const auto all = ask_for<wire::KeysAnswer>(options.folder, "", wire::KeysAsk{1}).keys;
   std::map<std::string, std::vector<std::string>> nodes;
   for (const auto& entry : all) nodes[entry.brought_by].push_back(entry.name);
+  const auto status = ask_status(options.folder, "");
+  const auto called = [&](const std::string& node) {
+    return node_name(status, NodeId{std::strtoull(node.c_str(), nullptr, 16)});
+  };
   json machines = json::array();
   const bool as_json = options.json || options.output == "json";
   if (!as_json) std::printf("%-26s %-42s %s\n", "machine", "key", "nodes");
   for (const auto& entry : all) {
     if (!entry.brought_by.empty()) continue;
     std::string brought;
-    for (const auto& node : nodes[entry.name]) brought += (brought.empty() ? "" : " ") + node;
+    for (const auto& node : nodes[entry.name])
+      brought += (brought.empty() ? "" : ", ") + (called(node) == node ? "" : called(node) + " ") + node;
     if (as_json) {
-      machines.push_back({{"name", entry.name}, {"key", entry.public_key}, {"nodes", nodes[entry.name]}});
+      json names = json::array();
+      for (const auto& node : nodes[entry.name]) names.push_back(called(node));
+      machines.push_back({{"name", entry.name},
+                          {"key", entry.public_key},
+                          {"nodes", nodes[entry.name]},
+                          {"node_names", names}});
     } else {
-      std::printf("%-26s %-42s %s\n", entry.name.c_str(), entry.public_key.c_str(), brought.c_str());
+      std::printf("%-26s %-42s %s\n", entry.name.c_str(), entry.public_key.c_str(),
+                  escape_name(brought).c_str());
     }
   }
   if (as_json) print_json(machines);

@@ -127,6 +127,13 @@ std::optional<std::int64_t> parse_since(const std::string& text, std::int64_t no
     }
   }
   std::string time = text;
+  if (const auto colon = time.find(':'); colon == 1 || colon == 2) {  // of today
+    const std::time_t now = now_ms / 1000;
+    std::tm parts{};
+    char day[16];
+    if (::localtime_r(&now, &parts) != nullptr && std::strftime(day, sizeof day, "%F ", &parts) > 0)
+      time = day + text;
+  }
   if (time.size() > 10 && time[10] == 'T') time[10] = ' ';
   for (const char* form : {"%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d"}) {
     std::tm parts{};
@@ -166,8 +173,9 @@ std::int64_t now_ms() {
 CLI::Validator since_time() {
   return CLI::Validator(
       [](std::string& text) {
-        return parse_since(text, now_ms()) ? std::string()
-                                           : "'" + text + "' is no time, such as 10m or 2026-01-31 13:00";
+        return parse_since(text, now_ms())
+                   ? std::string()
+                   : "'" + text + "' is no time, such as 10m, 13:00 or 2026-01-31 13:00";
       },
       "");
 }

@@ -93,11 +93,17 @@ class Head {
   // head_submissions.cpp: those who submit jobs. False: it is no message of theirs
   bool on_job_ask(const PeerName& from, const wire::Control& message);
   void submit_job(const PeerName& from, const wire::SubmitAsk& ask);
+  void stop_job(const PeerName& from, const wire::StopSubmissionAsk& ask);
+  void stop_jobs_of(const PeerName& machine, const std::string& why);
+  // REQUIRES: the client is in clients_.
+  std::optional<ErrorInfo> not_its_job(const PeerName& client, const char* what, const std::string& id) const;
+  bool is_its_program(const PeerName& machine, JobId id) const;
+  bool brought(const PeerName& machine, NodeId node) const;
   void answer_about_queues(const PeerName& from, const wire::QueuesAsk& ask);
   Result<wire::Bytes> answer_about(const std::string& id) const;
   Result<wire::Bytes> show_job(const std::string& id) const;
   Result<wire::Bytes> explain_job(const std::string& id) const;
-  Result<wire::Bytes> page_of_jobs(std::uint64_t below) const;
+  Result<wire::Bytes> page_of_jobs(const PeerName& by, std::uint64_t below) const;
   Result<wire::Bytes> let_client_in(const PeerName& from, const wire::ClientAsk& ask);
   void client_came(const PeerName& name);
   void client_went(const PeerName& name);

@@ -139,6 +139,7 @@ Result<wire::Bytes> Head::remove_key(const PeerName& from, std::string name) {
   for (const std::string& node : *removed) {
     if (node != name) on(cluster::NodeLeft{{std::strtoull(node.c_str(), nullptr, 16)}, why});
   }
+  stop_jobs_of(name, why);
   std::vector<PeerName> clients;
   for (const auto& [client, its] : clients_) {
     if (its.brought_by == name) clients.push_back(client);
@@ -220,8 +221,7 @@ Result<wire::Bytes> Head::drain(const PeerName& from, const wire::DrainAsk& ask)
     return ErrorInfo{ErrorCode::kRefused, "cannot " + what, std::move(why), std::move(todo)};
   };
   if (!*id) return refuse("no live node has that name or id", "troupe status shows those that live");
-  const auto* entry = admission_->find(to_hex((*id)->value));
-  if (!is_owner(from) && (entry == nullptr || entry->brought_by != from))
+  if (!is_owner(from) && !brought(from, **id))
     return not_allowed(from, what, "run it on the node's own machine, or on the head's");
   const auto& node = cluster.nodes().at(**id);
   if (node.info.gateway) return refuse("it is a program's own way in", "end the program");

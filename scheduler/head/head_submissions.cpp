@@ -29,6 +29,17 @@ ErrorInfo no_such_job(const std::string& id) {
           "troupe job list shows those that there are"};
 }
 
+/// Whose job it is, in its environment: the head says so, whatever its submitter does. None: the head's
+/// owner's.
+constexpr std::string_view kSubmitter = "TROUPE_SUBMITTED_BY=";
+
+PeerName submitter_of(const cluster::SubmissionSpec& spec) {
+  for (const std::string& entry : spec.environment) {
+    if (entry.starts_with(kSubmitter)) return entry.substr(kSubmitter.size());
+  }
+  return kOwnerName;
+}
+
 cluster::SubmissionRecord without_environment(cluster::SubmissionRecord record) {
   record.spec.environment.clear();  // it may hold secrets
   return record;
@@ -77,6 +88,29 @@ Result<wire::Bytes> Head::explain_job(const std::string& id) const {
   return wire::encode(wire::WhyAnswer{without_environment(*shown), std::move(report)});
 }
 
+/// The head's owner asks about every job, a machine that joined about those that it submitted.
+std::optional<ErrorInfo> Head::not_its_job(const PeerName& client, const char* what,
+                                           const std::string& id) const {
+  const PeerName& by = clients_.at(client).brought_by;
+  const cluster::SubmissionRecord* job = machine_.cluster().submissions().find(id);
+  if (by == kOwnerName || job == nullptr || submitter_of(job->spec) == by) return std::nullopt;
+  return ErrorInfo{ErrorCode::kRefused, std::string("cannot ") + what + " job " + id,
+                   by + " did not submit it", "run it on the head's machine"};
+}
+
+/// Jobs of a machine that is shut out end with it.
+void Head::stop_jobs_of(const PeerName& machine, const std::string& why) {
+  std::vector<std::string> its;
+  for (const auto& [id, job] : machine_.cluster().submissions().all()) {
+    const bool lives = !cluster::has_ended(job.state) || !machine_.cluster().parked_jobs_of(id).empty();
+    if (lives && submitter_of(job.spec) == machine) its.push_back(id);
+  }
+  for (const std::string& id : its) {
+    log(LogLevel::kInfo, "job " + id + " is stopped: " + why);
+    on(cluster::SubmissionStopRequested{id});
+  }
+}
+
 bool Head::on_job_ask(const PeerName& from, const wire::Control& message) {
   const bool is_client = from.starts_with(kClientPrefix);
   const auto answer = [&](std::uint64_t request, Result<wire::Bytes> value) {
@@ -93,30 +127,21 @@ bool Head::on_job_ask(const PeerName& from, const wire::Control& message) {
   }
   if (const auto* ask = std::get_if<wire::PackageAsk>(&message)) return give_package(from, *ask);
   if (!is_client) return false;
+  if (!clients_.contains(from)) return true;  // it was shut out meanwhile
+  const auto answer_on = [&](std::uint64_t request, const char* what, const std::string& id, auto&& handle) {
+    if (auto refused = not_its_job(from, what, id)) return answer(request, *std::move(refused));
+    answer(request, handle());
+  };
   if (const auto* submit = std::get_if<wire::SubmitAsk>(&message)) {
     submit_job(from, *submit);
   } else if (const auto* stop = std::get_if<wire::StopSubmissionAsk>(&message)) {
-    const bool is_parked = !machine_.cluster().parked_jobs_of(stop->id).empty();
-    on(cluster::SubmissionStopRequested{stop->id});
-    auto value = answer_about(stop->id);
-    if (!value && is_parked) {  // of a program that nobody submitted
-      cluster::SubmissionRecord parked;
-      parked.spec.id = stop->id;
-      parked.state = cluster::SubmissionState::kStopped;
-      value = wire::encode(wire::SubmissionAnswer{std::move(parked), "its detached actors are ended"});
-    }
-    if (!value) {
-      answer(stop->request, std::move(value));
-    } else {
-      carry_out(
-          machine_.reply({from, frame_of(stop->request, std::move(value)), stop->request}, clock_.now()));
-    }
+    stop_job(from, *stop);
   } else if (const auto* one = std::get_if<wire::SubmissionAsk>(&message)) {
-    answer(one->request, show_job(one->id));
+    answer_on(one->request, "show", one->id, [&] { return show_job(one->id); });
   } else if (const auto* reason = std::get_if<wire::WhyAsk>(&message)) {
-    answer(reason->request, explain_job(reason->id));
+    answer_on(reason->request, "explain", reason->id, [&] { return explain_job(reason->id); });
   } else if (const auto* page = std::get_if<wire::SubmissionsAsk>(&message)) {
-    answer(page->request, page_of_jobs(page->below));
+    answer(page->request, page_of_jobs(clients_.at(from).brought_by, page->below));
   } else if (const auto* queues = std::get_if<wire::QueuesAsk>(&message)) {
     answer_about_queues(from, *queues);
   } else if (const auto* log = std::get_if<wire::LogAsk>(&message)) {
@@ -127,6 +152,35 @@ bool Head::on_job_ask(const PeerName& from, const wire::Control& message) {
     return false;
   }
   return true;
+}
+
+void Head::stop_job(const PeerName& from, const wire::StopSubmissionAsk& ask) {
+  auto refused = not_its_job(from, "stop", ask.id);
+  const auto parked = machine_.cluster().parked_jobs_of(ask.id);
+  const PeerName& by = clients_.at(from).brought_by;
+  const bool is_others = by != kOwnerName && std::any_of(parked.begin(), parked.end(),
+                                                         [&](JobId job) { return !is_its_program(by, job); });
+  if (!refused && is_others)
+    refused = ErrorInfo{ErrorCode::kRefused, "cannot stop job " + cluster::clipped(ask.id.substr(0, 80)),
+                        "it is parked, and " + by + " did not submit it", "run it on the head's machine"};
+  Result<wire::Bytes> value = wire::Bytes{};
+  if (refused) {
+    value = *std::move(refused);
+  } else {
+    on(cluster::SubmissionStopRequested{ask.id});
+    value = answer_about(ask.id);
+    if (!value && !parked.empty()) {  // of a program that nobody submitted
+      cluster::SubmissionRecord stopped;
+      stopped.spec.id = ask.id;
+      stopped.state = cluster::SubmissionState::kStopped;
+      value = wire::encode(wire::SubmissionAnswer{std::move(stopped), "its detached actors are ended"});
+    }
+  }
+  if (value)
+    return carry_out(
+        machine_.reply({from, frame_of(ask.request, std::move(value)), ask.request}, clock_.now()));
+  refusals_(from + ": " + value.error().message(), clock_.now());
+  server_->send(from, frame_of(ask.request, std::move(value)));
 }
 
 /// To change one is the head's owner's alone. What is acknowledged is recorded.
@@ -153,20 +207,25 @@ void Head::answer_about_queues(const PeerName& from, const wire::QueuesAsk& ask)
 /// What is acknowledged is recorded: the answer is held until it is.
 void Head::submit_job(const PeerName& from, const wire::SubmitAsk& ask) {
   const auto refuse = [&](const ErrorInfo& why) { server_->send(from, frame_of(ask.request, why)); };
-  if (const auto refused = machine_.cluster().submission_refused(ask.spec)) return refuse(*refused);
-  const bool is_known = machine_.cluster().submissions().find(ask.spec.id) != nullptr;
+  if (const auto refused = not_its_job(from, "submit", ask.spec.id)) return refuse(*refused);
+  cluster::SubmissionSpec spec = ask.spec;
+  std::erase_if(spec.environment, [](const std::string& entry) { return entry.starts_with(kSubmitter); });
+  if (const PeerName& by = clients_.at(from).brought_by; by != kOwnerName)
+    spec.environment.push_back(std::string(kSubmitter) + by);
+  if (const auto refused = machine_.cluster().submission_refused(spec)) return refuse(*refused);
+  const bool is_known = machine_.cluster().submissions().find(spec.id) != nullptr;
   if (const auto& trouble = machine_.trouble(); trouble && !is_known)
     return refuse({trouble->code, "cannot submit the job", trouble->message(), "try again"});
-  if (const std::string& package = ask.spec.package; !package.empty() && !is_known) {
+  if (const std::string& package = spec.package; !package.empty() && !is_known) {
     if (const auto missing = packages_.is_missing(package)) return refuse(*missing);
   }
-  on(cluster::SubmissionRequested{ask.spec});
+  on(cluster::SubmissionRequested{spec});
   carry_out(machine_.reply(
-      {from, frame_of(ask.request, answer_about(ask.spec.id)), ask.request, is_known ? "" : ask.spec.id},
+      {from, frame_of(ask.request, answer_about(spec.id)), ask.request, is_known ? "" : spec.id},
       clock_.now()));
 }
 
-Result<wire::Bytes> Head::page_of_jobs(std::uint64_t below) const {
+Result<wire::Bytes> Head::page_of_jobs(const PeerName& by, std::uint64_t below) const {
   const auto& all = machine_.cluster().submissions();
   wire::SubmissionsAnswer page;
   std::size_t bytes = 0;
@@ -175,6 +234,7 @@ Result<wire::Bytes> Head::page_of_jobs(std::uint64_t below) const {
     --at;
     const auto shown = machine_.shown(at->second);
     if (!shown) continue;  // it is not recorded yet
+    if (by != kOwnerName && submitter_of(shown->spec) != by) continue;
     auto record = without_environment(*shown);
     for (const std::string& word : record.spec.program) bytes += word.size() + 8;
     if (page.records.size() >= kMostPage || bytes > kMostPageBytes) {
@@ -250,6 +310,7 @@ void Head::ask_for_log(const PeerName& from, const wire::LogAsk& ask) {
   };
   const cluster::SubmissionRecord* job = machine_.cluster().submissions().find(ask.id);
   if (job == nullptr) return answer(no_such_job(ask.id));
+  if (auto refused = not_its_job(from, "read the output of", ask.id)) return answer(*std::move(refused));
   PendingLog log{from, ask.request, {}, {}, machine_.cluster().outputs_of(*job), ask};
   if (log.ask.attempt == 0) log.ask.attempt = job->attempt;
   if (log.ask.attempt == 0)  // it has not started
@@ -277,10 +338,8 @@ void Head::ask_node(const PeerName& from, const wire::LogAsk& ask, std::string_v
     return refuse({ErrorCode::kRefused, what, "no live node has that name or id",
                    "troupe node list shows those that live; what a dead one has logged is in node.log, or "
                    "head.log, of its folder"});
-  const auto client = clients_.find(from);
-  const PeerName by = client == clients_.end() ? from : client->second.brought_by;
-  const auto* entry = admission_->find(to_hex((*id)->value));
-  if (prefix != node::kProcesses && by != kOwnerName && (entry == nullptr || entry->brought_by != by))
+  const PeerName& by = clients_.at(from).brought_by;
+  if (prefix != node::kProcesses && by != kOwnerName && !brought(by, **id))
     return refuse({ErrorCode::kRefused, what, by + " may not ask for it",
                    "run it on the node's own machine, or on the head's"});
   if (machine_.cluster().nodes().at(**id).info.gateway)
@@ -289,26 +348,47 @@ void Head::ask_node(const PeerName& from, const wire::LogAsk& ask, std::string_v
   if (const auto failed = read_log_at({from, ask.request, {}, {}, {**id}, ask})) refuse(*failed);
 }
 
+/// Whether that machine brought that node: started it, or a program that has it as its way in.
+bool Head::brought(const PeerName& machine, NodeId node) const {
+  const auto* entry = admission_->find(to_hex(node.value));
+  return entry != nullptr && entry->brought_by == machine;
+}
+
+/// Whose job it is that a program registered: its submitter's, else that of the program's machine.
+bool Head::is_its_program(const PeerName& machine, JobId id) const {
+  const cluster::Job* job = machine_.cluster().jobs().find(id);
+  if (job == nullptr) return false;
+  if (job->record.submission.empty()) return brought(machine, job->record.driver.node);
+  const auto* submission = machine_.cluster().submissions().find(job->record.submission);
+  return submission != nullptr && submitter_of(submission->spec) == machine;
+}
+
+/// A machine that joined reads what its own nodes have, and actors of its own programs wherever they are.
 /// Where it lives is asked first; an earlier life, or one that has ended, may have been on any other node.
 void Head::ask_for_log_of_actor(const PeerName& from, const wire::LogAsk& ask) {
   const std::string name = ask.id.substr(node::kActorLog.size());
+  const std::string what = "cannot read the output of actor " + cluster::clipped(name.substr(0, 80));
+  const auto refuse = [&](const ErrorInfo& why) { server_->send(from, frame_of(ask.request, why)); };
+  const PeerName& by = clients_.at(from).brought_by;
+  const auto& actors = machine_.cluster().actors();
+  const auto found = std::find_if(actors.begin(), actors.end(), [&](const auto& entry) {
+    return to_string(entry.first) == name || (!name.empty() && entry.second.record.spec.name == name);
+  });
+  const bool is_known = found != actors.end();
+  const bool reads_all = by == kOwnerName || (is_known && is_its_program(by, found->second.record.spec.job));
   PendingLog log{from, ask.request, {}, {}, {}, ask};
   for (const auto& [id, node] : machine_.cluster().nodes()) {
-    if (!node.info.gateway) log.others.push_back(id);
+    if (!node.info.gateway && (reads_all || brought(by, id))) log.others.push_back(id);
   }
-  for (const auto& [id, actor] : machine_.cluster().actors()) {
-    if (to_string(id) != name && (name.empty() || actor.record.spec.name != name)) continue;
+  if (!reads_all && (log.others.empty() || (is_known && !brought(by, found->second.record.node))))
+    return refuse({ErrorCode::kRefused, what, by + " may not ask for it",
+                   "run it on the actor's own machine, or on the head's"});
+  if (log.others.empty()) return refuse({ErrorCode::kUnavailable, what, "no node is there now", "try again"});
+  if (is_known) {
     std::stable_partition(log.others.begin(), log.others.end(),
-                          [&](NodeId node) { return node == actor.record.node; });
-    break;
+                          [&](NodeId node) { return node == found->second.record.node; });
   }
-  if (log.others.empty()) {
-    return void(server_->send(from, frame_of(ask.request, ErrorInfo{ErrorCode::kUnavailable,
-                                                                    "cannot read the output of actor " +
-                                                                        cluster::clipped(name.substr(0, 80)),
-                                                                    "no node is there now", "try again"})));
-  }
-  if (const auto failed = read_log_at(std::move(log))) server_->send(from, frame_of(ask.request, *failed));
+  if (const auto failed = read_log_at(std::move(log))) refuse(*failed);
 }
 
 std::string Head::name_of_node(NodeId node) const {

@@ -49,6 +49,10 @@ bool may_come_back(Restarts::Failed at, ErrorCode why) {
 
 Restarts::Next Restarts::failed(Instant now, const std::string& name, const ErrorInfo& why, Failed at) {
   const bool was_up = was_up_;
+  if (at == Failed::kStart && why.code == ErrorCode::kRefused) {  // the head does not know its key
+    died(now, why.message());
+    return {std::nullopt, why, true};
+  }
   const auto wait = was_up && may_come_back(at, why.code) ? blocked(why.message()) : died(now, why.message());
   if (!was_up && why.code != ErrorCode::kUnavailable && why.code != ErrorCode::kTimeout)
     return {std::nullopt, why, true};

@@ -34,7 +34,7 @@ class Restarts {
   struct Next {
     std::optional<Duration> wait;  ///< until it is started again; nothing: it is not
     ErrorInfo why_not{};           ///< then
-    bool is_permanent = false;     ///< it never came up, and the same start would fail again
+    bool is_permanent = false;     ///< the same start would fail again
   };
 
   Restarts() = default;
@@ -49,7 +49,8 @@ class Restarts {
   Duration blocked(std::string why);
 
   /// died() or blocked(), by where and why it failed. What came up once waits for what may come back. What
-  /// never did is given up where the same start would fail again: a port in use, a folder that is not ours.
+  /// never did is given up where the same start would fail again: a port in use, a folder that is not ours. A
+  /// start that was refused, as of a key that was removed, is given up in any case.
   /// `name` is for the error.
   Next failed(Instant now, const std::string& name, const ErrorInfo& why, Failed at);
 

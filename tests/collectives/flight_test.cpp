@@ -500,7 +500,7 @@ TEST_CASE("dumps of failures outlive those of normal ends") {
 
 TEST_CASE("TROUPE_FLIGHT_FOLDER says where dumps go, and empty that there are none") {
   const TempFolder folder;
-  const Variable flight("TROUPE_FLIGHT_FOLDER"), state("XDG_STATE_HOME"), home("HOME");
+  const Variable flight("TROUPE_FLIGHT_FOLDER"), own("TROUPE_FOLDER"), state("XDG_STATE_HOME"), home("HOME");
   ::setenv("TROUPE_FLIGHT_FOLDER", (folder / "here").c_str(), 1);
   CHECK(default_flight_folder() == folder / "here");
   Lonely here;
@@ -514,6 +514,9 @@ TEST_CASE("TROUPE_FLIGHT_FOLDER says where dumps go, and empty that there are no
   group->abort("why");
   CHECK(group->recorder()->dump("asked").error().code == ErrorCode::kBadConfig);
   ::unsetenv("TROUPE_FLIGHT_FOLDER");
+  ::setenv("TROUPE_FOLDER", "/keys", 1);
+  CHECK(default_flight_folder() == "/keys/flight");  // was: dumps of every cluster were in one folder
+  ::unsetenv("TROUPE_FOLDER");
   ::setenv("XDG_STATE_HOME", "/state", 1);
   CHECK(default_flight_folder() == "/state/troupe/flight");
   ::unsetenv("XDG_STATE_HOME");

@@ -411,6 +411,7 @@ TEST_CASE("a machine whose key is removed is out at once, with its node, until i
   CHECK(cluster.troupe("key remove machine/0" + own).output.find("no machine of that name") !=
         std::string::npos);
 
+  CHECK(cluster.troupe("job submit --detach --id its" + theirs + " -- sleep 600").code == 0);
   const auto removed = cluster.troupe("key remove " + name + own);
   INFO(removed.output);
   CHECK(removed.code == 0);
@@ -418,8 +419,22 @@ TEST_CASE("a machine whose key is removed is out at once, with its node, until i
   CHECK(cluster.troupe("key list" + own).output.find("machine/") == std::string::npos);
   CHECK(cluster.troupe("status" + theirs).code == 1);
   const std::string again = "start --address " + cluster.address + " --name two --detach" + theirs;
-  // Its own start process has ended: no other node of it gets in.
+  CHECK(eventually(
+      [&] { return cluster.troupe("job status its" + own).output.find("STOPPED") != std::string::npos; },
+      60s));
+  // Its own start process has ended: no other node of it gets in. Was: it tried six times more, and said so
+  // without the time.
   CHECK(eventually([&] { return ClusterFolder::open(cluster.root + "/b").value().running().empty(); }, 60s));
+  std::string log;
+  CHECK(eventually([&] {
+    log = read_file(cluster.root + "/b/node.log");
+    return log.find("cannot connect to " + cluster.address + ": it does not accept our key") !=
+           std::string::npos;
+  }));
+  INFO(log);
+  CHECK(count(log, "the node did not come up") == 0);
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) CHECK(line.starts_with("20"));
   CHECK(cluster.troupe(again).code == 1);
   CHECK(cluster.troupe("token" + own + " --output " + cluster.root + "/new").code == 0);
   const auto back = cluster.troupe(again + " --token-file " + cluster.root + "/new");

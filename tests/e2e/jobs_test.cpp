@@ -207,8 +207,24 @@ TEST_CASE("a program of troupe joins the cluster through its node, and its execu
           "[jobs]") {
   const Cluster cluster;
   JobClient jobs({.address = cluster.address, .folder = cluster.root + "/a"});
-  const std::string id =
-      jobs.submit({.program = own_path(), .args = {"a driver that was submitted"}, .num_cpus = 1});
+  const std::string go = cluster.root + "/go", own = " --folder " + cluster.root + "/a";
+  const std::string id = jobs.submit({.program = own_path(),
+                                      .args = {"a driver that was submitted"},
+                                      .name = "w",
+                                      .env = {{"GO", go}},
+                                      .num_cpus = 1});
+  // Was: its actors were under the name of its session, which nothing said was its.
+  for (const std::string& called : {std::string("w"), id})
+    CHECK(eventually([&] {
+      return cluster.troupe("actor list --job " + called + own).output.find("Guest") != std::string::npos;
+    }));
+  const Ran shown = cluster.job("status", "w");
+  INFO(shown.output);
+  CHECK(shown.output.find("\nsession ") != std::string::npos);
+  CHECK(cluster.job("status", "-o json w").output.find("\"sessions\": [\n") != std::string::npos);
+  CHECK(cluster.troupe("status" + own).output.find("running (submitted job " + id + ")") !=
+        std::string::npos);
+  std::ofstream(go) << "go";
   const JobInfo ended = jobs.wait(id);
   std::string output;
   jobs.read_output(id, {}, [&](const JobOutput& part) { output += part.bytes; });
@@ -225,12 +241,15 @@ TEST_CASE("a driver that was submitted", "[.program]") {
   auto session = init(0, nullptr);
   std::string names;
   bool same = true;
+  std::vector<ActorHandle<Guest>> guests;
   for (const auto& node : session.nodes()) {
-    auto guest = session.spawn<Guest>({.num_cpus = 1, .isolated = true, .node = node.id});
+    auto& guest =
+        guests.emplace_back(session.spawn<Guest>({.num_cpus = 1, .isolated = true, .node = node.id}));
     same = same && guest.call<&Guest::hash>().get(60s) == hash_own_executable().value() &&
            guest.call<&Guest::folder>().get(60s) == fs::current_path();
     names += node.name + " ";
   }
+  CHECK(eventually([] { return fs::exists(std::getenv("GO")); }));
   if (names == "two one ") names = "one two ";
   std::printf("%s%s\n", names.c_str(),
               same ? "the same executable and folder" : "another executable or folder");

@@ -39,8 +39,8 @@ TEST_CASE("actors, tasks, groups and jobs go where their labels, resources and m
   };
   const Ran shown = troupe("node show one");
   INFO(shown.output);
-  CHECK(shown.output.find("tpu          0 of 2 tpu held") != std::string::npos);
-  CHECK(shown.output.find("memory       0 bytes of 512 MiB of memory held") != std::string::npos);
+  CHECK(shown.output.find("tpu          0 of 2 held") != std::string::npos);
+  CHECK(shown.output.find("memory       0 bytes of 512 MiB held") != std::string::npos);
   CHECK(shown.output.find("labels       zone=a") != std::string::npos);
   {
     auto session = init(0, nullptr, {.address = cluster.address, .folder = cluster.root + "/a"});

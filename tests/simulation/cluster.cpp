@@ -58,6 +58,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   // Sometimes it is evaluated within epochs, too. (The referee knows of epochs when a job is to stop early.)
   const bool watches = !job.stop_early.metric.empty() || !job.keep_best.empty();
   if (s.test_samples > 0 && !watches && pick(0, 1) == 0) job.evaluations.every = pick(1, 5);
+  s.detached = pick(0, 1) == 0;
   return s;
 }
 
@@ -472,7 +473,7 @@ void Cluster::look() {
     check(*worker);
     for (const auto& [program, died_at] : driver_died_at_) {
       if (worker->runtime != nullptr && worker->runtime->config().driver == program->address() &&
-          lasts(died_at, seconds(45)))
+          lasts(died_at, seconds(45)) && !load.holds_detached(*worker))
         world.violation(worker->name + " outlives " + program->name);
     }
   }

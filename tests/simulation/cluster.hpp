@@ -66,6 +66,7 @@ struct Scenario {
   RouteLimits limits;       ///< of every process
   int callers = 0;          ///< processes that make plain calls beside the job
   int calls_under_way = 1;  ///< of each of them, at every moment
+  bool detached = false;    ///< an actor outlives the program, and the next one has it
   train::Mutations mutations;
   FloorMutations floor;
   std::optional<SweepScenario> sweep{};  ///< the program runs it, instead of the job
@@ -246,8 +247,11 @@ struct Driver : Hosted {
  private:
   void run_program();
   bool run_job();
+  void get_detached();
+  bool end_detached();
   void check_state(const ActorHandle<train::TrainDriver>& driver, std::int64_t steps);
   void leave_soon();
+  std::optional<Future<ActorHandle<EchoActor>>> detached_;
   Thread main_;
   bool leaving_ = false;
 };

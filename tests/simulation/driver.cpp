@@ -40,13 +40,53 @@ void Driver::run_program() {
   if (incarnation <= cluster.last_incarnation) cluster.world.violation("an incarnation was given twice");
   cluster.last_incarnation = incarnation;
   if (cluster.scenario.callers > 0) session().spawn_async<CallerActor>({.here = true});
+  if (cluster.scenario.detached) get_detached();
   const bool is_done = cluster.scenario.sweep ? SweepProgram(*this).run() : run_job();
-  if (!is_done || !alive) return;
+  if (!is_done || !alive || (detached_ && !end_detached())) return;
   cluster.job_done = true;
   sleep_for(milliseconds(5));
   runtime->begin_end();
   sleep_for(milliseconds(20));
   cluster.world.kill(*this, "its program has ended");
+}
+
+/// Each program of the job has it in turn, or spawns it.
+void Driver::get_detached() {
+  const std::uint64_t number = cluster.load.new_echo();
+  cluster.load.restarts(number, false);
+  cluster.load.detached(number);
+  detached_ = session().spawn_async<EchoActor>(
+      {.isolated = true, .name = "detached", .get_if_exists = true, .max_restarts = -1, .detached = true},
+      number);
+  detached_->then([this](const Result<ActorHandle<EchoActor>>& found) {
+    if (found) cluster.load.found_detached(found->address().actor, *this);
+  });
+}
+
+/// It answers, whatever died, and is killed: nothing may be left. False: the program has ended.
+bool Driver::end_detached() {
+  const std::uint64_t caller = 1'000'000 + cluster.last_incarnation;
+  for (std::uint64_t sequence = 1; alive; ++sequence) {
+    if (!detached_->wait(milliseconds(100))) continue;
+    try {
+      const auto actor = detached_->get();
+      const auto answer = actor.call<&EchoActor::echo>(caller, sequence, std::string());
+      while (!answer.wait(milliseconds(100))) {
+        if (!alive) return false;
+      }
+      answer.get();
+      // A kill that the head has not heard is lost with who says it.
+      const auto gone = std::make_shared<bool>(false);
+      session().monitor(actor, [gone](const std::string&) { *gone = true; });
+      session().kill(actor);
+      while (alive && !*gone) sleep_for(milliseconds(100));
+      return alive;
+    } catch (const Error&) {  // of a life, or of its last one
+      sleep_for(milliseconds(100));
+      if (alive) get_detached();
+    }
+  }
+  return false;
 }
 
 /// False: it has not come to its end, or the program.

@@ -1,5 +1,7 @@
 #include "tests/simulation/load.hpp"
 
+#include <algorithm>
+
 #include "tests/simulation/cluster.hpp"
 
 namespace troupe::sim {
@@ -28,6 +30,17 @@ void Load::constructed(std::uint64_t echo, Hosted& in) {
   of.in = &in;
   of.destroyed = false;
   of.gone_at = {};
+}
+
+bool Load::holds_detached(const Hosted& who) const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [&](const auto& echo) { return echo.second.detached && echo.second.in == &who; });
+}
+
+void Load::found_detached(ActorId id, const Hosted& by) {
+  const Hosted*& last = found_[id];
+  taken_over += last != nullptr && last != &by ? 1 : 0;
+  last = &by;
 }
 
 void Load::destroyed(std::uint64_t echo, const Hosted& in) {

@@ -26,6 +26,11 @@ class Load {
   void restarts(std::uint64_t echo, bool retries) {
     all_[echo].retries = retries, all_[echo].restarts = true;
   }
+  /// It outlives the program that spawned it.
+  void detached(std::uint64_t echo) { all_[echo].detached = true; }
+  bool holds_detached(const Hosted& who) const;
+  /// A program has it.
+  void found_detached(ActorId id, const Hosted& by);
   bool retries(std::uint64_t echo) { return all_[echo].retries; }
   bool has_other_lives(std::uint64_t echo) { return all_[echo].restarts; }
   void up(std::uint64_t echo, ActorId id) { all_[echo].id = id; }
@@ -49,6 +54,7 @@ class Load {
   long restarted = 0;  ///< lives but the first
   long groups_ready = 0;
   long groups_removed = 0;
+  long taken_over = 0;  ///< detached actors that another program had before
 
  private:
   struct Echo {
@@ -58,6 +64,7 @@ class Load {
     ActorId id{};       ///< once it is up
     bool restarts = false;
     bool retries = false;
+    bool detached = false;
     std::uint64_t lives = 0;
     std::map<const Hosted*, int> watchers;  ///< words of the death that are owed
   };
@@ -68,6 +75,7 @@ class Load {
   Cluster& cluster_;
   std::map<std::uint64_t, Echo> all_;
   std::map<std::uint64_t, std::map<const Hosted*, Instant>> unwanted_;  ///< by whom, since when
+  std::map<ActorId, const Hosted*> found_;  ///< detached ones, and who had them last
   std::uint64_t echoes_ = 0;
 };
 

@@ -106,8 +106,8 @@ int main(int argc, char** argv) {
       all.commits, all.generations, all.transfers, all.followed, all.rewinds, all.heads, all.drivers);
   std::printf("%ld calls answered, %ld failed, %ld deaths told, %ld actors started again\n", all.answers,
               all.calls_failed, all.deaths_told, all.restarted);
-  std::printf("%ld placement groups got their room, %ld were removed\n", all.groups_ready,
-              all.groups_removed);
+  std::printf("%ld placement groups got their room, %ld were removed; %ld detached actors were taken over\n",
+              all.groups_ready, all.groups_removed, all.taken_over);
   std::printf("%d of %llu seeds broke an invariant\n", broken, static_cast<unsigned long long>(count));
   return broken == 0 ? 0 : 1;
 }

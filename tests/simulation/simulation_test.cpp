@@ -88,6 +88,7 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     CHECK(all.deaths_told > 500);
     CHECK(all.restarted > 75);
     CHECK(all.groups_ready > 500);
+    CHECK(all.taken_over > 50);
     CHECK(all.states_taken > static_cast<long>(count));
     CHECK(all.generations > static_cast<long>(count) * 3 / 2);
   }

@@ -98,6 +98,21 @@ void add_nodes(Page& page, const wire::StatusAnswer& status) {
     page.gauge("troupe_node_gpus", "GPUs of a node.", its_gpus, labels);
     page.gauge("troupe_node_free_gpus", "GPUs of a node that nobody holds.", its_gpus - its_gpus_used,
                labels);
+    for (const auto& amount : one.node.other.amounts) {
+      const std::int64_t unit = amount.name == cluster::kMemory ? 1 : cluster::kCpu;
+      Labels its = labels;
+      its.emplace_back("resource", amount.name);
+      page.gauge("troupe_node_resource", "Memory in bytes, or a custom resource, of a node.",
+                 whole(amount.amount, unit), its);
+      page.gauge("troupe_node_free_resource", "The same that nobody holds.",
+                 whole(amount.amount - amount_of(one.other_used, amount.name), unit), its);
+    }
+    for (const auto& label : one.node.other.labels) {
+      Labels its = labels;
+      its.emplace_back("key", label.key);
+      its.emplace_back("value", label.value);
+      page.gauge("troupe_node_label", "1 for each label of a node.", 1, its);
+    }
     page.gauge("troupe_node_actors", "Actors that the head placed on a node.", one.actors, labels);
   }
   page.states("troupe_nodes", "Nodes by state.", states);

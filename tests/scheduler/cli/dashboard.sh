@@ -17,7 +17,7 @@ expect() { grep -q -- "$2" <<<"$1" || fail "not '$2' in: ${1:0:2000}"; }
 
 ! "$troupe" dashboard --port 0 >"$folder/out" 2>"$folder/error" || fail "a dashboard of no cluster"
 expect "$(cat "$folder/error")" "no cluster was started or joined"
-"$troupe" start --head --port 0 --cpus 2 --name one --detach >"$folder/start"
+"$troupe" start --head --port 0 --cpus 2 --resource tpu=2 --label zone=a --memory 512MiB --name one --detach >"$folder/start"
 mkdir -p "$folder/results/digits"
 {
   echo '{"event":"sweep","version":1,"job":"Digits","metric":"test/accuracy (more is better)","trials":"2","epochs":"1"}'
@@ -53,6 +53,7 @@ page=$(ask metrics)
 expect "$page" '^troupe_head_up 1$'
 expect "$page" '^troupe_nodes{state="alive"} 1$'
 expect "$page" '^troupe_cpus 2$'
+expect "$page" '^troupe_node_free_resource{.*resource="memory"} 536870912$'
 expect "$page" '^troupe_jobs{state="queued"} 1$'
 expect "$page" '^troupe_jobs{state="succeeded"} 1$'
 expect "$page" '^troupe_training_loss{run=".*run.jsonl"} 2.5$'
@@ -82,6 +83,10 @@ if [ -n "$browser" ]; then
   expect "$page" '&lt;i&gt;ran'  # a job's name is no markup
   expect "$page" 'href="sweeps/digits"'
   expect "$page" '>QUEUED<'
+  expect "$page" '>0 MiB of 512 MiB<'
+  expect "$page" '>tpu 0 of 2<'
+  expect "$page" '>zone=a<'
+  expect "$page" '<td class="">default<'
 fi
 
 # To other addresses with the token alone.

@@ -160,6 +160,9 @@ TEST_CASE("a page of metrics: of the head, nodes, actors, jobs, training runs an
   ClusterView view{cluster_of(2, 5)};
   view.status.nodes[1].node.name = "a\"b";
   view.status.nodes[1].state = "draining";
+  view.status.nodes[0].node.other.amounts = {{"memory", 1024}, {"tpu", 20'000}};
+  view.status.nodes[0].other_used = {{"memory", 256}, {"tpu", 5'000}};
+  view.status.nodes[0].node.other.labels = {{"zone", "a"}};
   wire::NodeStatus driver;
   driver.node.id = NodeId{9};
   driver.node.gateway = true;
@@ -206,6 +209,10 @@ TEST_CASE("a page of metrics: of the head, nodes, actors, jobs, training runs an
                            "troupe_free_cpus 6",
                            "troupe_gpus 0",
                            "troupe_node_free_cpus{id=\"2\",node=\"a\\\"b\"} 3",
+                           "troupe_node_resource{id=\"1\",node=\"node-0\",resource=\"memory\"} 1024",
+                           "troupe_node_free_resource{id=\"1\",node=\"node-0\",resource=\"memory\"} 768",
+                           "troupe_node_free_resource{id=\"1\",node=\"node-0\",resource=\"tpu\"} 1.5",
+                           "troupe_node_label{id=\"1\",node=\"node-0\",key=\"zone\",value=\"a\"} 1",
                            "troupe_actors{state=\"alive\"} 4",
                            "troupe_actors{state=\"starting\"} 1",
                            "troupe_actors{state=\"restarting\"} 0",

@@ -42,7 +42,7 @@ expect 0 ' two .* alive' node list
 expect 0 '"name": "two"' node list -o json
 expect 0 '^node +name' node list --state draining
 [ "$("$troupe" node list --state draining 2>/dev/null | wc -l)" = 1 ] || fail "nothing drains"
-expect 0 'none of 2 nodes is as asked for: 2 alive' node list --state draining
+expect 0 'no node matches: 2 are there; 2 alive' node list --state draining
 expect 0 '1 more is not shown' node list --state alive --limit 1
 expect 0 '^CPUs +0 of 1 held' node show two
 expect 0 '"holds": \[\]' node show two -o json
@@ -92,28 +92,55 @@ expect 0 '^job +name +queue ' job list
 [ "$("$troupe" job list --state SUCCEEDED | wc -l)" = 2 ] || fail "one has succeeded: $("$troupe" job list)"
 expect 0 '2 more are not shown' job list --limit 1
 [ "$("$troupe" job list --queue none 2>/dev/null | wc -l)" = 1 ] || fail "none is in that queue"
-expect 0 'none of 3 jobs is as asked for: the queues are default' job list --queue none
+expect 0 'no job matches: 3 are there; the queues are default' job list --queue none
 expect 2 'troupe job submit: there is no option --cpus; is --num-cpus meant' job submit --cpus 400 -- true
 expect 2 "troupe node list: 'more' is one word too many" node list more
+expect 2 'name the program after --: troupe job submit -- sh' job submit sh -c 'echo hi'
+expect 0 '^job +twice' job status both
+expect 0 '^job twice SUCCEEDED' job stop both
+code=0 && said=$("$troupe" job stop none next 2>&1) || code=$?
+[ $code = 1 ] && grep -q 'there is no job none' <<<"$said" && grep -q '^job next STOP' <<<"$said" || fail "stop of two: $code $said"
+
+# A machine that joined manages its own jobs alone. Was: it stopped and read the owner's.
+for words in 'job stop twice' 'job status twice' 'job logs twice' 'job wait twice' 'job why twice' 'logs --job both'; do
+  code=0 && "$troupe" $words --folder "$where/two" >"$where/said" 2>&1 || code=$?
+  [ $code = 1 ] && grep -qE 'did not submit it|there is no job' "$where/said" || fail "a machine that joined: $words: $code $(cat "$where/said")"
+done
+code=0 && "$troupe" job submit --detach --id twice --folder "$where/two" -- true >"$where/said" 2>&1 || code=$?
+[ $code = 1 ] && grep -q 'did not submit it' "$where/said" || fail "it takes the id of a job: $code $(cat "$where/said")"
+said=$("$troupe" job submit --id its --folder "$where/two" -- sh -c 'echo $TROUPE_SUBMITTED_BY' 2>"$where/said") || fail "$(cat "$where/said")"
+[[ $said = machine/* ]] || fail "its own job: $said"
+[ "$("$troupe" job list --folder "$where/two" | wc -l)" = 2 ] || fail "it sees others' jobs: $("$troupe" job list --folder "$where/two")"
+
+# One node of a name from a folder.
+expect 1 "one of that name runs from there: process [0-9]+ holds .*troupe stop" start --address "$address" --folder "$where/two" --name two
 expect 2 'cannot set' queue set research --weight 0
 expect 0 'queue default stays' queue remove default
-"$troupe" job stop next >/dev/null
 
 # Actors: an agent of a run is one.
 "$troupe" run --address "$address" --nnodes 1 --nproc-per-node 1 --no-python sleep 600 >/dev/null 2>&1 &
+runner=$!
 actor_id() { "$troupe" actor list --state alive | awk 'NR == 2 { print $1 }' | grep .; }
 until_true eval 'actor_id >/dev/null'
 id=$(actor_id)
 expect 0 "^actor +$id" actor show "$id"
 expect 0 "\"id\": \"$id\"" actor list --limit 1 -o json
 [ "$("$troupe" actor list --class NoSuch 2>/dev/null | wc -l)" = 1 ] || fail "there is none of that class"
-expect 0 'none of 1 actor is as asked for: their classes are ' actor list --class NoSuch
+expect 0 'no actor matches: 1 is there; their classes are ' actor list --class NoSuch
 expect 0 '' logs "$id"
 expect 1 'there is no actor 7' actor show 7
+code=0 && "$troupe" logs "$id" --folder "$where/two" 2>"$where/said" || code=$?
+[ $code = 0 ] || grep -q 'may not ask for it' "$where/said" || fail "another machine reads an actor: $code $(cat "$where/said")"
 code=0 && "$troupe" actor kill "$id" --folder "$where/two" 2>"$where/said" || code=$?
 [ $code = 1 ] && grep -q 'may not ask for it' "$where/said" || fail "another machine kills: $code $(cat "$where/said")"
 expect 0 "actor $id .* is killed" actor kill "$id" --reason 'by the test'
 until_true eval "! \"\$troupe\" actor list | grep -q $id"
+
+# Programs that have ended are counted, and shown if asked for.
+kill "$runner"
+until_true eval '"$troupe" status | grep -q "^and 1 that has ended: troupe status --all"'
+! "$troupe" status | grep -q ' ended$' || fail "it is shown: $("$troupe" status)"
+expect 0 ' 1  ended$' status --all
 
 # A program with its libraries: without them no node can run it. Retries, and the folder that travels, have them, too.
 "$program" >/dev/null 2>&1 && fail "the library is found without being named"

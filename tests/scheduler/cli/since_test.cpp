@@ -19,8 +19,14 @@ TEST_CASE("since so long ago, or since a time of this machine's clock") {
   CHECK(parse_since("2026-01-31 13:00", kNow) == one);
   CHECK(parse_since("2026-01-31T13:00:05", kNow) == one + 5000);
   CHECK(parse_since("2026-01-31", kNow) == one - 13 * 3'600'000);
-  for (const char* wrong : {"", "m", "10", "10x", "-5m", "1.5h", "yesterday", "2026-13-01",
-                            "2026-01-31 13:00 or so", "99999999999999999999s"}) {
+  // Was: a time of today was no time.
+  const std::time_t now = kNow / 1000;
+  std::tm today = *::localtime(&now);
+  today.tm_hour = 10, today.tm_min = 49, today.tm_sec = 0, today.tm_isdst = -1;
+  CHECK(parse_since("10:49", kNow) == std::int64_t{std::mktime(&today)} * 1000);
+  CHECK(parse_since("10:49:05", kNow) == std::int64_t{std::mktime(&today)} * 1000 + 5000);
+  for (const char* wrong : {"", "m", "25:00", "10:", ":10", "10:49x", "10", "10x", "-5m", "1.5h", "yesterday",
+                            "2026-13-01", "2026-01-31 13:00 or so", "99999999999999999999s"}) {
     CAPTURE(wrong);
     CHECK_FALSE(parse_since(wrong, kNow));
   }

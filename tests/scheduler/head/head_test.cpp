@@ -2,12 +2,14 @@
 #include "scheduler/head/head.hpp"
 
 #include <catch2/catch.hpp>
-#include <numeric>
 #include <condition_variable>
 #include <deque>
 #include <future>
 #include <mutex>
+#include <numeric>
 #include <thread>
+
+#include "runtime/node/worker_outputs.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
@@ -276,6 +278,80 @@ TEST_CASE("a full disk refuses new work by name, and the head goes on when there
   CHECK(h.answer("machine/a").ok);
   h.spawn(kHeadsNode, job, 3);
   h.heard<StartActor>(kHeadsNode);
+}
+
+namespace {
+
+/// A conversation about submitted jobs, let in by that peer's key.
+struct Client {
+  RunningHead& head;
+  const PeerName name;
+  std::uint64_t requests = 0;
+
+  Client(RunningHead& h, const PeerName& by) : head(h), name(let_in(h, by)) {}
+  static PeerName let_in(RunningHead& h, const PeerName& by) {
+    const std::string key = to_string(CurveKeyPair::generate().public_key());
+    h.transport.say(by, wire::control_frame(wire::ClientAsk{1, key}));
+    REQUIRE(h.answer(by).ok);
+    return std::string(kClientPrefix) + key;
+  }
+  template <class Ask>
+  wire::Answer ask(Ask question) {
+    question.request = ++requests;
+    head.transport.say(name, wire::control_frame(std::move(question)));
+    return head.answer(name);
+  }
+  wire::Answer submit(const std::string& id, std::vector<std::string> environment = {}) {
+    SubmissionSpec spec;
+    spec.id = id;
+    spec.program = {"true"};
+    spec.environment = std::move(environment);
+    return ask(wire::SubmitAsk{0, std::move(spec)});
+  }
+  std::vector<std::string> jobs() {
+    std::vector<std::string> ids;
+    const auto page = wire::decode<wire::SubmissionsAnswer>(ask(wire::SubmissionsAsk{}).value).value();
+    for (const auto& record : page.records) ids.push_back(record.spec.id);
+    return ids;
+  }
+};
+
+}  // namespace
+
+// Was: whoever had joined stopped the owner's jobs, and read what they wrote.
+TEST_CASE("a machine that joined submits and manages jobs of its own, and none of others") {
+  RunningHead h;
+  Client owner(h, kOwnerName), one(h, "machine/one"), two(h, "machine/two");
+  CHECK(owner.submit("s").ok);
+  CHECK(one.submit("mine", {"TROUPE_SUBMITTED_BY=machine/two"}).ok);  // it is not believed
+  CHECK(one.jobs() == std::vector<std::string>{"mine"});
+  CHECK(two.jobs().empty());
+  CHECK(owner.jobs() == std::vector<std::string>{"mine", "s"});
+  const auto is_refused = [](const wire::Answer& answer, const std::string& what) {
+    CHECK_FALSE(answer.ok);
+    CHECK(answer.error.code == ErrorCode::kRefused);
+    CHECK(answer.error.what == what);
+    CHECK(answer.error.why.find("did not submit it") != std::string::npos);
+  };
+  is_refused(one.ask(wire::StopSubmissionAsk{0, "s"}), "cannot stop job s");
+  is_refused(one.ask(wire::SubmissionAsk{0, "s"}), "cannot show job s");
+  is_refused(one.ask(wire::WhyAsk{0, "s"}), "cannot explain job s");
+  is_refused(one.ask(wire::LogAsk{.id = "s"}), "cannot read the output of job s");
+  is_refused(one.submit("s"), "cannot submit job s");
+  is_refused(two.ask(wire::StopSubmissionAsk{0, "mine"}), "cannot stop job mine");
+  CHECK(one.ask(wire::WhyAsk{0, "mine"}).ok);
+  CHECK(one.ask(wire::LogAsk{.id = "mine"}).ok);
+  CHECK(one.submit("mine", {"TROUPE_SUBMITTED_BY=machine/two"}).ok);  // asked again: it is the same job
+  const auto stopped =
+      wire::decode<wire::SubmissionAnswer>(one.ask(wire::StopSubmissionAsk{0, "mine"}).value);
+  CHECK(stopped.value().record.state == SubmissionState::kStopped);
+  const auto waits = wire::decode<wire::SubmissionAnswer>(owner.ask(wire::SubmissionAsk{0, "s"}).value);
+  CHECK(waits.value().record.state == SubmissionState::kQueued);
+
+  const auto log = one.ask(wire::LogAsk{.id = std::string(node::kActorLog) + "7"});
+  CHECK(log.error.why == "machine/one may not ask for it");
+  CHECK(owner.ask(wire::LogAsk{.id = std::string(node::kActorLog) + "7"}).error.code ==
+        ErrorCode::kUnavailable);
 }
 
 TEST_CASE("a disk that stands still holds up what is to be durable, and nothing else") {

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -34,7 +35,8 @@ End end_of_process_that_throws(const Thrown& thrown) {
     ::dup2(to.get(), STDERR_FILENO);
     say_uncaught_errors("digits");
     say_uncaught_errors("again");
-    [&]() noexcept { throw thrown; }();
+    const std::function<void()> throws = [&] { throw thrown; };
+    [&]() noexcept { throws(); }();
   }
   to.reset();
   End end;

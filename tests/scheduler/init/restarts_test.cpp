@@ -68,6 +68,13 @@ TEST_CASE("who came up once waits for what may come back; how far it came says w
   CHECK(blocks(ErrorCode::kUnavailable, Failed::kStart));  // the head that it joins
   CHECK(blocks(ErrorCode::kTimeout, Failed::kStart));
   CHECK_FALSE(blocks(ErrorCode::kBadConfig, Failed::kStart));
+  // Was: a node whose key was removed was started six times more, and a token that came meanwhile let it in.
+  Restarts removed;
+  removed.up(Instant{});
+  const auto next =
+      removed.failed(Instant{} + 1h, "node 1", {ErrorCode::kRefused, "x", "its key", ""}, Failed::kStart);
+  CHECK_FALSE(next.wait);
+  CHECK(next.why_not.why == "its key");
   CHECK(blocks(ErrorCode::kTimeout, Failed::kJoin));  // the head's store
   CHECK_FALSE(blocks(ErrorCode::kUnavailable, Failed::kJoin));
   CHECK_FALSE(blocks(ErrorCode::kTimeout, Failed::kReady));

@@ -61,11 +61,11 @@ TEST_CASE("amounts and labels that make no sense are refused with what is wrong"
   };
   CHECK(wrong(512 * kMiB, {{"tpu", 1.5}, {"a.b/c", 0}}, {{"zone", "eu-1"}}).empty());
   CHECK(wrong(-1, {}) == "memory is not 1 byte to 256 TiB");
-  CHECK(wrong(0, {{"tpu", -1}}) == "of tpu it is not 0.0001 to 1,000,000,000");
+  CHECK(wrong(0, {{"tpu", -1}}) == "the amount of tpu, -1, is not 0.0001 to 1,000,000,000");
   CHECK(wrong(0, {{"tpu", std::numeric_limits<double>::quiet_NaN()}}) ==
-        "of tpu it is not 0.0001 to 1,000,000,000");
-  CHECK(wrong(0, {{"tpu", 0.00001}}) == "of tpu it is not 0.0001 to 1,000,000,000");
-  CHECK(wrong(0, {{"tpu", 1e10}}) == "of tpu it is not 0.0001 to 1,000,000,000");
+        "the amount of tpu is not 0.0001 to 1,000,000,000");
+  CHECK(wrong(0, {{"tpu", 0.00001}}) == "the amount of tpu, 0, is not 0.0001 to 1,000,000,000");
+  CHECK(wrong(0, {{"tpu", 1e10}}) == "the amount of tpu is not 0.0001 to 1,000,000,000");
   CHECK(wrong(0, {{"GPU", 1}}) == "GPU is no custom resource: it has an option of its own");
   CHECK(wrong(0, {{"memory", 1}}) == "memory is no custom resource: it has an option of its own");
   CHECK(wrong(kMiB, {{"memory", 1}}) == "memory is no custom resource: it has an option of its own");
