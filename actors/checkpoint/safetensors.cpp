@@ -181,17 +181,17 @@ std::uint64_t length_in(std::span<const std::byte> file) {
 
 /// `file`: all of its `size` bytes, or its prefix.
 Result<Safetensors> decode(std::span<const std::byte> file, std::uint64_t size) {
-  if (size < kLengthBytes) {
-    return corrupt_because("expected at least 8 bytes, found " + std::to_string(size));
+  if (file.size() < kLengthBytes) {
+    return corrupt_because("expected at least 8 bytes, found " + std::to_string(file.size()));
   }
   const std::uint64_t length = length_in(file);
   if (length > kMaxHeaderBytes) {
     return corrupt_because("its header of " + std::to_string(length) + " bytes is above the limit of " +
                            std::to_string(kMaxHeaderBytes));
   }
-  if (length > size - kLengthBytes) {
+  if (length > file.size() - kLengthBytes) {
     return corrupt_because("its header should have " + std::to_string(length) + " bytes, " +
-                           std::to_string(size - kLengthBytes) + " are there");
+                           std::to_string(file.size() - kLengthBytes) + " are there");
   }
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
   if (text.empty() || text.front() != '{') return corrupt_because("its header does not begin with '{'");

@@ -76,9 +76,11 @@ Result<std::optional<Predecessor>> find_predecessor(const std::string& name, int
 Result<std::vector<UniqueFd>> ask_for_sockets(const Predecessor& predecessor) {
   auto answer = ask_other(predecessor, "hand_over");
   if (!answer) return answer.error();
-  if (answer->fds.empty())
-    return ErrorInfo{ErrorCode::kUnavailable, "cannot take over port " + std::to_string(predecessor.port),
-                     "no socket came with the answer", "raise ulimit -n"};
+  // The kernel leaves out what this process has no room for, and who waits there would be reset.
+  const std::size_t came = answer->fds.size();
+  if (came == 0 || PlainJson::parse(answer->text).value("sockets", PlainJson()) != PlainJson(came))
+    return ErrorInfo{ErrorCode::kLimit, "cannot take over port " + std::to_string(predecessor.port),
+                     "not all sockets came with the answer, but " + std::to_string(came), "raise ulimit -n"};
   return std::move(answer->fds);
 }
 

@@ -16,9 +16,9 @@ UnpackJob unpack(const std::string& package) {
 
 }  // namespace
 
-bool JobLibraries::need(const std::string& program, NodeId node, Actions& out) {
+bool JobLibraries::need(const std::string& program, Actions& out) {
   const std::string package = wire::libraries_in(program);
-  if (package.empty() || node == self_.info.id || here_.contains(package)) return true;
+  if (package.empty() || here_.contains(package) || locals_.any_driver_has_libraries(package)) return true;
   if (coming_.insert(package).second) out.push_back(unpack(package));
   return false;
 }

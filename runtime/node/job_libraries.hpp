@@ -1,5 +1,5 @@
-/// The shared libraries of jobs whose programs run on other nodes: fetched from the head, with the package in
-/// which they travel, before a worker starts.
+/// The shared libraries of jobs whose programs do not run on this node, or no more: fetched from the head,
+/// with the package in which they travel, before a worker starts.
 #pragma once
 
 #include <map>
@@ -26,9 +26,9 @@ class JobLibraries {
   JobLibraries(const Self& self, const LocalProcesses& locals)
       : self_(self), locals_(locals), packages_(self) {}
 
-  /// Whether a worker of a driver on `node` finds those that `program` (as package_name() has it) names; else
-  /// they are fetched, and Done tells. On the driver's own node they are where its program has them.
-  bool need(const std::string& program, NodeId node, Actions& out);
+  /// Whether a worker finds those that `program` (as package_name() has it) names; else they are fetched, and
+  /// Done tells. Where a driver lives that came with them they are where its program has them.
+  bool need(const std::string& program, Actions& out);
   /// Whether that is an answer about libraries, and not about a submission.
   static bool is_meant(const JobUnpacked& e) { return e.id.starts_with(kLibrariesOf); }
   std::optional<Done> unpacked(const JobUnpacked& e, Instant now, Actions& out);

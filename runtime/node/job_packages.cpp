@@ -31,6 +31,7 @@ std::optional<JobPackages::Done> JobPackages::part(const wire::PackagePart& part
     return Done{part.hash,
                 failed(ErrorCode::kUnavailable, "the head cannot read it", "submit the job again")};
   }
+  if (part.offset != at->second.next) return std::nullopt;  // the answer to a question that was asked twice
   at->second.heard = now;
   at->second.is_written = true;
   out.push_back(TakeJobPart{part});
@@ -39,7 +40,7 @@ std::optional<JobPackages::Done> JobPackages::part(const wire::PackagePart& part
 
 std::optional<JobPackages::Done> JobPackages::taken(const JobPartTaken& taken, Instant now, Actions& out) {
   const auto at = fetches_.find(taken.package);
-  if (at == fetches_.end()) return std::nullopt;
+  if (at == fetches_.end() || !at->second.is_written) return std::nullopt;  // of another fetch of the same
   Fetch& fetch = at->second;
   fetch.is_written = false;
   fetch.heard = now;

@@ -39,6 +39,7 @@ constexpr const char* kPackagesFolder = "/.packages";
 constexpr std::size_t kMostKnocks = 64;
 constexpr Duration kKnockPatience = std::chrono::seconds(10);
 constexpr Duration kMarkPatience = std::chrono::seconds(10);
+constexpr Duration kLastMarkPatience = std::chrono::seconds(2);  ///< of a node that ends
 
 struct Pipe {
   UniqueFd reading, writing;
@@ -126,10 +127,15 @@ std::vector<std::string> environment_of(const StartProgram& what, const std::str
 }  // namespace
 
 JobPrograms::~JobPrograms() {
+  std::set<std::string> marks;
   for (auto& [id, running] : running_) {
     if (!running.exit) signal_group(running.program, SIGKILL);
-    kill_marked({mark_of(running.name)});
+    marks.insert(mark_of(running.name));
   }
+  if (marks.empty()) return;
+  if (!looks_.finish([marks] { kill_marked(marks); }, kLastMarkPatience))
+    log(LogLevel::kWarning,
+        "what programs of jobs left behind may go on: a process that was looked at is stuck");
 }
 
 Result<void> JobPrograms::open(const std::string& folder) {

@@ -128,6 +128,12 @@ bool LocalProcesses::any_has_libraries(const std::string& package) const {
                      [&](const auto& p) { return wire::libraries_in(p.second.package) == package; });
 }
 
+bool LocalProcesses::any_driver_has_libraries(const std::string& package) const {
+  return std::any_of(all_.begin(), all_.end(), [&](const auto& p) {
+    return p.second.is_driver && p.second.lives() && wire::libraries_in(p.second.package) == package;
+  });
+}
+
 void LocalProcesses::tell_all(const wire::Control& message, Actions& out) const {
   for (const auto& [id, process] : all_) {
     if (process.lives()) out.push_back(SendLocal{id, message, {}});

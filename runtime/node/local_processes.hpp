@@ -90,6 +90,8 @@ class LocalProcesses {
   bool any_runs(const std::string& hash) const;
   /// Whether any was started with the libraries of that package of a job.
   bool any_has_libraries(const std::string& package) const;
+  /// Whether a driver lives that this node started with them.
+  bool any_driver_has_libraries(const std::string& package) const;
   /// To every process that lives.
   void tell_all(const wire::Control& message, Actions& out) const;
   std::map<ProcessId, LocalProcess>& all() { return all_; }

@@ -45,6 +45,20 @@ void LookThread::post(std::function<Then()> look, Duration patience, Then instea
   state_->changed.notify_all();
 }
 
+bool LookThread::finish(std::function<void()> look, Duration patience) {
+  const auto is_done = std::make_shared<bool>(false);  // guarded by mutex
+  std::unique_lock lock(state_->mutex);
+  state_->posted.push_back([state = state_, is_done, look = std::move(look)]() -> Then {
+    look();
+    const std::lock_guard done(state->mutex);
+    *is_done = true;
+    state->changed.notify_all();
+    return [] {};
+  });
+  state_->changed.notify_all();
+  return state_->changed.wait_for(lock, patience, [&] { return *is_done; });
+}
+
 void LookThread::run(State& state) {
   std::unique_lock lock(state.mutex);
   for (;;) {

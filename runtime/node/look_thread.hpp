@@ -29,6 +29,9 @@ class LookThread {
   /// is over, `instead`: then nothing comes of the look. `look` may outlive this object: it owns what it
   /// uses.
   void post(std::function<Then()> look, Duration patience, Then instead);
+  /// Calls `look` in the thread, after those before it, and waits for it so long at most: for an owner that
+  /// ends, whose loop runs no more. Whether it was done. `look` owns what it uses.
+  bool finish(std::function<void()> look, Duration patience);
 
  private:
   struct State {

@@ -238,13 +238,22 @@ void Node::act(RevokePeer& a) {
 void Node::act(StartWorker& a) {
   const auto program = packages_.program(wire::hash_in(a.package), wire::hash_in(options_.config.package));
   outputs_.began(a);
-  std::string libraries;
-  if (const auto own = libraries_.find(a.driver.process); a.driver.node == id_ && own != libraries_.end())
-    libraries = own->second;
-  if (const std::string package = wire::libraries_in(a.package); a.driver.node != id_ && !package.empty())
-    libraries = jobs_.libraries_of(kLibrariesOf + package);
-  const auto started = program ? locals_->start(a, *program, libraries) : Result<void>(program.error());
+  const auto started =
+      program ? locals_->start(a, *program, libraries_for(a)) : Result<void>(program.error());
   if (!started) tell(WorkerNotStarted{a.process, started.error()});
+}
+
+/// Its driver's; else those of another one here that came with the same; else those that were fetched: the
+/// driver of a detached actor may be a later one, elsewhere, or gone.
+std::string Node::libraries_for(const StartWorker& a) const {
+  const std::string package = wire::libraries_in(a.package);
+  const auto own = libraries_.find(a.driver.process);
+  if (a.driver.node == id_ && own != libraries_.end() && own->second.package == package)
+    return own->second.folder;
+  if (package.empty()) return "";
+  const auto same = std::find_if(libraries_.begin(), libraries_.end(),
+                                 [&](const auto& one) { return one.second.package == package; });
+  return same != libraries_.end() ? same->second.folder : jobs_.libraries_of(kLibrariesOf + package);
 }
 
 void Node::act(AdoptDriver& a) {
@@ -253,7 +262,7 @@ void Node::act(AdoptDriver& a) {
   if (!knock) return tell(ProcessEnded{a.process, "the driver is gone"});
   packages_.keep(wire::hash_in(a.package), std::move(knock->executable));
   if (std::string folder = jobs_.libraries_of(knock->id); !folder.empty())
-    libraries_[a.process] = std::move(folder);
+    libraries_[a.process] = {wire::libraries_in(a.package), std::move(folder)};
   locals_->adopt(a.process, std::move(knock->link));
 }
 

@@ -86,6 +86,7 @@ class Node {
   void flush_head();
   void read_log(const wire::ReadLog& ask);
   void watch_memory();
+  std::string libraries_for(const node::StartWorker& a) const;
   void answer_read(std::uint64_t number, Result<wire::LogPart> part);
   void list_processes(std::uint64_t number);
   void dump(const wire::ReadLog& ask);
@@ -148,7 +149,11 @@ class Node {
   std::unique_ptr<node::LocalLinks> locals_;
   node::JobPrograms jobs_;
   node::WorkerOutputs outputs_;
-  std::map<ProcessId, std::string> libraries_;  ///< that came with a job, by its driver
+  struct Libraries {
+    std::string package;  ///< that they travelled in
+    std::string folder;
+  };
+  std::map<ProcessId, Libraries> libraries_;  ///< that came with a job, by its driver
   std::deque<node::NodeEvent> events_;
   bool busy_ = false;  ///< an event is at hand
   /// Said to the head, for which its link had no room.

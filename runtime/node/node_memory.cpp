@@ -16,21 +16,27 @@ std::vector<MemoryClaim> NodeMachine::memory_claims() {
 }
 
 void NodeMachine::handle(const MemoryMeasured& e) {
-  // What ends, or has ended since, gives memory back that was measured: the next look tells.
   const std::vector<MemoryClaim> now = memory_claims();
-  const auto runs_on = [&](const MemoryClaim& claim) {
-    return std::any_of(now.begin(), now.end(), [&](const MemoryClaim& one) {
-      return one.process == claim.process && one.submission == claim.submission &&
-             one.attempt == claim.attempt && !one.use.is_ending;
-    });
-  };
-  if (!std::all_of(e.claims.begin(), e.claims.end(), runs_on)) return;
+  NodeMemory node = e.node;
+  std::vector<MemoryClaim> claims;
   std::vector<MemoryUse> uses;
-  for (const MemoryClaim& claim : e.claims) uses.push_back(claim.use);
-  const auto end = process_to_end(e.node, uses);
+  for (MemoryClaim claim : e.claims) {
+    const auto at = std::find_if(now.begin(), now.end(), [&](const MemoryClaim& one) {
+      return one.process == claim.process && one.submission == claim.submission &&
+             one.attempt == claim.attempt;
+    });
+    if (at == now.end()) {  // it has ended since: its memory is free
+      node.available += claim.use.has;
+      continue;
+    }
+    claim.use.is_ending = claim.use.is_ending || at->use.is_ending;
+    uses.push_back(claim.use);
+    claims.push_back(std::move(claim));
+  }
+  const auto end = process_to_end(node, uses);
   if (!end) return;
   out_.push_back(Log{LogLevel::kWarning, end->reason + ": it is ended"});
-  const MemoryClaim& claim = e.claims[end->which];
+  const MemoryClaim& claim = claims[end->which];
   if (!claim.process) return submissions_.end_for_memory(claim.submission, end->reason, out_);
   LocalProcess* process = locals_.living(claim.process);
   if (process == nullptr) return;

@@ -27,7 +27,10 @@ constexpr std::size_t kKeptDumps = 20;
 void drop_old_dumps(const std::string& folder) {
   std::error_code ignored;
   std::vector<std::filesystem::path> all;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) all.push_back(entry.path());
+  // Each step may fail, and a loop over the range would throw, and end the node.
+  for (std::filesystem::directory_iterator at(folder, ignored), end; !ignored && at != end;
+       at.increment(ignored))
+    all.push_back(at->path());
   std::sort(all.begin(), all.end());
   for (std::size_t i = 0; i + kKeptDumps <= all.size(); ++i) std::filesystem::remove_all(all[i], ignored);
 }

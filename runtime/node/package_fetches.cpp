@@ -13,7 +13,7 @@ bool PackageFetches::Done::is_about(const std::string& package) const {
 PackageFetches::Need PackageFetches::need(const std::string& package, NodeId node, Instant now,
                                           Actions& out) {
   const std::string hash = wire::hash_in(package);
-  const bool has_libraries = libraries_.need(package, node, out);
+  const bool has_libraries = libraries_.need(package, out);
   if (hash.empty() || hash == wire::hash_in(self_.package) || here_.contains(hash))
     return has_libraries ? Need::kHere : Need::kComing;
   if (fetches_.contains(hash)) return Need::kComing;

@@ -185,14 +185,16 @@ void kill_marked(const std::set<std::string>& entries) {
   for (int round = 0; round < kMostRounds; ++round) {  // one that is killed may have forked meanwhile
     bool found = false;
     std::error_code ignored;
-    for (const auto& process : std::filesystem::directory_iterator("/proc", ignored)) {
-      const std::string name = process.path().filename().string();
-      if (name.find_first_not_of("0123456789") != std::string::npos || !is_marked(process.path(), entries))
-        continue;
+    // Not a loop over the range, whose steps may throw: it runs in a thread where nobody catches that.
+    for (std::filesystem::directory_iterator at("/proc", ignored), end; !ignored && at != end;
+         at.increment(ignored)) {
+      const std::filesystem::path process = at->path();
+      const std::string name = process.filename().string();
+      if (name.find_first_not_of("0123456789") != std::string::npos || !is_marked(process, entries)) continue;
       const pid_t pid = static_cast<pid_t>(std::atoi(name.c_str()));
       const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
       // The number may have gone to another process since: look again through what the descriptor holds fast.
-      if (!pidfd || !is_marked(process.path(), entries)) continue;
+      if (!pidfd || !is_marked(process, entries)) continue;
       if (::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0) == 0) found = true;
     }
     if (!found) return;

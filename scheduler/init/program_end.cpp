@@ -38,7 +38,7 @@ void say_uncaught() {
     try {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
-      std::fflush(nullptr);
+      std::fflush(stdout);  // of all files it would wait for a thread that reads stdin
       std::fprintf(stderr, "%s: %s\n", program_name->c_str(), error.what());
       std::_Exit(1);
     } catch (...) {  // NOLINT(bugprone-empty-catch): the former handler has it

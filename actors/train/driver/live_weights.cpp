@@ -49,7 +49,8 @@ bool TrainDriver::serve(std::uint64_t number, WeightsAsk& ask) {
     ask.trainer.reset();
     ask.copy.reset();
   }
-  if (ask.trainer) return false;
+  // What nobody has trained yet is no run's weights.
+  if (ask.trainer || machine_->committed() == 0) return false;
   const auto trainer = machine_->runs_with_weights();
   if (!trainer || !trainers_.contains(*trainer)) return false;
   ask.trainer = trainer;

@@ -49,7 +49,9 @@ Donated take_from_memory(const StateMemory& there, const std::function<void()>& 
   if (there.runs.empty()) return {};
   std::uint64_t all = 0;
   for (const auto& run : there.runs) all += run.bytes;
-  auto layout = checkpoint::read_safetensors_header("a state in memory", read(0), all);
+  const auto prefix = read(0);
+  if (prefix.empty()) return {};
+  auto layout = checkpoint::read_safetensors_header("a state in memory", prefix, all);
   if (!layout || layout->tensors.size() + 1 != there.runs.size()) return {};
   for (std::size_t i = 0; i < layout->tensors.size(); ++i) {
     StatePart& part = layout->tensors[i];
@@ -91,12 +93,13 @@ Donated take_from_donor(const ActorHandle<TrainDriver>& driver, ProcessGate& pro
   const StateDonor donor = await(driver.call<&TrainDriver::state_donor>(), progress);
   if (donor.who.empty()) return {};
   const ActorHandle<Trainer> trainer(&process, donor.trainer);
-  const KeptPlace place =
-      await(trainer.call<&Trainer::kept_place>(donor.number, std::int32_t{::getpid()}), progress);
+  const bool is_here = donor.trainer.node == process.config().node;
+  // On another node this number is some other process's there, which is to read nothing.
+  const std::int32_t reader = is_here ? ::getpid() : 0;
+  const KeptPlace place = await(trainer.call<&Trainer::kept_place>(donor.number, reader), progress);
   if (place.given_up) return {};
   Donated state;
-  if (place.memory && donor.trainer.node == process.config().node)
-    state = take_from_memory(*place.memory, progress);
+  if (place.memory && is_here) state = take_from_memory(*place.memory, progress);
   if (state.memory.empty()) state = take_in_pieces(trainer, donor.number, progress);
   trainer.tell<&Trainer::kept_is_taken>(donor.number);
   return state;
@@ -171,6 +174,10 @@ SnapshotSource::SnapshotSource(ActorHandle<TrainDriver> driver, ProcessGate& pro
       fetch_(begins ? std::make_unique<Fetch>(driver, process) : nullptr) {}
 
 SnapshotSource::~SnapshotSource() = default;
+
+void SnapshotSource::drop() {
+  fetch_.reset();
+}
 
 void SnapshotSource::install(TrainEngine& engine, const StateHash& hash, bool own_options,
                              const std::function<void()>& progress) {

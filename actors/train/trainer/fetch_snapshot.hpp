@@ -44,6 +44,8 @@ class SnapshotSource {
   /// driver's is not what `hash` says, and what the engine does.
   void install(TrainEngine& engine, const StateHash& hash, bool own_options,
                const std::function<void()>& progress);
+  /// The state is had from elsewhere: what has come of it so far is not kept in memory.
+  void drop();
 
  private:
   class Fetch;

@@ -50,10 +50,12 @@ class KeptCopy {
   static constexpr int kIdleBeats = 120;
   static constexpr int kTakenBeats = 10;
 
-  /// For the process `reader`. Throws Unavailable if `number` is another one by now.
+  /// For the process `reader`; 0: it is read in pieces alone. Throws Unavailable if `number` is another one
+  /// by now.
   KeptPlace place(std::uint64_t number, std::int32_t reader) {
     if (number != number_) went_on();
     if (stream_ == nullptr) return {.given_up = true, .memory = {}};
+    if (reader <= 0) return {.given_up = false, .memory = {}};  // -1 would let every process read it
     return {.given_up = false, .memory = stream_->memory(reader)};
   }
   /// Throws Unavailable if `number` is not the one that is kept.

@@ -140,7 +140,7 @@ class Trainer::Work {
       if (copies_.are_wanted() && machine_.has_settled()) {
         const KeptState of{0, machine_.steps(), machine_.lineage()};
         lock.unlock();
-        copies_.make(of, *engine_);
+        copies_.make(of, [this] { return engine_->copy_weights(); });
         lock.lock();
         continue;
       }
@@ -197,6 +197,7 @@ class Trainer::Work {
       rank_ = machine_.rank();
       group_.reset();
     }
+    if (plan_.origin != StateOrigin::kCheckpoint || plan_.checkpoint != kSnapshotPath) snapshot_.drop();
     engine_->detach();
     auto group = groups_->form(plan_, rank_, *engine_, [this] { return abandoned(); });
     {
@@ -571,9 +572,6 @@ void Trainer::prepare(const DataInfo& info) {
 KeptState Trainer::keep() {
   return kept_.take([this](KeptState& what) { return work_->keep(what); });
 }
-SharedPiece Trainer::kept(std::uint64_t number, std::uint64_t offset) {
-  return kept_.read(number, offset);
-}
 
 HeldPiece Trainer::final_state(bool weights_only, std::uint64_t offset) {
   return work_->final_state(weights_only, offset);
@@ -593,6 +591,7 @@ void Trainer::order(const TrainerOrder& order) {
 
 void Trainer::beat() {
   kept_.beat();
+  copies_.beat();
   if (work_ != nullptr) work_->beat();
   this_actor().run_after(std::chrono::seconds(1), [this] { beat(); });
 }

@@ -44,7 +44,7 @@ class Trainer {
   /// (KeptCopy::beat), for trainers of other jobs. Throws as final_state.
   KeptState keep();
   /// A piece of that. Throws Unavailable if it keeps another one by now, or none.
-  SharedPiece kept(std::uint64_t number, std::uint64_t offset);
+  SharedPiece kept(std::uint64_t number, std::uint64_t offset) { return kept_.read(number, offset); }
   /// A copy of the weights as they are after some step, which the others need not have applied yet: taken
   /// between two steps, for whoever reads it, until drop_copy().
   Future<KeptState> copy_weights() { return copies_.ask(); }

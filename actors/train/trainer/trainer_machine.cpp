@@ -371,6 +371,8 @@ void TrainerMachine::finished(const ApplyStep& task, const TrainerResult& result
   TROUPE_ASSERT(task.step == steps_, "steps are applied in order");
   if (const auto* why = std::get_if<TaskAborted>(&result)) {  // others were needed, with shards
     whole_ = false;
+    steps_ = kNoState;  // its weights may be those of two steps
+    uncommitted_.clear();
     if (!superseded()) leave(*why, out);
     return;
   }

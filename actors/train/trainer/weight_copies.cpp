@@ -25,7 +25,7 @@ bool WeightCopies::are_wanted() const {
   return !asked_.empty();
 }
 
-void WeightCopies::make(const KeptState& of, TrainEngine& engine) {
+void WeightCopies::make(const KeptState& of, const std::function<std::unique_ptr<StateCopy>()>& copy) {
   std::vector<Promise<KeptState>> asked;
   {
     const std::lock_guard lock(mutex_);
@@ -33,15 +33,14 @@ void WeightCopies::make(const KeptState& of, TrainEngine& engine) {
   }
   if (asked.empty()) return;
   try {
-    const auto copy =
-        std::make_shared<StateStream>(of.lineage, SharedState{of.steps, {}, 0}, engine.copy_weights());
+    const auto stream = std::make_shared<StateStream>(of.lineage, SharedState{of.steps, {}, 0}, copy());
     for (auto& answer : asked) {
       KeptState made = of;
       std::shared_ptr<StateStream> oldest;  // its end takes a moment
       {
         const std::lock_guard lock(mutex_);
         made.number = ++last_;
-        kept_[made.number] = copy;
+        kept_[made.number] = stream;
         if (kept_.size() > kMostCopies) oldest = kept_.extract(kept_.begin()).mapped();
       }
       answer.set(made);
@@ -70,6 +69,24 @@ void WeightCopies::drop(std::uint64_t number) {
   std::shared_ptr<StateStream> dropped;
   const std::lock_guard lock(mutex_);
   if (const auto at = kept_.find(number); at != kept_.end()) dropped = kept_.extract(at).mapped();
+}
+
+void WeightCopies::beat() {
+  std::vector<std::shared_ptr<StateStream>> unread;  // their end takes a moment
+  const std::lock_guard lock(mutex_);
+  const StateStream* former = nullptr;  // the numbers of one copy follow each other
+  bool is_unread = false;
+  for (auto at = kept_.begin(); at != kept_.end();) {
+    StateStream* const copy = at->second.get();
+    if (copy != former) is_unread = copy->beats_without_a_read() >= kIdleBeats;
+    former = copy;
+    if (is_unread) {
+      unread.push_back(std::move(at->second));
+      at = kept_.erase(at);
+    } else {
+      ++at;
+    }
+  }
 }
 
 void WeightCopies::clear() {

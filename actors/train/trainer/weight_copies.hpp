@@ -26,11 +26,15 @@ class WeightCopies {
   /// Answered when the thread that computes has made one. At most four are kept: the newest.
   Future<KeptState> ask();
   bool are_wanted() const;
-  /// For all who asked; they hear what the engine throws. `of`: the state that the engine has.
-  void make(const KeptState& of, TrainEngine& engine);
+  /// For all who asked; they hear what `copy` throws. `of`: the state that it copies.
+  void make(const KeptState& of, const std::function<std::unique_ptr<StateCopy>()>& copy);
   /// A piece of that copy. Throws Unavailable where it is not kept any more. For one thread at a time.
   SharedPiece read(std::uint64_t number, std::uint64_t offset) const;
   void drop(std::uint64_t number);
+  /// Once a second, in the thread that reads. The pages that its trainer changes are kept twice, so one that
+  /// nobody reads for kIdleBeats is given up: who asked for it has gone.
+  void beat();
+  static constexpr int kIdleBeats = 600;
   /// The thread that made them is gone, and they with it: whoever waits hears that.
   void clear();
 

@@ -142,6 +142,21 @@ TEST_CASE("each defect of a file is named") {
   CHECK(why_not(R"({"__metadata__":{"a":5}})", 0) == "__metadata__ has a value that is no string");
 }
 
+// A trainer whose kernel let it read nothing of the memory of another one crashed here.
+TEST_CASE("of a file of which too little is there the header is refused, and no byte behind it is read") {
+  const Bytes file = sample();
+  const std::span<const std::byte> all(file);
+  const auto needed = static_cast<std::size_t>(safetensors_prefix_bytes(all.first(8)));
+  REQUIRE(needed < file.size());
+  CHECK(read_safetensors_header("f", {}, file.size()).error().why == "expected at least 8 bytes, found 0");
+  CHECK(read_safetensors_header("f", all.first(7), file.size()).error().why ==
+        "expected at least 8 bytes, found 7");
+  CHECK_FALSE(read_safetensors_header("f", all.first(needed - 1), file.size()));
+  const auto header = read_safetensors_header("f", all.first(needed), file.size());
+  REQUIRE(header);
+  CHECK(header->tensors.size() == 4);
+}
+
 TEST_CASE("tensors that cannot be written are refused") {
   const std::vector<float> data{1, 2};
   const auto bytes = std::as_bytes(std::span(data));

@@ -35,6 +35,19 @@ struct Weights {
 
 }  // namespace
 
+// A clone on another node told its own number, which some other process of the donor's node had.
+TEST_CASE("the memory of a copy is for one process of its own node, or for nobody") {
+  const Weights weights;
+  KeptCopy kept;
+  const auto number = weights.keep(kept).number;
+  CHECK(kept.place(number, ::getpid()).memory);
+  for (const std::int32_t nobody : {0, -1}) {
+    const KeptPlace place = kept.place(number, nobody);
+    CHECK_FALSE(place.given_up);
+    CHECK_FALSE(place.memory);
+  }
+}
+
 // A trial's trainer kept it for as long as it lived: each page that its steps changed was there twice.
 TEST_CASE("a copy of a state that nobody reads for two minutes is given up, one that is read is not") {
   const Weights weights;

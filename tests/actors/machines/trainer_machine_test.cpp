@@ -351,12 +351,15 @@ TEST_CASE("with shards a trainer that has applied a step holds no whole state, u
   CHECK(std::get<TrainerQuiesced>(out.reports.at(0)).steps == (members == 1 ? 1 : kNoState));
 }
 
+// Until the next generation called, its weights were copied for a deployment as those of the step before.
 TEST_CASE("with shards an apply whose group was aborted leaves the generation, and no state") {
   TrainerMachine trainer = running(2);
+  CHECK(trainer.has_settled());
   take<ComputeStep>(trainer);
   trainer.done(Reduced{kSlots});
   take<ApplyStep>(trainer);
   const auto left = trainer.done(TaskAborted{"a peer died", {}});
+  CHECK_FALSE(trainer.has_settled());
   REQUIRE(left.reports.size() == 1);
   CHECK(std::holds_alternative<GenerationFailed>(left.reports[0]));
   const auto out = trainer.on(Quiesce{kSecond, "a peer died"});

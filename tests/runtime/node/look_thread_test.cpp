@@ -1,6 +1,7 @@
 // Looks at other processes, which may take as long as those hold the lock of their memory.
 #include "runtime/node/look_thread.hpp"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <future>
 
@@ -30,6 +31,20 @@ TEST_CASE("A look that is stuck keeps the loop from nothing, and what it finds t
   looks.post([&] { return LookThread::Then([&] { loop.stop(); }); }, 60s, [&] { loop.stop(); });
   loop.run();
   CHECK(heard == std::vector<std::string>{"gave up", "second"});
+}
+
+// Was: a node that ended looked itself for what programs had left behind, and ended never beside a stuck one.
+TEST_CASE("A last look is waited for, but no longer than its owner has time") {
+  EventLoop loop;
+  LookThread looks(loop);
+  const auto done = std::make_shared<std::atomic<int>>(0);
+  CHECK(looks.finish([done] { ++*done; }, 60s));
+  CHECK(*done == 1);
+  const auto stuck = std::make_shared<std::promise<void>>();
+  const auto until = stuck->get_future().share();
+  CHECK_FALSE(looks.finish([until] { until.wait_for(120s); }, 10ms));
+  CHECK_FALSE(looks.finish([done] { ++*done; }, 10ms));
+  stuck->set_value();
 }
 
 TEST_CASE("Looks end with their owner, who does not wait for one that is stuck") {

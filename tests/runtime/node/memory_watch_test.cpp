@@ -198,3 +198,24 @@ TEST_CASE("Nobody is ended by a look that is older than another one's end") {
   f.head(cluster::KillActor{F::kNode, {1}, "its owner wants it gone"});
   CHECK(F::find<KillProcess>(f.on(MemoryMeasured{kNode, claims})) == nullptr);
 }
+
+// Was: a look in whose time anything ended counted for nothing, and where workers come and go none counted.
+TEST_CASE("What has ended since a look gives its memory back, and the others are looked at") {
+  F f;
+  auto spec = F::spec(true);
+  spec.demand.other.amounts = {{"memory", 64 * kMiB}};
+  const auto first = f.head(cluster::StartActor{F::kNode, {1}, spec, ""});
+  const ProcessId ends = F::find<StartWorker>(first)->process;
+  const auto second = f.head(cluster::StartActor{F::kNode, {2}, spec, ""});
+  const ProcessId over = F::find<StartWorker>(second)->process;
+  auto claims = f.machine.memory_claims();
+  REQUIRE(claims.size() == 2);
+  for (MemoryClaim& claim : claims) claim.use.has = (claim.process == ends ? 400 : 300) * kMiB;
+  f.on(ProcessEnded{ends, "exit code 0"});
+  REQUIRE(f.machine.memory_claims().size() == 1);
+  const NodeMemory full{0, 1'000 * kMiB, 10 * kMiB};
+  CHECK(F::find<KillProcess>(f.on(MemoryMeasured{full, claims})) == nullptr);  // it has 410 MiB by now
+  const auto killed = f.on(MemoryMeasured{kNode, claims});
+  REQUIRE(F::find<KillProcess>(killed) != nullptr);
+  CHECK(F::find<KillProcess>(killed)->process == over);
+}

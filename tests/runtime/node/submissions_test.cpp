@@ -199,6 +199,34 @@ TEST_CASE("a driver of a submission comes in through its node, and its end does 
   CHECK(f.machine.leaving());
 }
 
+// Was: each answer of the head was written for both, and each piece that was written was asked for by both,
+// twice: the questions multiplied with every piece.
+TEST_CASE("a package that a job and another job's libraries need at a time is asked for twice, and no more") {
+  Packaged f;
+  f.start("a");
+  f.on(JobUnpacked{"a", true, {}});
+  const auto spec = Jobs::spec(true, {7}, {Jobs::kPeer, {9}}, "own+" + f.package + ":/where");
+  f.head(cluster::StartActor{Jobs::kNode, {1}, spec, ""});
+  f.on(JobUnpacked{kLibrariesOf + f.package, true, {}});
+  const auto count_asks = [](const Actions& all) {
+    return std::count_if(all.begin(), all.end(),
+                         [](const auto& a) { return std::holds_alternative<AskJobPart>(a); });
+  };
+  std::ptrdiff_t asks = 2;
+  for (std::uint64_t piece = 0; piece < 8; ++piece) {
+    std::ptrdiff_t next = 0;
+    for (; asks > 0; --asks) {  // each answer is written before the next one comes
+      const Actions given = f.gives(piece * 10, 100);
+      for (const auto& action : given) {
+        if (std::holds_alternative<TakeJobPart>(action))
+          next += count_asks(f.on(JobPartTaken{f.package, piece * 10 + 10, false, {}}));
+      }
+    }
+    asks = next;
+    REQUIRE(asks == 2);
+  }
+}
+
 // Was: workers on other nodes than their program's had none of the libraries that travelled with it.
 TEST_CASE("libraries that travel with a job come from the head before its worker on another node starts") {
   Packaged f;
@@ -237,10 +265,22 @@ TEST_CASE("libraries that travel with a job come from the head before its worker
   CHECK(Jobs::told<cluster::ActorFailed>(gone)->error.message().find("cannot get the job's libraries") !=
         std::string::npos);
 
-  // What is no hash is no file's name either; and a worker beside its program finds them where that does.
+  // What is no hash is no file's name either.
   for (const std::string& name : {std::string("own+../../there:/where"), std::string("own")})
-    CHECK(Jobs::find<StartWorker>(
-              f.head(cluster::StartActor{Jobs::kNode, {50 + name.size()}, spec_with({8}, name), ""})) != nullptr);
-  const auto beside = Jobs::spec(true, {8}, {Jobs::kNode, {9}}, "own+" + others);
+    CHECK(Jobs::find<StartWorker>(f.head(
+              cluster::StartActor{Jobs::kNode, {50 + name.size()}, spec_with({8}, name), ""})) != nullptr);
+
+  // A worker beside its program finds them where that does. Was: so it was when that had ended, and one for a
+  // detached actor's next life was started without them.
+  f.runs("a");
+  const Actions knocked = f.on(DriverKnocked{3, "a", {wire::kProtocolVersion, "own+" + others}});
+  REQUIRE(Jobs::find<AdoptDriver>(knocked) != nullptr);
+  const ProcessId program_here = Jobs::find<AdoptDriver>(knocked)->process;
+  const auto beside = Jobs::spec(true, {8}, {Jobs::kNode, program_here}, "own+" + others);
   CHECK(Jobs::find<StartWorker>(f.head(cluster::StartActor{Jobs::kNode, {40}, beside, ""})) != nullptr);
+  f.on(ProcessEnded{program_here, "the driver is gone"});
+  const Actions later = f.head(cluster::StartActor{Jobs::kNode, {41}, beside, ""});
+  CHECK(Jobs::find<StartWorker>(later) == nullptr);
+  REQUIRE(Jobs::find<UnpackJob>(later) != nullptr);
+  CHECK(Jobs::find<UnpackJob>(later)->spec.package == others);
 }
