@@ -1,5 +1,8 @@
-/// What is wrong about the placement group of an actor's or a task's options.
+/// What is wrong about an actor's or a task's options: their placement group, and numbers as errors say them.
 #pragma once
+
+#include <charconv>
+#include <string>
 
 #include "runtime/core/ids.hpp"
 
@@ -18,6 +21,12 @@ const char* group_options_wrong(const Options& options) {
   if (options.bundle >= 0 && !options.placement_group) return "it asks for a bundle of no placement group";
   if (options.placement_group && options.node) return "it asks for a placement group and for a node";
   return nullptr;
+}
+
+/// As short as it can be read back: 1e300 has 300 digits otherwise.
+inline std::string short_text(double number) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, number).ptr};
 }
 
 }  // namespace troupe::detail

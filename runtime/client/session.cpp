@@ -33,7 +33,7 @@ std::int64_t gpus_of(const ActorOptions& options, std::string_view class_name) {
     throw BadConfig("cannot spawn a " + std::string(class_name), std::move(why), std::move(todo));
   };
   const double gpus = options.num_gpus;
-  const std::string asked = "num_gpus = " + std::to_string(gpus);
+  const std::string asked = "num_gpus = " + detail::short_text(gpus);
   if (!(gpus >= 0 && gpus <= 1024) || (gpus > 1 && gpus != std::floor(gpus)))  // a NaN is refused, too
     refuse(asked, "ask for a part of one GPU, or for 0 to 1,024 whole ones");
   const std::int64_t gpu_e4 = std::llround(gpus * cluster::kGpu);
@@ -133,7 +133,7 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
                                           std::string_view class_name, CallBody args) const {
   if (!(options.num_cpus >= 0 && options.num_cpus <= 1e6)) {  // a NaN is refused, too
     throw BadConfig("cannot spawn a " + std::string(class_name),
-                    "num_cpus = " + std::to_string(options.num_cpus), "ask for 0 to 1,000,000 CPUs");
+                    "num_cpus = " + detail::short_text(options.num_cpus), "ask for 0 to 1,000,000 CPUs");
   }
   if (options.max_pending_calls != 0) {
     throw BadConfig("cannot spawn a " + std::string(class_name) + " asynchronously with max_pending_calls",

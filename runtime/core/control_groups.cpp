@@ -103,4 +103,14 @@ std::optional<std::uint64_t> available_memory(const std::filesystem::path& mount
   return least;
 }
 
+std::optional<std::uint64_t> oom_kills(const std::filesystem::path& mounts,
+                                       const std::filesystem::path& self) {
+  for (const auto& group : groups_of("memory", mounts, self)) {
+    for (const char* file : {"memory.events", "memory.oom_control"}) {
+      if (const auto kills = number_behind(group / file, "oom_kill")) return kills;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace troupe

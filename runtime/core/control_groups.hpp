@@ -30,4 +30,8 @@ std::optional<std::uint64_t> available_memory(const std::filesystem::path& mount
                                               const std::filesystem::path& self = kOwnGroups,
                                               const std::filesystem::path& host = "/proc/meminfo");
 
+/// How many processes of this one's group the kernel has ended for want of memory. None: unknown.
+std::optional<std::uint64_t> oom_kills(const std::filesystem::path& mounts = kGroupMounts,
+                                       const std::filesystem::path& self = kOwnGroups);
+
 }  // namespace troupe

@@ -12,6 +12,7 @@ namespace {
 constexpr std::string_view kCode = "exit code ";
 constexpr std::string_view kSignal = "killed by signal ";
 constexpr std::string_view kLastLine = ", last line of its output: ";
+constexpr std::string_view kLastLineOfAll = ", last line of all that its shared worker wrote: ";
 constexpr std::string_view kOnOrder = " (its process: ";
 constexpr std::size_t kMostLineBytes = 300;
 
@@ -37,12 +38,14 @@ std::string ended_on_order(const std::string& why, const std::string& how) {
   return why + std::string(kOnOrder) + how + ")";
 }
 
-std::string with_last_line(const std::string& how, const std::string& line) {
-  return line.empty() ? how : how + std::string(kLastLine) + line.substr(0, kMostLineBytes);
+std::string with_last_line(const std::string& how, const std::string& line, bool is_shared) {
+  return line.empty()
+             ? how
+             : how + std::string(is_shared ? kLastLineOfAll : kLastLine) + line.substr(0, kMostLineBytes);
 }
 
 bool ended_by_itself(std::string_view text) {
-  text = text.substr(0, text.find(kLastLine));
+  text = text.substr(0, std::min(text.find(kLastLine), text.find(kLastLineOfAll)));
   if (const auto at = text.rfind(kSignal); at != std::string_view::npos) {
     constexpr std::array kOwn = {SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS};
     const int signal = number_at(text, at + kSignal.size());

@@ -14,8 +14,8 @@ std::string ended_with_code(int code);
 std::string ended_by_signal(int signal);
 /// Of a process that was told or made to end: why, and how it did.
 std::string ended_on_order(const std::string& why, const std::string& how);
-/// With what the process said last: 300 bytes of it.
-std::string with_last_line(const std::string& how, const std::string& line);
+/// With what the process said last: 300 bytes of it. In a shared one it may have been about something else.
+std::string with_last_line(const std::string& how, const std::string& line, bool is_shared = false);
 
 /// Whether what runs in the process ended it (a crash, an abort, an exit code), so that it may end the next
 /// one, too. False for who was killed from outside or ended because it was told to, and for any other text.

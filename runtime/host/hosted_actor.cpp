@@ -53,6 +53,12 @@ class Host final : public caf::event_based_actor, public ActorContext {
             turn(&Host::on_stop)};
   }
 
+  /// Drops the calls that it did not come to: their callers hear why it ended.
+  bool cleanup(caf::error&& why, caf::execution_unit* unit) override {
+    const CurrentActorScope scope(this);
+    return caf::event_based_actor::cleanup(std::move(why), unit);
+  }
+
   /// One that may wait has no turn in a thread that receives, also where it has no thread of its own.
   void enqueue(caf::mailbox_element_ptr message, caf::execution_unit* unit) override {
     caf::event_based_actor::enqueue(std::move(message), isolated_ ? nullptr : unit);
@@ -190,9 +196,9 @@ class Host final : public caf::event_based_actor, public ActorContext {
       const ForkScope fork_scope("an actor's destructor");
       tasks_.clear();  // they refer to the object
       object_.reset();
+      waiting_.clear();
     }
     on_end_(address_, reason);
-    waiting_.clear();
     quit();
   }
 

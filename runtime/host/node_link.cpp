@@ -6,11 +6,14 @@ namespace troupe {
 namespace {
 
 ErrorInfo node_gone(const std::string& why) {
-  return {ErrorCode::kUnavailable, "this host's node cannot be asked", why,
-          "its driver gets another node: spawn actors there again"};
+  return {ErrorCode::kUnavailable, "this host's node cannot be asked", why, kSpawnThere};
 }
 
 }  // namespace
+
+ErrorInfo own_node_gone(std::string what, const std::string& why, std::string todo) {
+  return {ErrorCode::kUnavailable, std::move(what), "this host's node is gone: " + why, std::move(todo)};
+}
 
 NodeLink::NodeLink(ProcessAddress self, std::unique_ptr<NodeChannel> channel)
     : self_(self), channel_(std::move(channel)) {}

@@ -18,6 +18,11 @@
 
 namespace troupe {
 
+/// Of what was under way when this process's own node died, or was asked for since: `why` it died.
+ErrorInfo own_node_gone(std::string what, const std::string& why, std::string todo);
+inline constexpr const char* kSpawnThere = "its driver gets another node: spawn actors there again";
+inline constexpr const char* kSubmitThere = "its driver gets another node: submit it again";
+
 /// Thread-safe. Handlers run in the channel's thread.
 ///
 /// A node answers the pulses of a driver. One that has answered, and then says nothing for kPulses of them (6

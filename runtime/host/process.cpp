@@ -130,7 +130,8 @@ Process::~Process() {
 void Process::end() {
   if (std::exchange(is_over_, true)) return;
   ending_ = true;
-  tasks_->close("its process ended");
+  tasks_->close(
+      {ErrorCode::kUnavailable, "a task has no answer", "its process ended", "submit it in a new session"});
   if (threads_) objects_->wait_until_taken(kAnswersTaken);
   objects_->close();
   objects_->stop();
@@ -408,13 +409,11 @@ void Process::handle(wire::StartActorHere&& start) {
 
 void Process::on_node_gone(const std::string& why) {
   routes_->own_node_lost(why);
-  fail_calls([](ProcessAddress) { return true; },
-             {ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why,
-              "its driver gets another node: spawn actors there again"});
+  const ErrorInfo no_answer = own_node_gone("a call has no answer", why, kSpawnThere);
+  fail_calls([](ProcessAddress) { return true; }, no_answer);
   objects_->close(why);
-  tasks_->close("this host's node is gone: " + why);
-  directory_->close({ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why,
-                     "its driver gets another node: spawn actors there again"});
+  tasks_->close(own_node_gone("a task has no answer", why, kSubmitThere));
+  directory_->close(no_answer);
   told_to_leave("its node is gone: " + why);
   if (!ending_ && !std::exchange(node_gone_, true) && handlers_.on_node_lost) handlers_.on_node_lost();
 }

@@ -1,5 +1,6 @@
 #include "runtime/host/responder.hpp"
 
+#include "runtime/host/actor_context.hpp"
 #include "runtime/host/process_gate.hpp"
 
 namespace troupe {
@@ -34,7 +35,10 @@ void Responder::answer_parts(wire::ByteView head, wire::ByteView rest) {
 
 Responder::~Responder() {
   if (local_ == nullptr && gate_ == nullptr) return;
-  fail({ErrorCode::kActorDied, "the actor is gone", "it ended before it answered",
+  const ActorContext* actor = current_actor();
+  const std::string* why = actor == nullptr ? nullptr : actor->ended();
+  fail({ErrorCode::kActorDied, "the actor is gone",
+        "it ended before it answered" + (why == nullptr ? "" : ": " + *why),
         "spawn it again, or monitor it to be told"});
 }
 

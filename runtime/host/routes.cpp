@@ -26,11 +26,6 @@ ErrorInfo no_room(bool waited) {
       "held back"};
 }
 
-ErrorInfo node_gone(const std::string& why) {
-  return {ErrorCode::kUnavailable, "a call was not sent", "this host's node is gone: " + why,
-          "its driver gets another node: spawn actors there again"};
-}
-
 bool is_call(wire::FrameKind kind) {
   return kind == wire::FrameKind::kCall || kind == wire::FrameKind::kSpawn ||
          kind == wire::FrameKind::kMonitor;
@@ -78,7 +73,7 @@ Routes::RoutePtr Routes::find(ProcessAddress to) const {
 
 std::optional<ErrorInfo> Routes::why_closed(ProcessAddress to) const {
   const std::shared_lock lock(mutex_);
-  if (!own_node_lost_.empty()) return node_gone(own_node_lost_);
+  if (!own_node_lost_.empty()) return own_node_gone("a call was not sent", own_node_lost_, kSpawnThere);
   if (const auto* why = dead_processes_.find(to)) return dead(*why);
   if (const auto* why = dead_nodes_.find(to.node)) return dead(*why);
   return std::nullopt;

@@ -301,22 +301,24 @@ void JobPrograms::finish(const std::string& id) {
       const auto ended = running_.extract(id);
       if (ended.empty()) return;
       const Running& gone = ended.mapped();
-      tell_(ProgramEnded{id, gone.attempt, gone.exit->code, gone.exit->signal});
+      tell_(ProgramEnded{id, gone.attempt, gone.exit->code, gone.exit->signal, false});
     });
   });
 }
 
 void JobPrograms::remove_files(const std::string& id) {
+  output_.forget(id + "/");
   std::error_code error;
   fs::remove_all(folder_of(id), error);
   if (error) log(LogLevel::kWarning, "cannot remove " + folder_of(id) + ": " + error.message());
 }
 
 Result<wire::LogPart> JobPrograms::read(const wire::LogAsk& ask) const {
-  const bool open =
-      output_.is_open(key_of(ask.id, ask.attempt));  // before the read: what is closed has all of it
+  const std::string key = key_of(ask.id, ask.attempt);
+  const bool open = output_.is_open(key);  // before the read: what is closed has all of it
   auto part = read_log(output_folder(folder_of(ask.id), ask.attempt), ask);
   if (!part) return part.error();
+  if (!open) add_to_end(*part, ask, output_.note_at_end(key));
   part->attempt = ask.attempt;
   part->closed = !open;
   return part;

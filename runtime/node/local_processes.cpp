@@ -83,7 +83,8 @@ void LocalProcesses::finish_end(LocalProcess& process, const std::string& last_l
   TROUPE_ASSERT(process.state == LocalProcess::State::kEnding, "a death is told once, after it was seen");
   process.state = LocalProcess::State::kDead;
   // A process that ended itself may have said why; one that was killed from outside has not.
-  if (ended_by_itself(process.end_reason)) process.end_reason = with_last_line(process.end_reason, last_line);
+  if (ended_by_itself(process.end_reason))
+    process.end_reason = with_last_line(process.end_reason, last_line, !process.isolated);
   dead_.add(process.id, process.end_reason);
   const auto shared = shared_.find(process.job);
   if (shared != shared_.end() && shared->second == process.id) shared_.erase(shared);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,13 +12,20 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 #include <vector>
+
+#include "runtime/core/count.hpp"
 
 namespace troupe::node {
 namespace {
 
 constexpr std::string_view kSuffix = ".out";
 constexpr std::uint32_t kMostReadBytes = 512 << 10;
+constexpr std::uint64_t kMostReserveBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kReservePart = 20;
+constexpr const char* kNearlyFull =
+    "the node's disk is nearly full, and what is left is for the cluster's records";
 
 std::string path_of(const std::string& folder, std::uint64_t start) {
   char name[32];
@@ -47,6 +55,16 @@ std::uint64_t wall_clock_ms() {
 }
 
 }  // namespace
+
+std::optional<DiskRoom> disk_room(const std::string& folder) {
+  struct statvfs disk {};
+  if (::statvfs(folder.c_str(), &disk) != 0) return std::nullopt;
+  return DiskRoom{std::uint64_t{disk.f_blocks} * disk.f_frsize, std::uint64_t{disk.f_bavail} * disk.f_frsize};
+}
+
+bool is_nearly_full(const DiskRoom& room) {
+  return room.free < std::min(kMostReserveBytes, room.total / kReservePart);
+}
 
 std::string SegmentFiles::path_of(std::uint64_t start) const {
   if (names_ == Names::kOffsets) return node::path_of(path_, start);
@@ -102,13 +120,53 @@ bool LogSegments::write(wire::LogStream stream, std::span<const std::byte> bytes
   return files_.write(frame);
 }
 
+bool LogSegments::write_note(const std::string& text) {
+  return write(wire::LogStream::kNote, std::as_bytes(std::span(text)));
+}
+
+std::string LogSegments::lost_text() const {
+  return count_of(static_cast<std::int64_t>(lost_), "byte") + " of output " + (lost_ == 1 ? "was" : "were") +
+         " lost: " + why_lost_ + "\n";
+}
+
+/// Whether the log mentions all that is lost.
+bool LogSegments::report_lost() {
+  if (lost_ > 0 && write_note(lost_text())) lost_ = 0;
+  return lost_ == 0;
+}
+
 void LogSegments::append(wire::LogStream stream, std::span<const std::byte> bytes) {
-  if (dropped_ > 0) {
-    const std::string note =
-        std::to_string(dropped_) + " bytes of output were lost: " + std::strerror(files_.error()) + "\n";
-    if (write(wire::LogStream::kNote, std::as_bytes(std::span(note)))) dropped_ = 0;
-  }
-  if (dropped_ > 0 || !write(stream, bytes)) dropped_ += bytes.size();
+  const bool is_note = stream == wire::LogStream::kNote;
+  const auto room = is_note ? std::nullopt : look_at_room_(folder_);
+  const bool stops = room && is_nearly_full(*room);
+  if (!stops && report_lost() && write(stream, bytes)) return;
+  if (is_note) return;
+  const bool begins = lost_ == 0;
+  missed(bytes.size(), stops ? kNearlyFull : std::strerror(files_.error()));
+  if (begins) write_note("output is lost from here on: " + why_lost_ + "\n");  // for who reads meanwhile
+}
+
+void LogSegments::missed(std::uint64_t bytes, std::string why) {
+  lost_ += bytes;
+  why_lost_ = std::move(why);
+}
+
+wire::Bytes LogSegments::finish() {
+  wire::Bytes frame;
+  if (report_lost()) return frame;
+  const std::string text = lost_text();
+  wire::append_log_frame(frame, {wire::LogStream::kNote, wall_clock_ms(), std::as_bytes(std::span(text))});
+  return frame;
+}
+
+void add_to_end(wire::LogPart& part, const wire::LogAsk& ask, wire::ByteView note) {
+  const std::uint64_t written = std::exchange(part.end, part.end + note.size());
+  if (!ask.from_segment && ask.offset > written) part.offset = std::min(ask.offset, part.end);
+  const std::uint64_t read = part.offset + part.bytes.size();
+  if (read < written) return;
+  const auto rest = note.subspan(read - written);
+  const auto fits = rest.first(std::min<std::size_t>(rest.size(), ask.most_bytes - part.bytes.size()));
+  part.bytes.insert(part.bytes.end(), fits.begin(), fits.end());
 }
 
 Result<wire::LogPart> read_log(const std::string& folder, const wire::LogAsk& ask) {

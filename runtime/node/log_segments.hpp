@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +21,17 @@ struct LogLimits {
   std::uint64_t segment_bytes = std::uint64_t{8} << 20;
   std::uint64_t total_bytes = std::uint64_t{64} << 20;
 };
+
+/// Of the file system that has a folder, in bytes.
+struct DiskRoom {
+  std::uint64_t total = 0;
+  std::uint64_t free = 0;
+};
+/// None: unknown.
+std::optional<DiskRoom> disk_room(const std::string& folder);
+/// Whether what is left is for the records of head and nodes: less than 64 MiB, or a twentieth of a smaller
+/// disk.
+bool is_nearly_full(const DiskRoom& room);
 
 /// The segments of one log, and its one writer. Not thread-safe.
 class SegmentFiles {
@@ -49,23 +62,42 @@ class SegmentFiles {
   int error_ = 0;
 };
 
-/// The one writer of a job's log. Not thread-safe. A disk that takes nothing loses output, and never holds up
-/// who writes: what was lost is counted, and said in the log once it takes some again.
+/// The one writer of a job's log. Not thread-safe. A disk that takes nothing, or is nearly full, loses
+/// output, and never holds up who writes: what was lost is counted, and said in the log.
 class LogSegments {
  public:
-  LogSegments(std::string folder, const LogLimits& limits)
-      : files_(std::move(folder), limits, SegmentFiles::Names::kOffsets) {}
+  using LookAtRoom = std::function<std::optional<DiskRoom>(const std::string& folder)>;
 
+  LogSegments(std::string folder, const LogLimits& limits, LookAtRoom look_at_room = disk_room)
+      : folder_(std::move(folder)),
+        look_at_room_(std::move(look_at_room)),
+        files_(folder_, limits, SegmentFiles::Names::kOffsets) {}
+
+  /// A note is written even to a disk that is nearly full.
   void append(wire::LogStream stream, std::span<const std::byte> bytes);
-  /// Bytes that the disk did not take, and that the log does not mention yet.
-  std::uint64_t unreported() const { return dropped_; }
+  /// So many bytes never came here.
+  void missed(std::uint64_t bytes, std::string why);
+  /// Nothing follows. The frame that says what was lost, where the disk did not even take that: readers get
+  /// it from memory (add_to_end). Empty: there is nothing to say.
+  wire::Bytes finish();
+  /// Bytes that are lost, and that the log does not mention yet.
+  std::uint64_t unreported() const { return lost_; }
 
  private:
   bool write(wire::LogStream stream, std::span<const std::byte> bytes);
+  bool write_note(const std::string& text);
+  bool report_lost();
+  std::string lost_text() const;
 
+  std::string folder_;
+  LookAtRoom look_at_room_;
   SegmentFiles files_;
-  std::uint64_t dropped_ = 0;
+  std::uint64_t lost_ = 0;
+  std::string why_lost_;
 };
+
+/// To a piece of a closed log, for which `ask` asked: `note` follows what is on disk.
+void add_to_end(wire::LogPart& part, const wire::LogAsk& ask, wire::ByteView note);
 
 /// A piece of the log in `folder`, without `attempt` and `closed`. From the oldest that is there, if
 /// `ask.offset` is gone. Errors: kUnavailable (there is no such log), kIo.

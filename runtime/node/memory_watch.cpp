@@ -12,6 +12,17 @@ using cluster::format_bytes;
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int64_t kLeastPart = 20;  // of the machine's memory, that is to be left
 
+struct Figures {
+  std::string first, second;
+};
+/// With as many digits as it takes for them to differ.
+Figures differing(std::int64_t first, std::int64_t second) {
+  Figures texts{format_bytes(first), format_bytes(second)};
+  if (first != second && texts.first == texts.second)
+    texts = {std::to_string(first) + " bytes", std::to_string(second) + " bytes"};
+  return texts;
+}
+
 bool is_over(const MemoryUse& process) {
   return process.asked > 0 && process.has > process.asked;
 }
@@ -21,9 +32,10 @@ bool is_over(const MemoryUse& process) {
 std::string shortage(const NodeMemory& node, std::int64_t together) {
   if (node.usable > 0)
     together = std::min(together, std::max<std::int64_t>(0, node.usable - node.available) + node.swapped);
-  if (node.offered > 0 && together > node.offered)
-    return "its processes have " + format_bytes(together) + " of the " + format_bytes(node.offered) +
-           " that it offers";
+  if (node.offered > 0 && together > node.offered) {
+    const auto [have, offered] = differing(together, node.offered);
+    return "its processes have " + have + " of the " + offered + " that it offers";
+  }
   if (node.usable > 0 && node.available < node.usable / kLeastPart)
     return "its machine has " + format_bytes(node.available) + " of " + format_bytes(node.usable) + " left";
   return "";
@@ -47,8 +59,8 @@ std::optional<MemoryEnd> process_to_end(const NodeMemory& node, const std::vecto
   const std::string why = shortage(node, together);
   if (!worst || why.empty()) return std::nullopt;
   const MemoryUse& process = processes[*worst];
-  return MemoryEnd{*worst, process.name + " had " + format_bytes(process.has) +
-                               " of memory and had asked for " + format_bytes(process.asked) +
+  const auto [has, asked] = differing(process.has, process.asked);
+  return MemoryEnd{*worst, process.name + " had " + has + " of memory and had asked for " + asked +
                                ", and its node is short of memory: " + why};
 }
 

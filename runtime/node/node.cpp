@@ -22,7 +22,7 @@ Node::Node(EventLoop& loop, Transport& transport, Options options)
       options_(std::move(options)),
       id_(options_.config.id),
       authorizer_(std::make_shared<Authorizer>(clock_)),
-      jobs_(loop, [this](NodeEvent event) { tell(std::move(event)); }),
+      jobs_(loop, [this](NodeEvent event) { tell_end(std::move(event)); }),
       outputs_(loop),
       memory_looks_(loop),
       title_looks_(loop) {}
@@ -68,7 +68,7 @@ Result<void> Node::start(OnMember on_member) {
   locals_ = std::make_unique<LocalLinks>(
       loop_, stuck_bytes, std::exchange(options_.copies, std::nullopt),
       LocalLinks::Hooks{
-          tell_machine,
+          [this](NodeEvent event) { tell_end(std::move(event)); },
           [this](ProcessId process, Message message) { on_local_frame(process, std::move(message)); },
           refuse_frame,
           [this](ProcessId process, bool error, const std::string& lines) {
@@ -84,6 +84,7 @@ Result<void> Node::start(OnMember on_member) {
     tell(Tick{});
     locals_->retry_output();
     jobs_.tick();
+    oom_deaths_.tick(clock_.now());
   });
   loop_.every(kMemoryLook, [this] { watch_memory(); });
   return {};

@@ -17,6 +17,7 @@
 #include "runtime/node/local_links.hpp"
 #include "runtime/node/look_thread.hpp"
 #include "runtime/node/node_machine.hpp"
+#include "runtime/node/oom_deaths.hpp"
 #include "runtime/node/package_store.hpp"
 #include "runtime/node/peer_links.hpp"
 #include "runtime/node/process_list.hpp"
@@ -66,6 +67,11 @@ class Node {
  private:
   /// Tells the machine, and carries out what it asks for. An event from within waits for its turn.
   void tell(node::NodeEvent event);
+  /// Of a process that the shell has started.
+  void tell_end(node::NodeEvent event) {
+    oom_deaths_.explain(event);
+    tell(std::move(event));
+  }
   void carry_out(node::Actions actions);
 
   Result<void> listen();
@@ -99,7 +105,10 @@ class Node {
   void act(node::StartWorker& a);
   void act(node::AdoptDriver& a);
   void act(node::Welcome& a) { locals_->welcome(a.process); }
-  void act(node::KillProcess& a) { locals_->kill(a.process, a.reason); }
+  void act(node::KillProcess& a) {
+    oom_deaths_.node_ends(a.process);
+    locals_->kill(a.process, a.reason);
+  }
   void act(node::DrainOutput& a) { locals_->drain(a.process); }
   void act(node::ForgetProcess& a);
   void act(node::ActorBegins& a) { outputs_.began(a); }
@@ -126,7 +135,10 @@ class Node {
   void act(node::DropJobPackage& a) { jobs_.drop_package(a.package); }
   void act(node::StartProgram& a) { jobs_.start(a); }
   void act(node::SignalProgram& a) { jobs_.signal(a.id, a.signal); }
-  void act(node::KillProgram& a) { jobs_.kill(a.id); }
+  void act(node::KillProgram& a) {
+    oom_deaths_.node_ends(a.id);
+    jobs_.kill(a.id);
+  }
   void act(node::RemoveJobFiles& a) { jobs_.remove_files(a.id); }
   void act(node::DropKnock& a);
   void act(node::TellMember& a);
@@ -143,6 +155,7 @@ class Node {
   MonotonicClock clock_;
   SystemRandom random_;
   std::shared_ptr<Authorizer> authorizer_;
+  node::OomDeaths oom_deaths_;
   node::RegionMemory regions_;
   node::PackageStore packages_;
   std::unique_ptr<node::NodeMachine> machine_;  ///< from start() on

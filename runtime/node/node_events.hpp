@@ -190,6 +190,7 @@ struct ProgramEnded {
   std::int32_t attempt = 0;
   std::int32_t code = 0;
   std::int32_t signal = 0;  ///< that killed it; 0: none
+  bool for_memory = false;  ///< the kernel did, since that ran out
 };
 /// A process of a submission's program wants to be its driver. Answered by AdoptDriver or DropKnock.
 struct DriverKnocked {

@@ -25,6 +25,7 @@ void OutputThread::add(std::string key, UniqueFd output, UniqueFd errors, LogSeg
   {
     const std::lock_guard lock(mutex_);
     open_.insert(key);
+    notes_.erase(key);
   }
   const auto stream =
       std::make_shared<Stream>(Stream{std::move(log), {std::move(output), std::move(errors)}});
@@ -60,9 +61,11 @@ void OutputThread::look_at_end(const std::string& key) {
   if (!std::all_of(readers.begin(), readers.end(), [](const auto& reader) { return reader->has_ended(); }))
     return;
   const auto stream = std::move(streams_.extract(at).mapped());
+  wire::Bytes note = stream->log.finish();
   {
     const std::lock_guard lock(mutex_);
     open_.erase(key);
+    if (!note.empty()) notes_[key] = std::move(note);
   }
   stream->closed();
 }
@@ -70,6 +73,17 @@ void OutputThread::look_at_end(const std::string& key) {
 bool OutputThread::is_open(const std::string& key) const {
   const std::lock_guard lock(mutex_);
   return open_.contains(key);
+}
+
+wire::Bytes OutputThread::note_at_end(const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = notes_.find(key);
+  return at == notes_.end() ? wire::Bytes() : at->second;
+}
+
+void OutputThread::forget(const std::string& prefix) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(notes_, [&](const auto& entry) { return entry.first.starts_with(prefix); });
 }
 
 }  // namespace troupe::node

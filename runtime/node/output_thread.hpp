@@ -31,6 +31,10 @@ class OutputThread {
   void finish(const std::string& key, std::function<void()> closed);
   /// Whether more may come to that log.
   bool is_open(const std::string& key) const;
+  /// What a log that is closed says at its end, and the disk did not take; mostly nothing.
+  wire::Bytes note_at_end(const std::string& key) const;
+  /// Drops the notes of keys that begin so.
+  void forget(const std::string& prefix);
 
  private:
   struct Stream {
@@ -42,8 +46,9 @@ class OutputThread {
   void look_at_end(const std::string& key);
 
   mutable std::mutex mutex_;
-  std::set<std::string> open_;  ///< guarded by mutex_
-  EventLoop loop_;              ///< of thread_, as the streams are
+  std::set<std::string> open_;                ///< guarded by mutex_
+  std::map<std::string, wire::Bytes> notes_;  ///< the same
+  EventLoop loop_;                            ///< of thread_, as the streams are
   std::map<std::string, std::shared_ptr<Stream>> streams_;
   std::thread thread_;
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/core/ending.hpp"
+#include "runtime/node/oom_deaths.hpp"
 
 namespace troupe::node {
 
@@ -31,11 +32,11 @@ bool Submissions::names(const std::string& package) const {
 void Submissions::add_claims(std::vector<MemoryClaim>& claims) const {
   for (const auto& [id, driver] : all_) {
     if (driver.state == State::kRuns)
-      claims.push_back(
-          {{},
-           id,
-           driver.attempt,
-           {"job " + id, memory_of(driver.spec.other), 0, driver.killed || !driver.memory_reason.empty()}});
+      claims.push_back({{},
+                        id,
+                        driver.attempt,
+                        {id.starts_with("job-") ? id : "job " + id, memory_of(driver.spec.other), 0,
+                         driver.killed || !driver.memory_reason.empty()}});
   }
 }
 
@@ -121,6 +122,7 @@ void Submissions::program_ended(const ProgramEnded& e, Actions& out) {
   if (driver == nullptr) return;
   cluster::DriverEnd end{.ran = true, .exit_code = e.signal > 0 ? -1 : e.code, .signal = e.signal};
   end.how = e.signal > 0 ? ended_by_signal(e.signal) : ended_with_code(e.code);
+  if (e.for_memory) end.how = ended_for_memory(end.how);
   if (!driver->memory_reason.empty()) {
     end.how = ended_on_order(driver->memory_reason, end.how);
   } else if (!driver->leave_reason.empty()) {

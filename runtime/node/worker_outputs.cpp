@@ -54,13 +54,11 @@ void WorkerOutputs::began(const ActorBegins& life) {
 
 void WorkerOutputs::append(Kept& kept, wire::LogStream stream, std::string text) {
   if (folder_.empty()) return;
-  if (*queued_ + text.size() > kMostQueuedBytes) {
+  if (stream != wire::LogStream::kNote && *queued_ + text.size() > kMostQueuedBytes) {
     kept.lost += text.size();
     return;
   }
-  std::string note;
-  if (const auto lost = std::exchange(kept.lost, 0); lost > 0)
-    note = std::to_string(lost) + " bytes of output were lost: the disk is slower than the worker\n";
+  const std::uint64_t lost = std::exchange(kept.lost, 0);
   if (kept.log == nullptr) {
     const std::string folder = folder_of(kept.worker.process);
     kept.log = std::make_shared<LogSegments>(folder, LogLimits{});
@@ -71,8 +69,8 @@ void WorkerOutputs::append(Kept& kept, wire::LogStream stream, std::string text)
     });
   }
   *queued_ += text.size();
-  work_.post([to = kept.log, queued = queued_, stream, note = std::move(note), text = std::move(text)] {
-    if (!note.empty()) to->append(wire::LogStream::kNote, std::as_bytes(std::span(note)));
+  work_.post([to = kept.log, queued = queued_, stream, lost, text = std::move(text)] {
+    if (lost > 0) to->missed(lost, "the disk is slower than the worker");
     auto rest = std::as_bytes(std::span(text));
     while (!rest.empty()) {
       const auto piece = rest.first(std::min(rest.size(), wire::kMaxLogFrameBytes));
@@ -93,9 +91,12 @@ void WorkerOutputs::ended(ProcessId process, const std::string& reason) {
   const auto at = all_.find(process);
   if (at == all_.end() || !std::exchange(at->second.is_running, false)) return;
   append(at->second, wire::LogStream::kNote, "its process has ended: " + reason + "\n");
-  work_.post([this, process] {
-    loop_.post([this, process] {
-      if (const auto found = all_.find(process); found != all_.end()) found->second.is_closed = true;
+  work_.post([this, process, log = at->second.log] {
+    loop_.post([this, process, note = log == nullptr ? wire::Bytes() : log->finish()]() mutable {
+      const auto found = all_.find(process);
+      if (found == all_.end()) return;
+      found->second.note_at_end = std::move(note);
+      found->second.is_closed = true;
     });
   });
   ended_.push_back(process);
@@ -147,6 +148,7 @@ Result<wire::LogPart> WorkerOutputs::read(const wire::LogAsk& ask) const {
     auto read = read_log(folder_of(found->worker.process), ask);
     if (!read && read.error().code != ErrorCode::kUnavailable) return read.error();
     if (read) part = *std::move(read);
+    if (is_closed) add_to_end(part, ask, found->note_at_end);
   }
   part.attempt = static_cast<std::int32_t>(life);
   part.closed = is_closed;

@@ -65,6 +65,7 @@ class WorkerOutputs {
     bool is_running = true;
     bool is_closed = false;              ///< all that it wrote is on disk
     std::shared_ptr<LogSegments> log{};  ///< of work_'s thread
+    wire::Bytes note_at_end{};           ///< what the disk did not take of it
     std::uint64_t lost = 0;              ///< bytes for which the queue had no room, and not said so far
   };
   std::string folder_of(ProcessId process) const { return folder_ + "/" + to_string(process); }

@@ -68,8 +68,7 @@ void Objects::computed(std::uint64_t number, Result<HandlePtr> at) {
   }
   if (at) return resolve(*known, wire::Bytes{});
   ErrorInfo why = at.error();
-  // With an origin it is not taken for the end of the process that says so.
-  if (why.origin.empty() && why.code != ErrorCode::kObjectLost) why.origin = "a task that computes an object";
+  if (why.origin.empty() && why.code != ErrorCode::kObjectLost) why.origin = kComputes;
   resolve(*known, std::move(why));
 }
 
@@ -110,10 +109,10 @@ void Objects::lose_those_at(const OwnerTable::IsDown& is_down, const std::string
 void Objects::place_of(std::uint64_t number, bool waits, OnPlace then) {
   FetchPtr known;
   HandlePtr at;
-  bool is_over = false;
+  std::optional<ErrorInfo> at_end;
   {
     const std::lock_guard lock(mutex_);
-    is_over = closed_;
+    if (const auto end = at_end_.find(number); end != at_end_.end()) at_end = end->second;
     const auto found = computed_.find(number);
     if (found != computed_.end()) {
       known = found->second.known;
@@ -121,7 +120,7 @@ void Objects::place_of(std::uint64_t number, bool waits, OnPlace then) {
       if (!known->done.ready()) found->second.is_wanted = true;
     }
   }
-  if (known == nullptr) return then(is_over ? lost_at_end(number) : freed(own_name(number)));
+  if (known == nullptr) return then(at_end ? *std::move(at_end) : freed(own_name(number)));
   if (!known->done.ready()) {
     if (const auto told = hooks()) told->wanted(number);
     if (!waits) return then(not_computed_yet(own_name(number)));

@@ -84,6 +84,8 @@ enum class OwnerDeath { kOfProcess, kOfNode };
 ErrorInfo lost_with_owner(const ObjectName& name, const std::string& why, OwnerDeath death);
 bool is_lost_with_owner(const ErrorInfo& error);
 ErrorInfo freed(const ObjectName& name);
+/// The origin of why a computed one has no value: it is not taken for the end of the process that says so.
+inline constexpr const char* kComputes = "a task that computes an object";
 /// A computed one has no value yet, or none any more, and who asks does not wait for it.
 ErrorInfo not_computed_yet(const ObjectName& name);
 bool is_not_computed_yet(const ErrorInfo& error);

@@ -2,6 +2,7 @@
 
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
+#include "runtime/host/node_link.hpp"
 #include "runtime/objects/object_messages.hpp"
 
 namespace troupe::objects {
@@ -22,7 +23,8 @@ std::string text_of(const ObjectName& name) {
 
 ErrorInfo lost(const ObjectName& name, std::string why) {
   return {ErrorCode::kObjectLost, text_of(name) + " is lost", std::move(why),
-          "put it again; an object lives as long as the process that made it, and that one's node"};
+          std::string(name.is_computed() ? "compute" : "put") +
+              " it again; an object lives as long as the process that made it, and that one's node"};
 }
 ErrorInfo lost_with_owner(const ObjectName& name, const std::string& why, OwnerDeath death) {
   return lost(name, std::string(death == OwnerDeath::kOfNode ? kOwnersNodeGone : kOwnerGone) + why);
@@ -63,6 +65,7 @@ void Objects::close(const std::string& why) {
   std::unordered_map<ObjectName, FetchPtr> here;
   std::vector<HandlePtr> offers;
   std::unordered_map<std::uint64_t, Computed> unknown;
+  std::vector<std::pair<FetchPtr, ErrorInfo>> unanswered;
   decltype(received_) received;
   SegmentPool pool;
   {
@@ -72,6 +75,10 @@ void Objects::close(const std::string& why) {
     std::swap(pool, pool_);
     offers = offers_.clear();
     unknown.swap(computed_);
+    for (const auto& [number, one] : unknown) {
+      const auto& why_none = at_end_.emplace(number, lost_at_end(number, *one.known)).first->second;
+      unanswered.emplace_back(one.known, why_none);
+    }
     received.swap(received_);
     questions.swap(questions_);  // their responders fail them
     here.swap(here_);
@@ -79,7 +86,7 @@ void Objects::close(const std::string& why) {
   taken_.notify_all();
   argument_gone_.notify_all();
   for (const auto& [name, fetch] : here) fetch->done.resolve(is_over());  // those that are there stay so
-  for (const auto& [number, one] : unknown) one.known->done.resolve(lost_at_end(number));
+  for (const auto& [known, why_none] : unanswered) known->done.resolve(why_none);
 }
 
 void Objects::stop() {
@@ -119,17 +126,18 @@ ErrorInfo Objects::lost_by_death(const ObjectName& name, const std::string& why)
 ErrorInfo Objects::is_over() const {
   const std::lock_guard lock(mutex_);
   if (why_closed_.empty()) return process_ends();
-  return {ErrorCode::kUnavailable, "an object does not come", "this process's node is gone: " + why_closed_,
-          "ask again once the program has another node"};
+  return own_node_gone("an object does not come", why_closed_,
+                       "its driver gets another node: put or compute it again");
 }
 
-ErrorInfo Objects::lost_at_end(std::uint64_t number) const {
-  std::string why;
-  {
-    const std::lock_guard lock(mutex_);
-    why = why_closed_;
-  }
-  return why.empty() ? process_ends() : lost_with_owner(own_name(number), why, OwnerDeath::kOfNode);
+/// With mutex_, of a computed one. What has no value has lost none.
+ErrorInfo Objects::lost_at_end(std::uint64_t number, const Fetch& known) const {
+  if (why_closed_.empty()) return process_ends();
+  if (known.done.ready() && !known.done.outcome().ok()) return known.done.outcome().error();
+  if (known.done.ready()) return lost_with_owner(own_name(number), why_closed_, OwnerDeath::kOfNode);
+  ErrorInfo why = own_node_gone("a task has no answer", why_closed_, kSubmitThere);
+  why.origin = kComputes;
+  return why;
 }
 
 bool Objects::is_closed() const {

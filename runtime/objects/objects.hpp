@@ -192,7 +192,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   ErrorInfo lost_by_death(const ObjectName& name, const std::string& why) const;
   // Once it is closed: what becomes of an object on its way, and of an own one.
   ErrorInfo is_over() const;
-  ErrorInfo lost_at_end(std::uint64_t number) const;
+  ErrorInfo lost_at_end(std::uint64_t number, const Fetch& known) const;
   void dropped(const ObjectName& name);
   /// Of what is owned.
   struct Own {
@@ -347,6 +347,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
     bool is_wanted = false;  ///< somebody waits for `known`
   };
   std::unordered_map<std::uint64_t, Computed> computed_;
+  std::unordered_map<std::uint64_t, ErrorInfo> at_end_;  ///< once it is closed: why those have no value
   std::shared_ptr<const Hooks> hooks_;
   std::unordered_map<ObjectName, ObjectName> places_;  ///< of others' computed ones, as they were said last
   BorrowTable borrowed_;

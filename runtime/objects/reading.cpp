@@ -56,6 +56,7 @@ std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits,
   }
   std::optional<ErrorInfo> why;
   FetchPtr own;
+  bool over = false;
   auto want = SpillTable::Want::kHere;
   {
     const std::lock_guard lock(mutex_);
@@ -70,6 +71,8 @@ std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits,
       why = lost_with_owner(name, *node, OwnerDeath::kOfNode);
     } else if (const std::string* reason = dead_.find(name.owner)) {
       why = lost_with_owner(name, *reason, OwnerDeath::kOfProcess);
+    } else if (closed_) {
+      over = true;
     } else if (fresh->waits) {
       const auto [at, added] = here_.emplace(name, fresh);
       if (!added) return at->second;
@@ -77,6 +80,7 @@ std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits,
   }
   if (want == SpillTable::Want::kRead) restore(name.number);
   if (own != nullptr) return own;
+  if (over) why = is_over();
   if (why) {
     fresh->done.resolve(*std::move(why));
   } else {
@@ -99,6 +103,7 @@ void Objects::located(const ObjectName& name, const FetchPtr& fetch, int tries, 
     if (locates_again(name, fetch, tries, outcome)) return;
     ErrorInfo why = outcome.error();
     if (why.code == ErrorCode::kActorDied && why.origin.empty()) why = lost_by_death(name, why.why);
+    if (link_broke(outcome) && is_closed()) why = is_over();
     return done(name, fetch, std::move(why));
   }
   auto location = wire::decode<Location>(*outcome);

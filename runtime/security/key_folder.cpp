@@ -84,14 +84,25 @@ Result<SecretKey> decode_key(std::span<const std::byte> bytes, const std::string
   return key;
 }
 
+std::string advice_on_folder(int error) {
+  if (error == EACCES || error == EPERM)
+    return "it is another user's: be that one, or give a folder of your own (--folder or TROUPE_FOLDER)";
+  if (error == EMFILE || error == ENFILE) return "raise ulimit -n";
+  return "give a folder, not a link or a file";
+}
+
 }  // namespace
 
 Result<KeyFolder> KeyFolder::open(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return io_error("cannot create the key folder " + path, errno, "make its parent, and writable");
+    const bool is_missing = errno == ENOENT || errno == ENOTDIR;
+    return io_error(
+        "cannot create the key folder " + path, errno,
+        is_missing ? "make its parent"
+                   : "make its parent writable, or give a folder of your own (--folder or TROUPE_FOLDER)");
   }
   UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-  if (!folder) return io_error("cannot open the key folder " + path, errno, "give a folder, not a link");
+  if (!folder) return io_error("cannot open the key folder " + path, errno, advice_on_folder(errno));
   struct stat info {};
   if (::fstat(folder.get(), &info) != 0) return io_error("cannot open the key folder " + path, errno);
   if (auto safe = check_private(info, path, "700"); !safe) return safe.error();

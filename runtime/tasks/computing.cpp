@@ -65,7 +65,7 @@ std::shared_ptr<CallState> Tasks::submit_when_computed(TaskSpec& spec) {
 void Tasks::wait_for_room(std::string_view name) {
   const bool may_wait = thread_may_wait() && this_thread.helper == nullptr;
   std::unique_lock lock(mutex_);
-  while (closed_.empty() && !(pool_.has_room() && lineage_has_room_)) {
+  while (!closed_ && !(pool_.has_room() && lineage_has_room_)) {
     if (!may_wait) {
       throw LimitExceeded({ErrorCode::kLimit, "cannot submit " + std::string(name),
                            "too many tasks of this process wait, and this thread must not wait for room",

@@ -48,10 +48,11 @@ TaskSpec spec_of(std::uint64_t function, std::string_view name, CallBody args, c
     throw BadConfig("cannot submit " + std::string(name), std::move(why), std::move(todo));
   };
   if (!(options.num_cpus >= 0 && options.num_cpus <= 1e6))  // a NaN is refused, too
-    refuse("num_cpus = " + std::to_string(options.num_cpus), "ask for 0 to 1,000,000 CPUs");
+    refuse("num_cpus = " + detail::short_text(options.num_cpus), "ask for 0 to 1,000,000 CPUs");
   const double gpus = options.num_gpus;
   if (!(gpus >= 0 && gpus <= 1024) || (gpus > 1 && gpus != std::floor(gpus)))
-    refuse("num_gpus = " + std::to_string(gpus), "ask for a part of one GPU, or for 0 to 1,024 whole ones");
+    refuse("num_gpus = " + detail::short_text(gpus),
+           "ask for a part of one GPU, or for 0 to 1,024 whole ones");
   if (options.max_retries < 0)
     refuse("max_retries = " + std::to_string(options.max_retries), "ask for 0 or more");
   if (const char* wrong = detail::group_options_wrong(options)) refuse(wrong, detail::kGroupOptions);

@@ -40,6 +40,11 @@ std::optional<ErrorInfo> why_too_deep(std::string_view task) {
                    "split the work more broadly and less deep, or raise ulimit -s where the nodes start"};
 }
 
+ErrorInfo not_submitted(ErrorInfo closed) {
+  closed.what = "cannot submit a task";
+  return closed;
+}
+
 std::string in_words(const LeasePool::Waiting& task, const std::vector<std::shared_ptr<CallState>>& asked) {
   if (task.runs_on != 0) return "its worker has " + count_of(task.before, "other task") + " before it";
   std::string text;
@@ -106,15 +111,13 @@ void Tasks::add(TaskSpec spec, std::uint64_t frame, const std::shared_ptr<CallSt
 std::shared_ptr<CallState> Tasks::submit_ready(TaskSpec spec, std::uint64_t frame) {
   auto answer = std::make_shared<CallState>(waiter_);
   LeasePool::Actions actions;
-  std::string closed;
+  std::optional<ErrorInfo> closed;
   {
     const std::lock_guard lock(mutex_);
     closed = closed_;
-    if (closed.empty()) add(std::move(spec), frame, answer, actions);
+    if (!closed) add(std::move(spec), frame, answer, actions);
   }
-  if (!closed.empty())
-    answer->resolve(
-        ErrorInfo{ErrorCode::kUnavailable, "cannot submit a task", closed, "submit it in a new session"});
+  if (closed) answer->resolve(not_submitted(*std::move(closed)));
   carry_out(std::move(actions));
   return answer;
 }
@@ -125,11 +128,11 @@ std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {
   const bool may_wait = thread_may_wait();
   const Helper* frame = may_wait ? this_thread.helper : nullptr;
   LeasePool::Actions actions;
-  std::string closed;
+  std::optional<ErrorInfo> closed;
   bool here = false;
   {
     std::unique_lock lock(mutex_);
-    while (closed_.empty() && !here && !pool_.has_room()) {
+    while (!closed_ && !here && !pool_.has_room()) {
       if (!may_wait) {
         throw LimitExceeded(
             {ErrorCode::kLimit, "cannot submit " + std::string(spec.name),
@@ -144,13 +147,12 @@ std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {
       --waiting_for_room_;
     }
     closed = closed_;
-    if (closed.empty() && !here) {
+    if (!closed && !here) {
       add(std::move(spec), frame == nullptr ? 0 : frame->number(), answer, actions);
     }
   }
-  if (!closed.empty()) {
-    answer->resolve(
-        ErrorInfo{ErrorCode::kUnavailable, "cannot submit a task", closed, "submit it in a new session"});
+  if (closed) {
+    answer->resolve(not_submitted(*std::move(closed)));
   } else if (here) {
     run_here({std::move(spec), answer});
   }
@@ -459,17 +461,17 @@ void Tasks::node_down(NodeId node, const std::string& reason) {
   lose([node](ProcessAddress p) { return p.node == node; }, reason);
 }
 
-void Tasks::close(const std::string& reason) {
+void Tasks::close(const ErrorInfo& why) {
   LeasePool::Actions actions;
   {
     const std::lock_guard lock(mutex_);
-    if (!closed_.empty()) return;
-    closed_ = reason;
-    pool_.close({ErrorCode::kUnavailable, "a task has no answer", reason, "submit it again"}, actions);
+    if (closed_) return;
+    closed_ = why;
+    pool_.close(why, actions);
     room_.notify_all();
   }
   carry_out(std::move(actions));
-  fail_recipes({ErrorCode::kUnavailable, "a task has no answer", reason, "submit it again"});
+  fail_recipes(why);
 }
 
 Tasks::Counts Tasks::counts() const {

@@ -86,7 +86,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
 
   void process_down(ProcessAddress process, const std::string& reason);
   void node_down(NodeId node, const std::string& reason);
-  void close(const std::string& reason);
+  void close(const ErrorInfo& why);
 
   struct Counts {
     std::size_t tasks = 0;
@@ -194,7 +194,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   mutable std::mutex mutex_;  ///< guards all below
   Condition room_;
   std::size_t waiting_for_room_ = 0;
-  std::string closed_;  ///< why
+  std::optional<ErrorInfo> closed_;  ///< why a task has no answer
   LeasePool pool_;
   std::unordered_map<TaskNumber, Pending> pending_;
   std::unordered_map<LeaseNumber, Worker> workers_;

@@ -16,10 +16,6 @@ SubmissionShown shown_of(cluster::SubmissionRecord record) {
   return {std::move(spec.id), std::move(record)};
 }
 
-ErrorInfo refused(const std::string& what, const ErrorInfo& trouble) {
-  return {trouble.code, what, trouble.message(), trouble.todo.empty() ? "try again" : trouble.todo};
-}
-
 std::string named(const cluster::NodeInfo& node) {
   return (node.gateway ? "the node of program " : "node ") + node.name + " (" + to_string(node.id) + ")";
 }
@@ -38,6 +34,11 @@ void log_deaths(const cluster::ClusterEvent& event, const std::vector<cluster::C
 }
 
 }  // namespace
+
+ErrorInfo refused_for(std::string what, const ErrorInfo& trouble) {
+  return {trouble.code, std::move(what), trouble.what + ": " + trouble.why,
+          trouble.todo.empty() ? "try again" : trouble.todo};
+}
 
 HeadMachine::Output HeadMachine::restore(std::vector<cluster::Record> records, Instant now) {
   Output out;
@@ -103,7 +104,7 @@ HeadMachine::Output HeadMachine::tick(Instant now) {
 bool HeadMachine::is_taken_in_trouble(const cluster::ClusterEvent& event, Output& out) {
   if (const auto* spawn = std::get_if<cluster::SpawnRequested>(&event)) {
     if (cluster_.has_request(spawn->requester)) return true;  // its answer is held
-    const ErrorInfo error = refused("cannot spawn " + cluster::clipped(spawn->spec.type), *trouble_);
+    const ErrorInfo error = refused_for("cannot spawn " + cluster::clipped(spawn->spec.type), *trouble_);
     out.send.push_back(cluster::SpawnAnswered{spawn->requester, false, {}, {}, error, error.why});
     return false;
   }
@@ -111,7 +112,7 @@ bool HeadMachine::is_taken_in_trouble(const cluster::ClusterEvent& event, Output
     const cluster::Job* known = cluster_.jobs().named(job->name);
     if (known != nullptr && known->record.driver == job->driver && known->record.request == job->request)
       return true;
-    const ErrorInfo error = refused("cannot run job " + cluster::clipped(job->name), *trouble_);
+    const ErrorInfo error = refused_for("cannot run job " + cluster::clipped(job->name), *trouble_);
     out.send.push_back(cluster::JobAnswered{job->driver, job->request, {}, 0, error.why, error});
     return false;
   }
@@ -202,7 +203,8 @@ void HeadMachine::fail_replies(Instant now, Output& out) {
       take(cluster_.withdraw_submission(reply.submission, now), out);
     }
     wire::Answer answer{.request = reply.request, .ok = false};
-    answer.error = refused(is_new ? "cannot submit the job" : "it is not recorded yet", *queue_.failure());
+    answer.error =
+        refused_for(is_new ? "cannot submit the job" : "it is not recorded yet", *queue_.failure());
     out.send.push_back(HeadReply{reply.to, wire::control_frame(std::move(answer))});
   }
 }

@@ -14,6 +14,9 @@
 
 namespace troupe {
 
+/// What is refused since the head's store has that trouble.
+ErrorInfo refused_for(std::string what, const ErrorInfo& trouble);
+
 /// Not thread-safe.
 class HeadMachine {
  public:

@@ -195,8 +195,7 @@ void Head::answer_about_queues(const PeerName& from, const wire::QueuesAsk& ask)
       return refuse({ErrorCode::kRefused, what, "only the head's owner may", "run it on the head's machine"});
     const cluster::QueueChanged change{ask.queue, ask.remove};
     if (const auto refused = machine_.cluster().queue_refused(change)) return refuse(*refused);
-    if (const auto& trouble = machine_.trouble())
-      return refuse({trouble->code, what, trouble->message(), "try again"});
+    if (const auto& trouble = machine_.trouble()) return refuse(refused_for(what, *trouble));
     on(change);
   }
   auto frame = frame_of(ask.request, wire::encode(wire::QueuesAnswer{machine_.cluster().queue_statuses()}));
@@ -215,7 +214,7 @@ void Head::submit_job(const PeerName& from, const wire::SubmitAsk& ask) {
   if (const auto refused = machine_.cluster().submission_refused(spec)) return refuse(*refused);
   const bool is_known = machine_.cluster().submissions().find(spec.id) != nullptr;
   if (const auto& trouble = machine_.trouble(); trouble && !is_known)
-    return refuse({trouble->code, "cannot submit the job", trouble->message(), "try again"});
+    return refuse(refused_for("cannot submit the job", *trouble));
   if (const std::string& package = spec.package; !package.empty() && !is_known) {
     if (const auto missing = packages_.is_missing(package)) return refuse(*missing);
   }

@@ -120,6 +120,12 @@ TEST_CASE("CPUs that are no number are refused where they are asked for") {
        {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), 1e7}) {
     CHECK_THROWS_AS(session.spawn<Holder>({.num_cpus = cpus}), BadConfig);
   }
+  try {
+    session.spawn<Holder>({.num_cpus = 1e300});
+    FAIL("it is spawned");
+  } catch (const BadConfig& error) {
+    CHECK(error.info().why == "num_cpus = 1e+300");  // was: 300 digits
+  }
 }
 
 TEST_CASE("GPUs are a part of one or whole ones, and for actors with a process of their own") {

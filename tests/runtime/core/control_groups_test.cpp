@@ -37,6 +37,24 @@ TEST_CASE("usable memory is the least of the host's and of all groups above, of 
   CHECK(usable_memory(mounts, self) == 8U << 20);
 }
 
+TEST_CASE("kills for want of memory are those of the group that this process is in, of either version") {
+  const test::TempFolder folder;
+  const std::filesystem::path mounts(folder / "cgroup"), self(folder / "self");
+  const auto write = [](const std::filesystem::path& file, std::string_view text) {
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  };
+  write(self, "0::/a/job\n");
+  CHECK_FALSE(oom_kills(mounts, self));
+  write(mounts / "a/memory.events", "low 0\noom 9\noom_kill 5\noom_group_kill 0\n");
+  CHECK(oom_kills(mounts, self) == 5U);
+  write(mounts / "a/job/memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 0\n");
+  CHECK(oom_kills(mounts, self) == 2U);
+  write(self, "5:memory:/b\n0::/\n");
+  write(mounts / "memory/b/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n");
+  CHECK(oom_kills(mounts, self) == 1U);
+}
+
 TEST_CASE(
     "available memory is what is left of the host's and of every group's, files that are cached apart") {
   const test::TempFolder folder;

@@ -33,6 +33,11 @@ struct Worker {
     carried_out += text.empty() ? 0 : 1;
   }
   void end() { this_actor().stop("it was asked to"); }
+  /// Calls that come before the gate opens are behind its end.
+  void end_slowly() {
+    end();
+    while (!gate_open) std::this_thread::sleep_for(1ms);
+  }
   Future<int> later() { throw std::runtime_error("boom"); }
   int long_text() { throw std::runtime_error(std::string(70'000'000, 'x')); }
   bool blocks_signals() {
@@ -176,6 +181,24 @@ TEST_CASE("a light actor is constructed in the leased process, and killed there"
   session.kill(actor, "no longer needed");
   CHECK(eventually([&] { return told == 1; }));
   CHECK(error_of([&] { actor.call<&Worker::add>(3, 4).get(10s); }) == ErrorCode::kActorDied);
+}
+
+// Was: "it ended before it answered", without the reason.
+TEST_CASE("a call that an actor did not come to before it ended hears why that ended") {
+  Two two(GENERATE(false, true));
+  const auto other = at(*two.near, Session(*two.far).spawn<Worker>({.isolated = true, .here = true}));
+  gate_open = false;
+  const auto ends = two.worker.call<&Worker::end_slowly>();
+  const auto behind = two.worker.call<&Worker::add>(1, 1);
+  CHECK(other.call<&Worker::add>(1, 1).get(10s) == 2);  // came after it
+  gate_open = true;
+  ends.get(10s);
+  try {
+    behind.get(10s);
+    FAIL("it was carried out");
+  } catch (const ActorDied& died) {
+    CHECK(died.info().why == "it ended before it answered: it was asked to");
+  }
 }
 
 TEST_CASE("a monitor is told once, whatever ended the actor and also when that was before") {

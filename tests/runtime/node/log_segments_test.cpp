@@ -11,6 +11,8 @@
 #include <string>
 
 #include "runtime/node/job_programs.hpp"
+#include "runtime/node/output_thread.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/files.hpp"
 
 using namespace troupe;
@@ -122,6 +124,100 @@ TEST_CASE("a disk that takes nothing loses output, never the program's time, and
   std::uint64_t gone = 0;
   CHECK(read_all(folder.path(), 0, gone) ==
         "before\nNOTE 1500 bytes of output were lost: File too large\nafter\n");
+}
+
+// Output took the last byte of a small disk: the head's store could record nothing any more.
+TEST_CASE(
+    "output stops while the disk is nearly full, what is lost is counted, and the log says so at once") {
+  const TempFolder folder;
+  DiskRoom room{std::uint64_t{24} << 20, std::uint64_t{24} << 20};
+  LogSegments log(folder.path(), {}, [&](const std::string&) { return room; });
+  append(log, "before\n");
+  room.free = room.total / 20 - 1;
+  append(log, std::string(1000, 'x'));
+  append(log, std::string(500, 'y'));
+  CHECK(log.unreported() == 1500);
+  append(log, "a note\n", wire::LogStream::kNote);
+  const std::string why = "the node's disk is nearly full, and what is left is for the cluster's records\n";
+  const std::string begins = "before\nNOTE output is lost from here on: " + why +
+                             "NOTE 1500 bytes of output were lost: " + why + "NOTE a note\n";
+  std::uint64_t gone = 0;
+  CHECK(read_all(folder.path(), 0, gone) == begins);
+  append(log, "z");
+  CHECK(log.finish().empty());  // it is on disk: a twentieth was left for such things
+  CHECK(read_all(folder.path(), 0, gone) ==
+        begins + "NOTE output is lost from here on: " + why + "NOTE 1 byte of output was lost: " + why);
+  constexpr std::uint64_t kMiB = 1 << 20;
+  CHECK_FALSE(is_nearly_full({1'000'000 * kMiB, 64 * kMiB}));
+  CHECK(is_nearly_full({1'000'000 * kMiB, 64 * kMiB - 1}));
+  CHECK_FALSE(is_nearly_full({}));  // a file system that does not say
+}
+
+// A job whose last output was lost said nothing: what was counted was for the next thing that was written.
+TEST_CASE(
+    "what a full disk lost is told by who reads a closed log, at any offset, where not even that fits") {
+  const TempFolder folder;
+  LogSegments log(folder.path(), {}, [](const std::string&) { return std::nullopt; });
+  append(log, "before\n");
+  const std::uint64_t written = read_log(folder.path(), {.most_bytes = 100}).value().end;
+  std::string text;
+  {
+    rlimit before{};
+    REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+    const auto former = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit full{30, before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &full) == 0);
+    append(log, std::string(700, 'x'));
+    const wire::Bytes note = log.finish();
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+    std::signal(SIGXFSZ, former);
+    REQUIRE_FALSE(note.empty());
+    const auto part = [&](wire::LogAsk ask) {
+      auto read = read_log(folder.path(), ask).value();
+      add_to_end(read, ask, note);
+      CHECK(read.end == written + note.size());
+      CHECK(read.bytes.size() <= ask.most_bytes);
+      return read;
+    };
+    for (const std::uint32_t most : {1u, 7u, 1000u}) {
+      wire::Bytes all;
+      for (;;) {
+        const auto read = part({.offset = all.size(), .most_bytes = most});
+        CHECK(read.offset == all.size());
+        if (read.bytes.empty()) break;
+        all.insert(all.end(), read.bytes.begin(), read.bytes.end());
+      }
+      text.clear();
+      const auto taken = wire::read_log_frames(all, [&](const wire::LogFrame& frame) {
+        text.append(reinterpret_cast<const char*>(frame.bytes.data()), frame.bytes.size());
+      });
+      CHECK(taken.value() == all.size());
+      CHECK(text == "before\n700 bytes of output were lost: File too large\n");
+    }
+    CHECK(part({.offset = ~std::uint64_t{0}, .most_bytes = 1000, .from_segment = true}).offset == 0);
+    CHECK(part({.offset = ~std::uint64_t{0}, .most_bytes = 1000}).bytes.empty());
+  }
+}
+
+TEST_CASE("the thread that reads a job's pipes keeps what its closed log could not say") {
+  const TempFolder folder;
+  OutputThread output;
+  int out[2], errors[2];
+  REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
+  REQUIRE(::pipe2(errors, O_CLOEXEC) == 0);
+  REQUIRE(::write(out[1], "lost\n", 5) == 5);
+  output.add("job/1", UniqueFd(out[0]), UniqueFd(errors[0]), LogSegments(folder / "nowhere", {}));
+  ::close(out[1]);
+  ::close(errors[1]);
+  output.finish("job/1", [] {});
+  REQUIRE(test::eventually([&] { return !output.is_open("job/1"); }));
+  std::string text;
+  wire::read_log_frames(output.note_at_end("job/1"), [&](const wire::LogFrame& frame) {
+    text.assign(reinterpret_cast<const char*>(frame.bytes.data()), frame.bytes.size());
+  }).value();
+  CHECK(text == "5 bytes of output were lost: No such file or directory\n");
+  output.forget("job/");
+  CHECK(output.note_at_end("job/1").empty());
 }
 
 TEST_CASE("bytes that are no frame are refused, and the beginning of one waits") {

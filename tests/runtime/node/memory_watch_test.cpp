@@ -50,6 +50,17 @@ TEST_CASE("Nobody is ended who keeps to what it asked for, who asked for nothing
       process_to_end(kNode, {{"over", 64 * kMiB, 200 * kMiB}, {"ends", 32 * kMiB, 300 * kMiB, true}}));
 }
 
+// Was: "had 1 GiB of memory and had asked for 1 GiB, ... its processes have 1 GiB of the 1 GiB".
+TEST_CASE("figures of memory that differ are told apart") {
+  const auto end =
+      process_to_end({64 * kMiB, 16'384 * kMiB, 8'192 * kMiB}, {{"over", 64 * kMiB, 64 * kMiB + 4096}});
+  REQUIRE(end);
+  CHECK(
+      end->reason ==
+      "over had 67112960 bytes of memory and had asked for 67108864 bytes, and its node is short of memory: "
+      "its processes have 67112960 bytes of the 67108864 bytes that it offers");
+}
+
 // Was: a program of 100 MiB with three forks that shared them had 400 MiB, and was killed on an idle node.
 TEST_CASE(
     "What processes share after a fork is no shortage: together they have what the machine has in use") {

@@ -1,5 +1,6 @@
 /// A node's decisions: workers, deaths, requests and the end, one story a test.
 
+#include "runtime/core/ending.hpp"
 #include "tests/runtime/node/machine_fixture.hpp"
 
 using namespace troupe;
@@ -115,6 +116,16 @@ TEST_CASE("A worker that aborts is told with its last words; one that is killed 
     REQUIRE(F::told<cluster::ActorDown>(actions)->reason ==
             how + (aborts ? ", last line of its output: free(): invalid pointer" : ""));
   }
+}
+
+// Was: "last line of its output", of an actor that had ended long before.
+TEST_CASE("What a shared worker wrote last is not said to be of the actor that it took along") {
+  F f;
+  const ProcessId dying = f.worker({1}, false);
+  f.last_line = "killed by signal 9 (SIGKILL)";
+  const std::string reason = F::told<cluster::ActorDown>(f.on(ProcessEnding{dying, "exit code 3"}))->reason;
+  CHECK(reason == "exit code 3, last line of all that its shared worker wrote: killed by signal 9 (SIGKILL)");
+  CHECK(ended_by_itself(reason));
 }
 
 TEST_CASE("A worker that dies before its actor is up fails the actor, with what it wrote last") {

@@ -66,6 +66,10 @@ TEST_CASE(
   const Actions killed = f.on(ProgramEnded{"a", 1, 0, SIGKILL});
   const auto* end = &Jobs::told<cluster::DriverEnded>(killed)->end;
   CHECK((end->signal == SIGKILL && end->exit_code == -1 && end->how == "killed by signal 9 (SIGKILL)"));
+  f.runs("m");
+  const Actions full = f.on(ProgramEnded{"m", 1, 0, SIGKILL, true});
+  CHECK(Jobs::told<cluster::DriverEnded>(full)->end.how ==
+        "killed by signal 9 (SIGKILL) by the kernel, since memory ran out");
 
   f.start("b");
   const ErrorInfo why{ErrorCode::kBadInput, "cannot start the program", "it is not there", "name another"};

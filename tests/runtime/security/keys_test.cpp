@@ -138,6 +138,25 @@ TEST_CASE("a key folder generates each key once and keeps it to its owner") {
   }
 }
 
+// Was: "Permission denied (give a folder, not a link)".
+TEST_CASE("a key folder that cannot be opened gives the advice that fits") {
+  const TempFolder parent;
+  REQUIRE(::chmod(parent.path().c_str(), 0755) == 0);
+  const std::string path = parent / "keys", link = parent / "link";
+  KeyFolder::open(path).value();
+  REQUIRE(::symlink(path.c_str(), link.c_str()) == 0);
+  CHECK(KeyFolder::open(link).error().todo == "give a folder, not a link or a file");
+  REQUIRE(::chmod(path.c_str(), 0) == 0);
+  const bool is_root = ::geteuid() == 0;
+  if (is_root) REQUIRE(::seteuid(65534) == 0);
+  const auto theirs = KeyFolder::open(path);
+  const auto beside = KeyFolder::open(parent / "new");
+  if (is_root) REQUIRE(::seteuid(0) == 0);
+  REQUIRE_FALSE(theirs.ok());
+  CHECK_THAT(theirs.error().todo, Catch::StartsWith("it is another user's: "));
+  if (is_root) CHECK_THAT(beside.error().todo, Catch::StartsWith("make its parent writable, or "));
+}
+
 TEST_CASE("keys that others could read, or that are not ours, are refused") {
   const TempFolder parent;
   const std::string path = parent / "keys";

@@ -175,7 +175,8 @@ TEST_CASE("a full disk refuses new work, keeps what was promised, and is over wh
   s.spawn(job, 2);
   REQUIRE(s.get<SpawnAnswered>() != nullptr);
   CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kIo);
-  CHECK(s.get<SpawnAnswered>()->error.todo == "free space");
+  CHECK(s.get<SpawnAnswered>()->error.message() ==
+        "cannot spawn T: cannot write to the store: the disk is full (free space)");  // was: advice twice
   s.on(JobRegistered{"other", kDriver, 3});
   CHECK(s.get<JobAnswered>()->error.code == ErrorCode::kIo);
   CHECK_FALSE(s.get<JobAnswered>()->job);
