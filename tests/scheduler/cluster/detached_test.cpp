@@ -235,6 +235,21 @@ TEST_CASE(
   CHECK(s.finds());
 }
 
+TEST_CASE("one that was to start again when the head died has an end, too, where no node has its arguments") {
+  // It was restored without a deadline: the job stayed parked for ever.
+  Detached s;
+  s.driver_ends();
+  s.on(ActorDown{s.at, s.id, "signal 9", 1});
+  REQUIRE(s.record().state == ActorState::kRestarting);
+  s.restart();
+  REQUIRE(s.record().state == ActorState::kRestarting);
+  s.node(s.at.value, 2);
+  s.pass(61, {s.at});
+  CHECK(s.record().state == ActorState::kDead);
+  CHECK_THAT(s.head->actors().at(s.id).reason, Catch::Contains("no node has what it is constructed with"));
+  CHECK(s.stored().ended);
+}
+
 TEST_CASE("a parked job starts detached actors alone, asked for by those that it has") {
   Detached s;
   s.driver_ends();
