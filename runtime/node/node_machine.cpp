@@ -123,8 +123,12 @@ void NodeMachine::said(const cluster::NameAnswered& e) {
                          : Result<wire::Bytes>(e.error));
 }
 void NodeMachine::said(const cluster::JobAnswered& e) {
-  if (!head_.answered(e.to.process, e.request)) return;
+  const bool wanted = head_.answered(e.to.process, e.request);
   LocalProcess* process = locals_.living(e.to.process);
+  // A driver that died before it heard of its job: nobody else ends that.
+  if (process == nullptr && e.job)
+    return head_.end_job({self_.info.id, e.job, "its driver is gone", e.to.process}, out_);
+  if (!wanted) return;
   if (process != nullptr && e.job) process->job = e.job;
   give_answer({e.to, e.request},
               e.job ? Result<wire::Bytes>(wire::encode(wire::JobAnswer{e.job, e.incarnation}))
