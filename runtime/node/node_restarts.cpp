@@ -44,6 +44,7 @@ void NodeMachine::said(const cluster::JobTaken& e) {
   for (auto& [id, process] : locals_.all()) {
     if (process.job == e.job && process.detached) process.driver = e.driver;
   }
+  out_.push_back(RetryOutput{});  // it may have missed that the driver before went
 }
 
 void NodeMachine::asked(LocalProcess& from, const wire::ResolveAsk& ask) {

@@ -235,6 +235,23 @@ TEST_CASE(
   CHECK(s.finds());
 }
 
+TEST_CASE("a node that missed the end of a driver, or the next one, hears of it when it registers again") {
+  // Lines of the actor waited for a driver that was gone, and the actor with them.
+  Detached s;
+  s.driver_ends();
+  s.restart();
+  s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
+  REQUIRE(s.get<EndJob>() != nullptr);
+  CHECK(s.get<EndJob>()->to == s.at);
+  CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
+  s.next_driver();
+  s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
+  CHECK(s.get<EndJob>() == nullptr);
+  REQUIRE(s.get<JobTaken>() != nullptr);
+  CHECK(s.get<JobTaken>()->to == s.at);
+  CHECK(s.get<JobTaken>()->driver == kNextDriver);
+}
+
 TEST_CASE("one that was to start again when the head died has an end, too, where no node has its arguments") {
   // It was restored without a deadline: the job stayed parked for ever.
   Detached s;
