@@ -137,7 +137,9 @@ void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) 
     return;  // another node may have them
   actors_.set_payload(actor, e.payload);
   look_at_keepers_ = true;
-  if (actor.record.state == ActorState::kRestarting && now_ >= actor.restart_at) restart_when_due(actor);
+  if (actor.record.state != ActorState::kRestarting) return;
+  if (!is_live(actor.was_at)) actor.was_at = e.node;  // it has the executable, too
+  if (now_ >= actor.restart_at) restart_when_due(actor);
 }
 
 }  // namespace troupe::cluster

@@ -252,6 +252,21 @@ TEST_CASE("a node that missed the end of a driver, or the next one, hears of it 
   CHECK(s.get<JobTaken>()->driver == kNextDriver);
 }
 
+TEST_CASE("after a head's death the executable comes from the node that gave the arguments") {
+  // It was asked of whoever spawned the actor, who was gone: the actor died with its second life.
+  Detached s;
+  s.driver_ends();
+  s.on(NodeLeft{kGateway, "it left"});
+  s.restart();
+  s.node(s.other().value, 0);
+  s.node(3, 2);
+  s.on(NodeLeft{s.at, "it left"});
+  s.kept_by(s.other());
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->node == NodeId{3});
+  CHECK(s.get<StartActor>()->package_from == s.other());
+}
+
 TEST_CASE("one that was to start again when the head died has an end, too, where no node has its arguments") {
   // It was restored without a deadline: the job stayed parked for ever.
   Detached s;
