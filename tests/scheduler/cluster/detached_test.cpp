@@ -302,6 +302,23 @@ TEST_CASE("a parked job starts detached actors alone, asked for by those that it
   CHECK(s.head->actors().at(child).record.state == ActorState::kAlive);
 }
 
+TEST_CASE("a parked job ends with the node that was to start the last of its actors, whose request is gone") {
+  // It stayed parked, with no actor.
+  Detached s(0);
+  s.driver_ends();
+  const ProcessAddress it{s.at, ProcessId{9}};
+  // Beside the one that asks for it there is no room.
+  s.on(SpawnRequested{{it, 1}, {s.job_id, "T", "child", "", {2 * kCpu, true, {}}, 0, 0, true}});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->node == s.other());
+  s.on(ActorDown{s.at, s.id, "it has done its work", 1, true});
+  s.restart();
+  CHECK(s.job_record().parked);
+  s.on(NodeLeft{s.other(), "it left"});
+  CHECK_FALSE(s.head->jobs().runs(s.job_id));
+  CHECK(s.stored().ended);
+}
+
 TEST_CASE("what cannot outlive its driver is refused") {
   const ActorSpec good{JobId{1}, "T", "it", "", {0, true, {}}, 0, 0, true};
   CHECK_FALSE(check_spec(good));
