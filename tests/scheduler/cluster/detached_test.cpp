@@ -348,6 +348,23 @@ TEST_CASE("one whose first life has not begun ends with its driver, who has no a
   CHECK(s.get<KillActor>()->actor == start.actor);
 }
 
+TEST_CASE("the next driver has the name of an actor that ends before it was up") {
+  // A program that was ended while its actors started, and started again at once, was told that they are
+  // taken.
+  Detached s;
+  s.spawn(s.job_id, 2, "late");
+  const StartActor start = *s.get<StartActor>();
+  s.driver_ends();
+  s.next_driver();
+  s.on(SpawnRequested{{kNextDriver, 2}, {s.job_id, "T", "late", "", {kCpu, true, {}}}});
+  CHECK(s.get<SpawnAnswered>() == nullptr);
+  REQUIRE(s.get<ConfirmActor>() != nullptr);
+  CHECK(s.get<ConfirmActor>()->actor == start.actor);
+  s.on(ActorDown{start.node, start.actor, "its job ended", 1});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->spec.name == "late");
+}
+
 TEST_CASE("a first life whose start the head's death swallowed begins when its request is repeated") {
   // The simulator found it: a node gave the head its arguments, and the request then started nothing.
   Detached s;
