@@ -86,6 +86,7 @@ void ClusterMachine::handle(const Heartbeat& e) {
   } else if (before == Liveness::kSuspect) {
     refresh(e.node);
     freed_.push_back(e.node);
+    look_at_keepers_ = true;
   }
 }
 
