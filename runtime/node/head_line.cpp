@@ -121,7 +121,8 @@ void HeadLine::say_away(Actions& out) {
 
 void HeadLine::end_job(cluster::JobEnded ended, Actions& out) {
   if (up_) out.push_back(TellHead{ended});
-  ending_.insert_or_assign(ended.job, std::move(ended));
+  const std::pair key(ended.job, ended.driver);
+  ending_.insert_or_assign(key, std::move(ended));
 }
 
 void HeadLine::joined(cluster::NodeJoined joined, Actions& out) {
@@ -137,7 +138,7 @@ void HeadLine::joined(cluster::NodeJoined joined, Actions& out) {
   for (const auto& [process, request] : unwanted_order_)
     out.push_back(TellHead{cluster::SpawnCancelled{{{self, process}, request}}});
   for (auto& event : std::exchange(kept_, {})) out.push_back(TellHead{std::move(event)});
-  for (const auto& [job, ended] : ending_) out.push_back(TellHead{ended});
+  for (const auto& [key, ended] : ending_) out.push_back(TellHead{ended});
 }
 
 }  // namespace troupe::node

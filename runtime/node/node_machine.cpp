@@ -123,9 +123,16 @@ void NodeMachine::said(const cluster::NameAnswered& e) {
                          : Result<wire::Bytes>(e.error));
 }
 void NodeMachine::said(const cluster::JobAnswered& e) {
-  if (!head_.answered(e.to.process, e.request)) return;
+  const bool wanted = head_.answered(e.to.process, e.request);
   LocalProcess* process = locals_.living(e.to.process);
-  if (process != nullptr && e.job) process->job = e.job;
+  // A driver that died before it heard of its job: nobody else ends that.
+  if (process == nullptr && e.job)
+    return head_.end_job({self_.info.id, e.job, "its driver is gone", e.to.process}, out_);
+  if (!wanted) return;
+  if (process != nullptr && e.job) {
+    process->job = e.job;
+    process->replaced = false;
+  }
   give_answer({e.to, e.request},
               e.job ? Result<wire::Bytes>(wire::encode(wire::JobAnswer{e.job, e.incarnation}))
                     : Result<wire::Bytes>(e.error));
@@ -241,6 +248,13 @@ void NodeMachine::asked(LocalProcess& from, const wire::SpawnAsk& ask) {
     out_.push_back(answer_to(from.id, ask.request,
                              ErrorInfo{ErrorCode::kRefused, "cannot spawn an actor",
                                        "this process has no job", "register a job first"}));
+    return;
+  }
+  if (from.replaced) {  // the head cannot tell: a parked job that is taken over has its id
+    out_.push_back(answer_to(from.id, ask.request,
+                             ErrorInfo{ErrorCode::kRefused, "cannot spawn " + spec.type,
+                                       "its job has ended, or a newer driver took it over",
+                                       "give each program that runs a job name of its own"}));
     return;
   }
   const std::size_t bytes = spec.payload.size();
