@@ -454,6 +454,7 @@ TEST_CASE("Who asked a head that does not answer is told so once, and when it an
   F f;
   const ProcessId driver = f.driver();
   f.head(cluster::NodeAccepted{F::kNode});
+  f.tick();
   f.head(cluster::HeartbeatAnswered{F::kNode});
   f.said(driver, wire::NodesAsk{7});
   for (int i = 0; i < 6; ++i) REQUIRE(F::sent<wire::SpawnWaits>(f.tick(), driver) == nullptr);
