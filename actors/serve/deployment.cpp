@@ -326,8 +326,9 @@ void Deployment::obey(const StartReplica& action) {
 }
 
 void Deployment::obey(const StopReplica& action) {
-  log(LogLevel::kInfo,
-      parts_.name + ": replica " + std::to_string(action.replica) + " ends: " + action.reason);
+  log(action.has_failed ? LogLevel::kWarning : LogLevel::kInfo,
+      parts_.name + ": replica " + std::to_string(action.replica) +
+          (action.has_failed ? " failed: " : " ends: ") + action.reason);
   if (action.has_failed) note_failure(action.replica, action.reason);
   const auto start = starts_.extract(action.replica);
   if (start.empty()) return;
@@ -361,16 +362,11 @@ void Deployment::started(ReplicaId id, Result<ActorHandle<Replica>> replica) {
 }
 
 void Deployment::failed(ReplicaId id, const ErrorInfo& why) {
-  if (starts_.contains(id))
-    log(LogLevel::kWarning,
-        parts_.name + ": replica " + std::to_string(id) + " does not come up: " + why.message());
   step(ReplicaFailed{id, why});
 }
 
 /// Told by its call, and by its monitor once more.
 void Deployment::died(ReplicaId id, const std::string& why) {
-  if (starts_.contains(id))
-    log(LogLevel::kWarning, parts_.name + ": replica " + std::to_string(id) + " died: " + why);
   step(ReplicaDied{id, why});
 }
 

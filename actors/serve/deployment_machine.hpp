@@ -17,6 +17,11 @@
 /// Other deployments may ask this one. When it drains it refuses clients at once, and answers those until the
 /// last of them has ended.
 ///
+/// A replica that dies before it is ready is followed by another ever later; when they have failed for long
+/// enough, the deployment is out of order, and refuses requests. Whatever replicas die of once they were
+/// ready, others start at once, and requests wait for them: a client whose requests kill replicas takes time
+/// from the others, and no answer. A request that two replicas died of fails.
+///
 /// A replica whose node drains goes on until another is ready in its place, and ends when it has answered.
 ///
 /// With a least number of none it begins with one replica, which shows that its weights answer. When nobody
@@ -97,10 +102,11 @@ class DeploymentMachine {
   struct Version {
     VersionId id = 0;
     bool was_ready = false;    ///< one of its replicas, once
-    int failures = 0;          ///< of replicas, in a row: none has answered since
-    int deaths = 0;            ///< of failures, those that a replica is to blame for
-    Instant failing_since{};   ///< the first of failures; in a roll-out, the last that became ready
-    std::string last_why;      ///< of the last failure
+    int failed_starts = 0;     ///< in a row: no replica was ready since
+    int blamed_starts = 0;     ///< of them, those that the replica is to blame for
+    int deaths = 0;            ///< in a row, of such starts or later: none has answered since
+    Instant failing_since{};   ///< the first of failed_starts
+    std::string last_why;      ///< of the last start or replica that failed
     std::string start_reason;  ///< why the next replica is started
     Instant not_before{};      ///< and when at the earliest
   };
@@ -142,7 +148,7 @@ class DeploymentMachine {
   void make_ready(ReplicaId id, Replica& replica);
   void make_drain(ReplicaId id, Replica& replica);
   void drop_dead(ReplicaId id, const std::string& why, bool blamed);
-  void count_failure(Version& version, const std::string& why, bool blamed);
+  void count_failure(Version& version, const std::string& why, bool was_ready, bool blamed);
   void count_answer(const Replica& replica);
   void dispatch();
   void look_after_proxies();

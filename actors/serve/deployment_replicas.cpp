@@ -9,8 +9,8 @@
 namespace troupe::serve {
 namespace {
 
-/// So many replicas died in a row, with none ready: the deployment is out of order.
-constexpr int kMostDeaths = 5;
+/// So many replicas died in a row before they were ready, with none ready: the deployment is out of order.
+constexpr int kMostFailedStarts = 5;
 /// So many with the new weights died in a row: their roll-out has failed.
 constexpr int kMostDeathsOfUpdate = 3;
 
@@ -26,8 +26,8 @@ std::size_t DeploymentMachine::count(ReplicaState state) const {
 }
 
 bool DeploymentMachine::is_out_of_order() const {
-  const bool for_long = current_.failures > 0 && now_ - current_.failing_since >= config_.start_timeout;
-  return (current_.deaths >= kMostDeaths || for_long) && count(ReplicaState::kReady) == 0;
+  const bool for_long = current_.failed_starts > 0 && now_ - current_.failing_since >= config_.start_timeout;
+  return (current_.blamed_starts >= kMostFailedStarts || for_long) && count(ReplicaState::kReady) == 0;
 }
 
 bool DeploymentMachine::is_up() const {
@@ -53,8 +53,10 @@ void DeploymentMachine::on_event(const ReplicaReady& event) {
     was_up_ = true;
     scaler_.set_range(config_.replicas, wanted_, now_);  // nobody could ask before
   }
-  if (Version* version = version_of(at->second)) version->was_ready = true;
-  if (next_ && at->second.version == next_->id) next_->failing_since = now_;
+  if (Version* version = version_of(at->second)) {
+    version->was_ready = true;
+    version->failed_starts = version->blamed_starts = 0;
+  }
   reconcile();
   dispatch();
 }
@@ -102,7 +104,7 @@ void DeploymentMachine::on_event(const ReplicaAlive& event) {
 }
 
 void DeploymentMachine::count_answer(const Replica& replica) {
-  if (Version* version = version_of(replica)) version->failures = version->deaths = 0;
+  if (Version* version = version_of(replica)) version->deaths = 0;
 }
 
 /// Null: of weights whose roll-out failed, or that were replaced.
@@ -115,10 +117,11 @@ DeploymentMachine::Version* DeploymentMachine::version_of(const Replica& replica
 void DeploymentMachine::drop_dead(ReplicaId id, const std::string& why, bool blamed) {
   const auto at = replicas_.find(id);
   Version* version = at->second.state == ReplicaState::kDraining ? nullptr : version_of(at->second);
+  const bool was_ready = at->second.was_ready;
   replicas_.erase(at);
   out_.push_back(StopReplica{id, why, true});  // it may live on, out of reach
   router_.lose(id, why);
-  if (version != nullptr) count_failure(*version, why, blamed);
+  if (version != nullptr) count_failure(*version, why, was_ready, blamed);
   if (next_ && next_->deaths >= kMostDeathsOfUpdate)
     fail_update({ErrorCode::kActorDied,
                  std::to_string(kMostDeathsOfUpdate) + " replicas with the new weights died in a row", why,
@@ -129,12 +132,14 @@ void DeploymentMachine::drop_dead(ReplicaId id, const std::string& why, bool bla
   check_drained();
 }
 
-void DeploymentMachine::count_failure(Version& version, const std::string& why, bool blamed) {
-  if (version.failures++ == 0) version.failing_since = now_;
+void DeploymentMachine::count_failure(Version& version, const std::string& why, bool was_ready, bool blamed) {
   version.deaths += blamed;
   version.last_why = why;
   version.start_reason = "in the place of one that is gone: " + why;
-  version.not_before = now_ + config_.restart.pause_after(version.failures);
+  if (was_ready) return;  // what it died of came later, with a request maybe: another one starts at once
+  if (version.failed_starts++ == 0) version.failing_since = now_;
+  version.blamed_starts += blamed;
+  version.not_before = now_ + config_.restart.pause_after(version.failed_starts);
 }
 
 /// Of those that stay.
@@ -264,7 +269,8 @@ void DeploymentMachine::want(const Autoscaler::Wanted& wanted) {
   if (wanted.replicas == 0) cold_since_.reset();
   current_.start_reason = wanted.reason;
   wanted_ = wanted.replicas;
-  if (wanted_ == 0) current_.failures = current_.deaths = 0;  // who asks next finds nothing out of order
+  if (wanted_ == 0)
+    current_.failed_starts = current_.blamed_starts = 0;  // who asks next finds nothing out of order
   reconcile();
   // One that had not ended yet may have been taken back.
   if (from_zero && count(ReplicaState::kReady) == 0) cold_since_ = now_;
@@ -370,7 +376,7 @@ void DeploymentMachine::fail_update(ErrorInfo error) {
 
 /// Some of its replicas are missing, and each start fails.
 bool DeploymentMachine::is_stuck_without(const Version& next) const {
-  return next.failures > 0 && ready(next) < wanted_of_update();
+  return next.failed_starts > 0 && ready(next) < wanted_of_update();
 }
 
 void DeploymentMachine::give_up_stuck_update() {

@@ -12,6 +12,7 @@
 #include "actors/train/api/interrupts.hpp"
 #include "actors/train/api/run.hpp"
 #include "actors/train/job/ema.hpp"
+#include "runtime/config/serving_file.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::serve {
@@ -35,11 +36,7 @@ void check(const std::string& name, Replicas replicas) {
 
 /// Returns the most rows of a request.
 std::size_t checked(const std::string& name, const ReplicaSetup& setup, const ServeOptions& o) {
-  const bool plain = !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-           c == '_' || c == '.';
-  });
-  if (!plain || name == "." || name == "..")
+  if (!config::is_deployment_name(name))
     refuse(name, "its name is a part of a URL's path", "use 1 to 64 letters, digits, '-', '_' and '.'");
   const auto number = [](std::int64_t n) { return std::to_string(n); };
   check(name, o.replicas);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "runtime/config/settings.hpp"
+#include "runtime/core/escape.hpp"
 
 namespace troupe {
 
@@ -16,6 +17,8 @@ Configured read_configuration(const std::vector<std::string>& words, std::initia
     info.code = ErrorCode::kBadConfig;
     throw_error(std::move(info));
   };
+  config::drop_unnamed_enums(entries);
+  if (auto taken = config::name_taken(entries)) refuse(std::move(*taken));
   auto line = config::parse_flags(words, entries);
   if (!line) refuse(line.error());
   if (line->wants_help) return {config::help_text(program, about, entries)};
@@ -38,7 +41,7 @@ void configure(int argc, char** argv, std::initializer_list<Fields> fields, cons
     std::fputs(done.help.c_str(), stdout);
     std::exit(std::fflush(stdout) == 0 ? 0 : 1);
   } catch (const Error& error) {
-    std::fprintf(stderr, "%s: %s\n", program.c_str(), error.what());
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), escape_text(error.what()).c_str());
     std::exit(2);
   }
 }

@@ -24,6 +24,41 @@ std::string table_of(const std::string& deployment) {
   return std::string(kDeployments) + deployment;
 }
 
+/// The first field that no deployment can have, and why.
+std::optional<std::pair<const char*, std::string>> wrong_field(const ServingEntry& entry) {
+  const auto below = [](const auto& field, auto least) { return field && *field < least; };
+  if (entry.port && (*entry.port < 0 || *entry.port > 65535))
+    return {{"port", "it is 0 (any free one) to 65535"}};
+  if (below(entry.max_batch, 1)) return {{"max_batch", "it is 1 or more"}};
+  if (below(entry.max_queue, 1)) return {{"max_queue", "it is 1 or more"}};
+  if (entry.max_batch && below(entry.max_queue, *entry.max_batch))
+    return {{"max_queue", "it is less than max_batch"}};
+  if (below(entry.cpus, 0.0)) return {{"cpus", "it is 0 or more"}};
+  if (below(entry.threads, 1)) return {{"threads", "it is 1 or more"}};
+  for (const auto& [field, time] : {std::pair{"start_timeout", entry.start_timeout},
+                                    {"health_timeout", entry.health_timeout},
+                                    {"downscale_delay", entry.downscale_delay}}) {
+    if (time && *time <= Duration{0}) return {{field, "it is more than 0 seconds"}};
+  }
+  for (const auto& [field, time] :
+       {std::pair{"batch_wait", entry.batch_wait}, {"drain_timeout", entry.drain_timeout}}) {
+    if (below(time, Duration{0})) return {{field, "it is 0 seconds or more"}};
+  }
+  return std::nullopt;
+}
+
+/// A table that is none of the file's, but nearly `deployments`.
+std::optional<ErrorInfo> wrong_table(const Setting& setting) {
+  const auto dot = setting.name.find('.');
+  const std::string table = setting.name.substr(0, dot);
+  if (table + "." == kDeployments || (dot == std::string::npos && setting.value) ||
+      !nearest(table, {"deployments"}))
+    return std::nullopt;
+  return ErrorInfo{ErrorCode::kBadConfig, "cannot take " + setting.where,
+                   "there is no table '" + table + "'; the nearest is 'deployments'",
+                   "write [deployments.NAME] for each that the program serves"};
+}
+
 /// Of the program, and then of each deployment.
 Entries entries_of(ServingFile& file) {
   Entries all;
@@ -33,6 +68,14 @@ Entries entries_of(ServingFile& file) {
 }
 
 }  // namespace
+
+bool is_deployment_name(const std::string& name) {
+  const bool plain = !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
+  });
+  return plain && name != "." && name != "..";
+}
 
 std::string Kind<ReplicaRange>::set(const Value& value, ReplicaRange& field) {
   const auto* whole = std::get_if<std::int64_t>(&value.is);
@@ -55,7 +98,8 @@ std::optional<Value> Kind<ReplicaRange>::get(const ReplicaRange& field) {
   return Value{std::to_string(field.min) + ":" + std::to_string(field.max)};
 }
 
-Result<ServingFile> parse_serving_file(std::string_view text, const std::string& file) {
+Result<ServingFile> parse_serving_file(std::string_view text, const std::string& file,
+                                       const std::function<std::string(const std::string&)>& wrong_path) {
   if (text.size() > kMostServingBytes)
     return ErrorInfo{ErrorCode::kLimit, "cannot read " + file, "it has more than 32 KiB",
                      "name a file of deployments"};
@@ -64,6 +108,7 @@ Result<ServingFile> parse_serving_file(std::string_view text, const std::string&
   ServingFile made;
   made.job.name = fs::path(file).stem().string();
   for (const Setting& setting : *settings) {
+    if (auto wrong = wrong_table(setting)) return std::move(*wrong);
     if (!setting.name.starts_with(kDeployments)) continue;
     std::string name = setting.name.substr(kDeployments.size());
     const auto dot = name.rfind('.');
@@ -71,11 +116,31 @@ Result<ServingFile> parse_serving_file(std::string_view text, const std::string&
       return ErrorInfo{ErrorCode::kBadConfig, "cannot take " + setting.where,
                        "'" + setting.name + "' is no table", "write [deployments.NAME], and its fields"};
     if (setting.value) name.resize(dot);
+    if (!is_deployment_name(name))
+      return ErrorInfo{ErrorCode::kBadConfig, "cannot take " + setting.where,
+                       "'" + name + "' is no name of a deployment: it is a part of a URL's path",
+                       "use 1 to 64 letters, digits, '-', '_' and '.'"};
     made.deployments[name];
   }
   if (auto wrong = apply_settings(*settings, entries_of(made))) {
     wrong->todo = "docs/serving.md has the names, and what each takes";
     return std::move(*wrong);
+  }
+  const auto refuse = [&](const std::string& deployment, const std::string& field, const std::string& why) {
+    const std::string name = table_of(deployment) + "." + field;
+    const auto at = std::find_if(settings->begin(), settings->end(),
+                                 [&](const Setting& setting) { return setting.name == name; });
+    return ErrorInfo{ErrorCode::kBadConfig, "cannot take " + at->where,
+                     name + " = " + to_text(*at->value) + ": " + why, "see docs/serving.md"};
+  };
+  for (const auto& [name, entry] : made.deployments) {
+    if (const auto wrong = wrong_field(entry)) return refuse(name, wrong->first, wrong->second);
+    for (const auto& [field, path] : {std::pair{"weights", entry.weights},
+                                      {"tls_certificate", entry.tls_certificate},
+                                      {"tls_key", entry.tls_key}}) {
+      const std::string why = path && wrong_path ? wrong_path(*path) : "";
+      if (!why.empty()) return refuse(name, field, why);
+    }
   }
   if (made.job.program.empty())
     return ErrorInfo{ErrorCode::kBadConfig, "cannot take " + file, "it names no program",

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -81,8 +82,14 @@ struct ServingFile {
   std::map<std::string, ServingEntry> deployments;
 };
 
-/// `file`: its path, for messages and the job's name. Errors: kBadInput, kBadConfig, kLimit.
-Result<ServingFile> parse_serving_file(std::string_view text, const std::string& file);
+/// 1 to 64 letters, digits, '-', '_' and '.': a part of a URL's path.
+bool is_deployment_name(const std::string& name);
+
+/// `file`: its path, for messages and the job's name. `wrong_path` says why the file at a path cannot be
+/// used, or nothing; left out, nobody looks. Errors: kBadInput, kBadConfig, kLimit.
+Result<ServingFile> parse_serving_file(
+    std::string_view text, const std::string& file,
+    const std::function<std::string(const std::string& path)>& wrong_path = {});
 /// The same text in its shortest form: parse_serving_file reads it back. Errors: kLimit, where that would
 /// not.
 Result<std::string> to_toml(const ServingFile& file);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -17,6 +18,10 @@ std::vector<std::string> names_of(const Entries& entries) {
   std::vector<std::string> names;
   for (const Entry& entry : entries) names.push_back(entry.name);
   return names;
+}
+
+bool is_own_flag(const std::string& name) {
+  return name == "help" || name == "config";
 }
 
 ErrorInfo unknown(const std::string& where, const std::string& name, const std::vector<std::string>& names) {
@@ -52,6 +57,20 @@ Result<const Entry*> entry_of(const std::string& flag, const Entries& entries) {
 
 }  // namespace
 
+void drop_unnamed_enums(Entries& entries) {
+  std::erase_if(entries, [](const Entry& entry) { return entry.type.ends_with("one of"); });
+}
+
+std::optional<ErrorInfo> name_taken(const Entries& entries) {
+  for (const Entry& entry : entries) {
+    if (is_own_flag(entry.name))
+      return ErrorInfo{ErrorCode::kBadConfig, "cannot configure the field '" + entry.name + "'",
+                       flag_of(entry.name) + " is a flag of every program that is configured",
+                       "call it otherwise, or name the fields to configure: {job, {&Job::lr, ...}}"};
+  }
+  return std::nullopt;
+}
+
 std::string flag_of(const std::string& name) {
   std::string flag = "--" + name;
   std::replace(flag.begin(), flag.end(), '_', '-');
@@ -70,6 +89,10 @@ Value read_number(std::string_view text) {
 }
 
 std::string wants(const Value& value, const std::string& type) {
+  // What has more than 64 bits was read as a double.
+  const auto* real = std::get_if<double>(&value.is);
+  if (real != nullptr && std::abs(*real) >= 0x1p63 && type == "a whole number")
+    return to_text(value) + " is out of range: a whole number has at most 64 bits";
   return to_text(value) + " is " + kind_of(value) + ", where " + type + " is expected";
 }
 
@@ -190,18 +213,26 @@ std::string help_text(const std::string& program, const std::string& about, cons
       "  --config                  A TOML file with these fields; what a flag says goes before it\n";
   if (short_names["address"] == 0)
     text += "  --address                 HOST:PORT of the head of a running cluster (text)\n";
-  std::string table;
+  const auto table_of = [](const std::string& name) {
+    const auto dot = name.rfind('.');
+    return dot == std::string::npos ? std::string() : name.substr(0, dot);
+  };
+  std::vector<std::string> tables{""};  // each once, though fields follow a struct that is between them
   for (const Entry& entry : entries) {
-    const std::string last = last_of(entry.name);
-    const std::string in = last.size() == entry.name.size()
-                               ? std::string()
-                               : entry.name.substr(0, entry.name.size() - last.size() - 1);
-    if (in != table) text += "[" + (table = in) + "]\n";
-    const bool is_short = short_names[last] == 1 && !is_whole_name(last);
-    std::string left = "  " + (is_short ? flag_of(last) : flag_of(entry.name));
-    left.resize(std::max<std::size_t>(left.size() + 2, 28), ' ');
-    text += left + (entry.help.empty() ? entry.type : entry.help + " (" + entry.type + ")") +
-            (entry.value.empty() ? "" : " [" + entry.value + "]") + "\n";
+    if (std::find(tables.begin(), tables.end(), table_of(entry.name)) == tables.end())
+      tables.push_back(table_of(entry.name));
+  }
+  for (const std::string& table : tables) {
+    if (!table.empty()) text += "[" + table + "]\n";
+    for (const Entry& entry : entries) {
+      if (table_of(entry.name) != table) continue;
+      const std::string last = last_of(entry.name);
+      const bool is_short = short_names[last] == 1 && !is_whole_name(last) && !is_own_flag(last);
+      std::string left = "  " + (is_short ? flag_of(last) : flag_of(entry.name));
+      left.resize(std::max<std::size_t>(left.size() + 2, 28), ' ');
+      text += left + (entry.help.empty() ? entry.type : entry.help + " (" + entry.type + ")") +
+              (entry.value.empty() ? "" : " [" + entry.value + "]") + "\n";
+    }
   }
   return text;
 }

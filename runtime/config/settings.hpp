@@ -14,6 +14,12 @@ namespace troupe::config {
 /// the longer one's.
 std::optional<std::string> nearest(std::string_view wrong, const std::vector<std::string>& names);
 
+/// Leaves out the fields of enums none of whose values has a name that the compiler tells (of 0 to 31): no
+/// setting fills them.
+void drop_unnamed_enums(Entries& entries);
+/// Why not, where a field's flag is one that every configured program has: --help, --config.
+std::optional<ErrorInfo> name_taken(const Entries& entries);
+
 /// The first setting that does not fit, as an error; the others before it are set.
 std::optional<ErrorInfo> apply_settings(const std::vector<Setting>& settings, const Entries& entries);
 

@@ -1,10 +1,8 @@
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 
+#include "runtime/config/small_file.hpp"
 #include "runtime/config/value.hpp"
+#include "runtime/core/escape.hpp"
 
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
@@ -15,6 +13,58 @@ namespace troupe::config {
 namespace {
 
 constexpr std::size_t kMostFileBytes = std::size_t{1} << 20;
+/// Parts of one key: toml++, which bounds nested values by 256, goes into tables by recursion.
+constexpr std::size_t kMostParts = 16;
+/// A name stands in each of its settings.
+constexpr std::size_t kMostNameBytes = 1024;
+
+ErrorInfo unreadable(const std::string& file, std::size_t line, const std::string& why,
+                     const std::string& todo) {
+  return {ErrorCode::kBadInput, "cannot read " + file, "line " + std::to_string(line) + ": " + why, todo};
+}
+
+/// Where the string that begins at `at` ends: at its last quote, or at the end of the line or text that it
+/// should not reach.
+std::size_t end_of_string(std::string_view text, std::size_t at) {
+  const char quote = text[at];
+  const std::string three(3, quote);
+  const bool is_long = text.substr(at, 3) == three;
+  for (std::size_t i = at + (is_long ? 3 : 1); i < text.size(); ++i) {
+    if (text[i] == '\n' && !is_long) return i - 1;
+    if (text[i] == '\\' && quote == '"' && i + 1 < text.size() && text[i + 1] != '\n') {
+      ++i;
+    } else if (text[i] == quote && !is_long) {
+      return i;
+    } else if (text.substr(i, 3) == three) {
+      const auto after = std::min(text.find_first_not_of(quote, i), text.size());
+      return std::min(i + 4, after - 1);  // up to two quotes more are the string's
+    }
+  }
+  return text.size() - 1;
+}
+
+/// The line of a key of more parts than kMostParts. Strings and comments are passed over; where the text is
+/// no TOML the parser says so.
+std::optional<std::size_t> line_of_long_key(std::string_view text) {
+  std::size_t line = 1, dots = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"' || c == '\'') {
+      const std::size_t end = end_of_string(text, i);
+      line += static_cast<std::size_t>(std::count(text.begin() + static_cast<std::ptrdiff_t>(i),
+                                                  text.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
+      i = end;
+    } else if (c == '#') {
+      while (i + 1 < text.size() && text[i + 1] != '\n') ++i;
+    } else if (c == '.') {
+      if (++dots >= kMostParts) return line;
+    } else if (std::string_view("\n=,[]{}").find(c) != std::string_view::npos) {
+      dots = 0;
+      line += c == '\n';
+    }
+  }
+  return std::nullopt;
+}
 
 std::string line_of(const toml::source_region& source) {
   return "line " + std::to_string(source.begin.line);
@@ -26,7 +76,14 @@ class Reader {
 
   void table(const toml::table& from, const std::string& prefix) {
     for (const auto& [key, node] : from) {
-      const std::string name = prefix + std::string(key.str());
+      const std::string name = prefix + escape_name(key.str());
+      if (name.size() > kMostNameBytes) {
+        if (!error_)
+          error_ = unreadable(file_, node.source().begin.line,
+                              "the name has more than " + std::to_string(kMostNameBytes) + " bytes",
+                              "see --help for the names");
+        return;
+      }
       if (const auto* inner = node.as_table(); inner && !inner->empty()) {
         table(*inner, name + ".");
         continue;
@@ -86,6 +143,9 @@ class Reader {
 }  // namespace
 
 Result<std::vector<Setting>> parse_toml(std::string_view text, const std::string& file) {
+  if (const auto line = line_of_long_key(text))
+    return unreadable(file, *line, "the key has more than " + std::to_string(kMostParts) + " parts",
+                      "see --help for the names");
   const toml::parse_result parsed = toml::parse(text);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
@@ -99,19 +159,9 @@ Result<std::vector<Setting>> parse_toml(std::string_view text, const std::string
 }
 
 Result<std::vector<Setting>> read_toml(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  if (file) {
-    text.resize(kMostFileBytes + 1);
-    file.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<std::size_t>(file.gcount()));
-  }
-  if (!file.is_open() || file.bad() || (file.fail() && !file.eof()))
-    return io_error("cannot read " + path, errno, "name a TOML file");
-  if (text.size() > kMostFileBytes)
-    return ErrorInfo{ErrorCode::kLimit, "cannot read " + path, "it has more than 1 MiB",
-                     "name a TOML file of settings"};
-  return parse_toml(text, path);
+  const auto text = read_small_file(path, kMostFileBytes);
+  if (!text) return text.error();
+  return parse_toml(*text, path);
 }
 
 }  // namespace troupe::config

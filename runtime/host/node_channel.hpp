@@ -16,8 +16,10 @@ class NodeChannel {
   struct Handlers {
     /// False: it makes no sense, and nothing more is received.
     std::function<bool(Message)> on_message;
-    std::function<void()> on_room;                          ///< after a send was refused with kFull
-    std::function<void()> on_pulse;                         ///< every second: a sign of life is due
+    std::function<void()> on_room;  ///< after a send was refused with kFull
+    /// Every second, after all that has come: a sign of life is due. False: the node is given up, and the
+    /// link closed.
+    std::function<bool()> on_pulse;
     std::function<void(const std::string& why)> on_closed;  ///< once, after the last message
   };
   virtual ~NodeChannel() = default;

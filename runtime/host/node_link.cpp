@@ -1,5 +1,7 @@
 #include "runtime/host/node_link.hpp"
 
+#include "runtime/core/log.hpp"
+
 namespace troupe {
 namespace {
 
@@ -24,9 +26,11 @@ void NodeLink::start(UniqueFd doorbell, Handlers handlers) {
   handlers_ = std::move(handlers);
   NodeChannel::Handlers from_channel;
   from_channel.on_message = [this](Message message) {
-    const bool answer = message.header.kind == wire::FrameKind::kControl &&
-                        message.header.id == wire::Control(wire::Answer{}).index();
-    if (answer) return on_answer(std::move(message));
+    unanswered_ = 0;
+    const bool is_control = message.header.kind == wire::FrameKind::kControl;
+    if (is_control && message.header.id == wire::Control(wire::Answer{}).index())
+      return on_answer(std::move(message));
+    if (is_control && message.header.id == wire::Control(wire::Pulse{}).index()) return is_watched_ = true;
     handlers_.on_message(std::move(message));
     return true;
   };
@@ -34,7 +38,7 @@ void NodeLink::start(UniqueFd doorbell, Handlers handlers) {
     flush_unsent();
     handlers_.on_room();
   };
-  from_channel.on_pulse = [this] { tell(wire::Pulse{}); };
+  from_channel.on_pulse = [this] { return on_pulse(); };
   from_channel.on_closed = [this](const std::string& why) { lost(why); };
   channel_->start(self_, std::move(doorbell), std::move(from_channel));
 }
@@ -115,6 +119,18 @@ void NodeLink::cancel(std::uint64_t request) {
     queue_unsent(now);
   }
   flush_unsent();
+}
+
+bool NodeLink::on_pulse() {
+  if (is_watched_ && unanswered_ >= kPulses) {
+    const std::string why = "it has given no sign of life for " + std::to_string(kPulses) + " s";
+    log(LogLevel::kWarning, "this program's node hangs or is stopped: " + why);
+    lost(why);
+    return false;
+  }
+  ++unanswered_;
+  tell(wire::Pulse{});
+  return true;
 }
 
 bool NodeLink::on_answer(Message message) {

@@ -24,8 +24,12 @@ inline constexpr const char* kSpawnThere = "its driver gets another node: spawn 
 inline constexpr const char* kSubmitThere = "its driver gets another node: submit it again";
 
 /// Thread-safe. Handlers run in the channel's thread.
+///
+/// A node answers the pulses of a driver. One that has answered, and then says nothing for kPulses of them (6
+/// s, as between node and head), hangs or is stopped: it is lost like one that died.
 class NodeLink {
  public:
+  static constexpr int kPulses = 6;
   struct Handlers {
     std::function<void(Message)> on_message;  ///< everything but answers to `ask`
     std::function<void()> on_room;            ///< after a send was refused with kFull
@@ -67,6 +71,7 @@ class NodeLink {
  private:
   /// False: it does not decode.
   bool on_answer(Message message);
+  bool on_pulse();
   void lost(const std::string& why);
   /// REQUIRES: mutex_ is held where the order of messages matters. flush_unsent() sends them.
   void queue_unsent(const RequestQueue::Messages& messages);
@@ -89,6 +94,11 @@ class NodeLink {
   std::deque<Unsent> unsent_;  ///< control messages that found no room; under unsent_mutex_
 
   std::atomic<std::uint64_t> next_{1};
+
+  // Of the channel's thread. Pulses are counted and not seconds: a program that was stopped itself, or had no
+  // CPU, has sent none meanwhile.
+  bool is_watched_ = false;  ///< the node has answered a pulse: a driver's does
+  int unanswered_ = 0;       ///< pulses since its last word
 };
 
 }  // namespace troupe

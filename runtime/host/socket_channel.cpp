@@ -66,7 +66,7 @@ void SocketChannel::run() {
       const auto got = ::read(wake_.get(), &count, sizeof count);
     if (clock.now() >= next_pulse) {
       next_pulse = clock.now() + kPulse;
-      handlers_.on_pulse();
+      if (!handlers_.on_pulse()) return link_.shutdown("it gave no sign of life");
     }
     link_.flush();
     if (!link_.wants_write() && refused_.exchange(false)) handlers_.on_room();

@@ -151,11 +151,11 @@ int count_threads() {
 
 }  // namespace
 
-Result<ForkServer> ForkServer::execute() {
+Result<ForkServer> ForkServer::execute(std::vector<std::string> environment) {
 #if defined(__SANITIZE_THREAD__)
   return ErrorInfo{ErrorCode::kRefused, "no fork server", "a sanitizer's thread does not come along", ""};
 #endif
-  auto child = start_child({.role = kForkServerRole});
+  auto child = start_child({.role = kForkServerRole, .environment = std::move(environment)});
   if (!child) return child.error();
   UniqueFd socket = std::move(child->link.socket());
   return ForkServer(std::move(socket), *std::move(child), kLoadsAndForks);

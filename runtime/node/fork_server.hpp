@@ -22,8 +22,9 @@ namespace troupe {
 /// process.
 class ForkServer {
  public:
-  /// Executes our own executable as a server. Errors: as start_child().
-  static Result<ForkServer> execute();
+  /// Executes our own executable as a server. `environment` (NAME=VALUE each) is in all of its copies.
+  /// Errors: as start_child().
+  static Result<ForkServer> execute(std::vector<std::string> environment = {});
   /// `process` is the server, `socket` leads to it.
   ForkServer(UniqueFd socket, Child process, Duration timeout)
       : socket_(std::move(socket)), process_(std::move(process)), timeout_(timeout) {}

@@ -5,6 +5,8 @@
 namespace troupe::node {
 namespace {
 
+constexpr const char* kAway = "the head does not answer: it is stopped, too busy, or gone";
+
 /// What NodeJoined does not say by itself.
 bool outlives_connection(const cluster::ClusterEvent& event) {
   return std::holds_alternative<cluster::SpawnCancelled>(event) ||
@@ -110,21 +112,33 @@ void HeadLine::forget(ProcessId process, bool job_ends, Actions& out) {
   loads_.erase(process);
 }
 
+void HeadLine::say_away(Actions& out) {
+  for (auto& [key, open] : open_) {
+    if (!std::exchange(open.told_away, true))
+      out.push_back(SendLocal{key.first, wire::SpawnWaits{key.second, kAway}, {}});
+  }
+}
+
 void HeadLine::end_job(cluster::JobEnded ended, Actions& out) {
   if (up_) out.push_back(TellHead{ended});
-  ending_.insert_or_assign(ended.job, std::move(ended));
+  const std::pair key(ended.job, ended.driver);
+  ending_.insert_or_assign(key, std::move(ended));
 }
 
 void HeadLine::joined(cluster::NodeJoined joined, Actions& out) {
   up_ = true;
   const NodeId self = joined.node.id;
   out.push_back(TellHead{std::move(joined)});
-  for (const auto& [key, open] : open_) out.push_back(TellHead{open.event});
+  for (auto& [key, open] : open_) {
+    if (std::exchange(open.told_away, false))
+      out.push_back(SendLocal{key.first, wire::SpawnWaits{key.second, ""}, {}});
+    out.push_back(TellHead{open.event});
+  }
   // The head may not have heard that nobody waits for these: the word was lost with the connection.
   for (const auto& [process, request] : unwanted_order_)
     out.push_back(TellHead{cluster::SpawnCancelled{{{self, process}, request}}});
   for (auto& event : std::exchange(kept_, {})) out.push_back(TellHead{std::move(event)});
-  for (const auto& [job, ended] : ending_) out.push_back(TellHead{ended});
+  for (const auto& [key, ended] : ending_) out.push_back(TellHead{ended});
 }
 
 }  // namespace troupe::node

@@ -43,11 +43,15 @@ class HeadLine {
   }
   /// The driver's goodbye: repeated until the head ends the job.
   void end_job(cluster::JobEnded ended, Actions& out);
-  void job_ended(JobId job) { ending_.erase(job); }
+  void job_ended(JobId job) {
+    std::erase_if(ending_, [job](const auto& one) { return one.first.first == job; });
+  }
 
   /// Says `joined`, then everything that is open.
   void joined(cluster::NodeJoined joined, Actions& out);
   void lost() { up_ = false; }
+  /// Tells who waits for an answer, once each, that the head does not answer; taken back when it does.
+  void say_away(Actions& out);
   bool up() const { return up_; }
   std::size_t open() const { return open_.size(); }
 
@@ -55,6 +59,7 @@ class HeadLine {
   struct Open {
     cluster::ClusterEvent event;
     std::size_t bytes = 0;
+    bool told_away = false;
   };
   struct Load {
     std::size_t requests = 0;
@@ -77,7 +82,8 @@ class HeadLine {
   std::deque<Key> unwanted_order_;  ///< the oldest first. Invariant: the elements of unwanted_
   std::map<Key, Kept> arguments_;
   std::map<ProcessId, Load> loads_;  ///< Invariant: the sums over open_ and arguments_, by process.
-  std::map<JobId, cluster::JobEnded> ending_;
+  /// By driver, too: of two that had the job one after another, one's end is not the other's.
+  std::map<std::pair<JobId, ProcessId>, cluster::JobEnded> ending_;
   std::deque<cluster::ClusterEvent> kept_;
 };
 

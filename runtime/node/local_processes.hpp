@@ -31,6 +31,7 @@ struct LocalProcess {
   std::string submission{};  ///< a driver's that this node started; empty: none
   bool isolated = false;     ///< it was started for one actor, and ends with it
   bool detached = false;     ///< that one outlives its driver
+  bool replaced = false;     ///< a driver whose job has ended, or goes on under a newer one
   /// Starting: no hello yet. Ending: its death was seen and is not yet told. Dead: told, and not yet reaped.
   enum class State { kStarting, kUp, kEnding, kDead } state = State::kStarting;
   bool reaped = false;

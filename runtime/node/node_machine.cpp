@@ -123,9 +123,16 @@ void NodeMachine::said(const cluster::NameAnswered& e) {
                          : Result<wire::Bytes>(e.error));
 }
 void NodeMachine::said(const cluster::JobAnswered& e) {
-  if (!head_.answered(e.to.process, e.request)) return;
+  const bool wanted = head_.answered(e.to.process, e.request);
   LocalProcess* process = locals_.living(e.to.process);
-  if (process != nullptr && e.job) process->job = e.job;
+  // A driver that died before it heard of its job: nobody else ends that.
+  if (process == nullptr && e.job)
+    return head_.end_job({self_.info.id, e.job, "its driver is gone", e.to.process}, out_);
+  if (!wanted) return;
+  if (process != nullptr && e.job) {
+    process->job = e.job;
+    process->replaced = false;
+  }
   give_answer({e.to, e.request},
               e.job ? Result<wire::Bytes>(wire::encode(wire::JobAnswer{e.job, e.incarnation}))
                     : Result<wire::Bytes>(e.error));
@@ -144,6 +151,7 @@ void NodeMachine::said(const cluster::GroupAnswered& e) {
                          : Result<wire::Bytes>(e.error));
 }
 void NodeMachine::said(const cluster::NodeAccepted& /*e*/) {
+  head_answers_ = true;
   if (!std::exchange(member_told_, true)) out_.push_back(TellMember{});
 }
 void NodeMachine::said(const cluster::LeaseAnswered& e) {
@@ -240,6 +248,13 @@ void NodeMachine::asked(LocalProcess& from, const wire::SpawnAsk& ask) {
     out_.push_back(answer_to(from.id, ask.request,
                              ErrorInfo{ErrorCode::kRefused, "cannot spawn an actor",
                                        "this process has no job", "register a job first"}));
+    return;
+  }
+  if (from.replaced) {  // the head cannot tell: a parked job that is taken over has its id
+    out_.push_back(answer_to(from.id, ask.request,
+                             ErrorInfo{ErrorCode::kRefused, "cannot spawn " + spec.type,
+                                       "its job has ended, or a newer driver took it over",
+                                       "give each program that runs a job name of its own"}));
     return;
   }
   const std::size_t bytes = spec.payload.size();
@@ -520,38 +535,6 @@ void NodeMachine::handle(const Tick& /*e*/) {
       if (!process.is_parent) locals_.kill(process, process.leave_reason, out_);
     }
   }
-}
-
-/// The head is stopped, or this node is cut off from a head that lives and counts it as dead. A new link
-/// tells which: it leads nowhere, or the head takes this node back, or refuses it, upon which it ends.
-void NodeMachine::watch_head(Duration passed) {
-  head_silent_ += passed;
-  if (head_silent_ < self_.times.head_silence) return;
-  head_answers_ = false;
-  head_.lost();
-  out_.push_back(Log{LogLevel::kWarning,
-                     "the head answers no heartbeat any more, though the link to it is up: this "
-                     "node connects to it anew"});
-  out_.push_back(ConnectHeadAnew{});
-}
-
-/// A head that is started again is back within a second or two. For a cluster that was ended nobody was told
-/// why nothing starts any more.
-void NodeMachine::miss_head(Duration passed) {
-  head_away_ += passed;
-  if (head_away_ < self_.times.head_away || std::exchange(away_told_, true)) return;
-  out_.push_back(Log{LogLevel::kWarning,
-                     "the head does not answer" + (unreachable_.empty() ? "" : " (" + unreachable_ + ")") +
-                         ": nothing new can be started until it does; was its cluster ended?"});
-}
-
-void NodeMachine::wait_for_head(Duration passed) {
-  joining_ += passed;
-  if (joining_ < self_.times.join) return;
-  member_told_ = true;
-  out_.push_back(
-      TellMember{ErrorInfo{ErrorCode::kTimeout, "cannot connect to the head", unreachable_,
-                           "check that the head runs (troupe status there), the address, and firewalls"}});
 }
 
 void NodeMachine::handle(const LeaveAsked& e) {

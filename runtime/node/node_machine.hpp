@@ -120,7 +120,10 @@ class NodeMachine {
   void asked(LocalProcess& from, const wire::OutputTaken& ask);
   void asked(LocalProcess& from, const wire::Leave& ask);
   void asked(LocalProcess& from, const wire::ResolveAsk& ask);
-  void asked(LocalProcess& /*from*/, const wire::Pulse& /*heard is enough*/) {}
+  /// Of a worker, to be heard is enough. A driver outlives its node, and must know that it goes on.
+  void asked(LocalProcess& from, const wire::Pulse& pulse) {
+    if (from.is_driver) out_.push_back(SendLocal{from.id, pulse, {}});
+  }
   template <class Other>
   void asked(LocalProcess& from, const Other& ask);
 

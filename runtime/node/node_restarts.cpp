@@ -30,7 +30,11 @@ void NodeMachine::said(const cluster::EndJob& e) {
   actors_.end_job(e.job, e.reason, e.stays, out_);
   const std::set<ProcessId> stays = actors_.processes_of(e.stays);
   for (auto& [id, process] : locals_.all()) {
-    if (process.job != e.job || process.is_driver) continue;
+    if (process.job != e.job) continue;
+    if (process.is_driver) {
+      process.replaced = true;
+      continue;
+    }
     if (!stays.contains(id)) {
       locals_.kill(process, reason, out_);
       continue;
@@ -44,6 +48,7 @@ void NodeMachine::said(const cluster::JobTaken& e) {
   for (auto& [id, process] : locals_.all()) {
     if (process.job == e.job && process.detached) process.driver = e.driver;
   }
+  out_.push_back(RetryOutput{});  // it may have missed that the driver before went
 }
 
 void NodeMachine::asked(LocalProcess& from, const wire::ResolveAsk& ask) {

@@ -192,6 +192,7 @@ void kill_marked(const std::set<std::string>& entries) {
       const std::string name = process.filename().string();
       if (name.find_first_not_of("0123456789") != std::string::npos || !is_marked(process, entries)) continue;
       const pid_t pid = static_cast<pid_t>(std::atoi(name.c_str()));
+      if (pid == ::getpid()) continue;
       const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
       // The number may have gone to another process since: look again through what the descriptor holds fast.
       if (!pidfd || !is_marked(process, entries)) continue;

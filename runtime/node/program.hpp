@@ -43,7 +43,8 @@ std::optional<ProgramExit> reap_program(const Program& program);
 
 void signal_group(const Program& program, int signal);
 /// SIGKILL to every process of this user whose environment holds one of `entries` ("NAME=VALUE"): what
-/// programs left behind in other groups and sessions. Repeats until there is none, a bounded number of times.
+/// programs left behind in other groups and sessions. Not to this process. Repeats until there is none, a
+/// bounded number of times.
 void kill_marked(const std::set<std::string>& entries);
 
 }  // namespace troupe::node

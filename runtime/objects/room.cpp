@@ -272,9 +272,11 @@ Result<Objects::BytesPtr> Objects::read_beside(const SpillFiles::Place& place) c
 
 void Objects::restored(std::uint64_t number, std::uint64_t region, Result<Lent> lent) {
   std::optional<SpillFiles::Place> place;
+  bool is_node_gone = false;  // it lends no memory, and the file is this process's
   {
     const std::lock_guard lock(mutex_);
     if (const auto at = values_.find(number); at != values_.end()) place = at->second.place;
+    is_node_gone = closed_ && !why_closed_.empty();
   }
   if (lent && lent->answer.full) lent = lent->answer.why;
   Result<Placed> placed = lent ? freed(own_name(number)) : lent.error();
@@ -291,7 +293,7 @@ void Objects::restored(std::uint64_t number, std::uint64_t region, Result<Lent> 
   }
   const bool ok = placed.ok();
   BytesPtr beside;  // where there is no room for it
-  if (!ok && place && placed.error().code == ErrorCode::kLimit) {
+  if (!ok && place && (is_node_gone || placed.error().code == ErrorCode::kLimit)) {
     if (auto read = read_beside(*place)) {
       beside = *std::move(read);
     } else {

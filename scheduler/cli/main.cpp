@@ -91,7 +91,7 @@ void add_start(CLI::App& app, StartOptions& o) {
   app.add_option("--gpus", o.gpus, "GPUs that actors may hold [default: all that CUDA finds]")
       ->check(whole_number(0, troupe::cluster::kMaxGpus));
   add_resource_options(app, o.other, kOfferedHelp);
-  app.add_option("--folder", o.folder, kFolderHelp);
+  app.add_option("--folder", o.folder, kFolderHelp)->check(not_empty());
   app.add_option("--grace", o.grace_s,
                  "Seconds for a node that joined to drain when it gets SIGTERM; 0: it ends at once")
       ->capture_default_str()
@@ -193,7 +193,7 @@ void add_dashboard(CLI::App& app, DashboardOptions& o) {
       ->check(whole_number(0, 65535));
   app.add_option("--address", o.where.address, "HOST:PORT of the head [default: as remembered]")
       ->check(host_and_port());
-  app.add_option("--folder", o.where.folder, kFolderHelp);
+  app.add_option("--folder", o.where.folder, kFolderHelp)->check(not_empty());
   app.add_option("--sweeps", o.sweeps, "Where sweeps keep their records")->capture_default_str();
   app.add_option("--report", o.reports,
                  "File that a training run writes (.events_json), as often as need be");
@@ -247,7 +247,7 @@ int run(int argc, char** argv) {
   auto* token_command = app.add_subcommand("token", "Make a join token: a secret that lets one machine in");
   token_command->footer(
       "  troupe token --output FILE      then copy it there, and troupe start --token-file FILE\n");
-  token_command->add_option("--folder", token_options.folder, kFolderHelp);
+  token_command->add_option("--folder", token_options.folder, kFolderHelp)->check(not_empty());
   token_command->add_option("--lifetime", token_options.lifetime_s, "Seconds until it runs out")
       ->capture_default_str()
       ->check(whole_number(1, 2'592'000));
@@ -267,7 +267,7 @@ int run(int argc, char** argv) {
   key_remove->footer("  troupe key remove machine/1f2e3d4c5b6a7988\n");
   key_remove->add_option("name", key_options.remove, "As troupe key list shows it")->required();
   for (auto* command : {key_list, key_remove})
-    command->add_option("--folder", key_options.folder, kFolderHelp);
+    command->add_option("--folder", key_options.folder, kFolderHelp)->check(not_empty());
   GroupOptions group_options;
   auto* group_command = app.add_subcommand("group", "List placement groups");
   add_group(*group_command, group_options);
@@ -276,7 +276,7 @@ int run(int argc, char** argv) {
   add_drain(*drain_command, drain_options);
   auto* stop_command = app.add_subcommand("stop", "End the head and nodes that were started from the folder");
   stop_command->footer("  troupe stop\n");
-  stop_command->add_option("--folder", stop_folder, kFolderHelp);
+  stop_command->add_option("--folder", stop_folder, kFolderHelp)->check(not_empty());
   app.add_subcommand("job", "Submit jobs to a cluster, follow and end them (troupe job --help)");
   app.add_subcommand("logs",
                      "Print what a job or an actor has written, or a node has logged (troupe logs --help)");

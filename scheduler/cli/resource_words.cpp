@@ -35,6 +35,30 @@ std::string label_wrong(const std::string& text) {
   return cluster::wrong_about(cluster::other_resources(0, {}, {{key, value}}));
 }
 
+/// In bytes, however many.
+std::optional<double> size_of(const std::string& text) {
+  const auto unit_at = text.find_first_not_of("0123456789.");
+  const auto value = plain_number(text.substr(0, unit_at));
+  if (!value) return std::nullopt;
+  const std::string unit = unit_at == std::string::npos ? "" : text.substr(unit_at);
+  double scale = 1;
+  if (unit != "" && unit != "B") {
+    const auto step = std::string("KMGT").find(unit[0]);
+    const std::string rest = unit.substr(1);
+    if (step == std::string::npos || (rest != "" && rest != "iB" && rest != "B")) return std::nullopt;
+    scale = std::pow(1024.0, static_cast<double>(step + 1));
+  }
+  return *value * scale;
+}
+
+std::string size_wrong(const std::string& text) {
+  if (parse_bytes(text)) return {};
+  return size_of(text).value_or(-1) > 0
+             ? "'" + text + "' is more than the " + std::to_string(cluster::kMaxMemoryBytes >> 40) +
+                   " TiB that a node may have"
+             : "'" + text + "' is no size, such as 512MiB or 2GiB";
+}
+
 /// Each word by itself, and no name twice: the last one would win in silence.
 CLI::Validator once_each(std::string (*wrong)(const std::string&)) {
   const auto seen = std::make_shared<std::map<std::string, std::string>>();
@@ -52,20 +76,9 @@ CLI::Validator once_each(std::string (*wrong)(const std::string&)) {
 }  // namespace
 
 std::optional<std::int64_t> parse_bytes(const std::string& text) {
-  const auto unit_at = text.find_first_not_of("0123456789.");
-  const auto value = plain_number(text.substr(0, unit_at));
-  if (!value) return std::nullopt;
-  const std::string unit = unit_at == std::string::npos ? "" : text.substr(unit_at);
-  double scale = 1;
-  if (unit != "" && unit != "B") {
-    const auto step = std::string("KMGT").find(unit[0]);
-    const std::string rest = unit.substr(1);
-    if (step == std::string::npos || (rest != "" && rest != "iB" && rest != "B")) return std::nullopt;
-    scale = std::pow(1024.0, static_cast<double>(step + 1));
-  }
-  const double bytes = *value * scale;
-  if (!(bytes <= static_cast<double>(cluster::kMaxMemoryBytes))) return std::nullopt;
-  return static_cast<std::int64_t>(bytes);
+  const auto bytes = size_of(text);
+  if (!bytes || !(*bytes <= static_cast<double>(cluster::kMaxMemoryBytes))) return std::nullopt;
+  return static_cast<std::int64_t>(*bytes);
 }
 
 std::map<std::string, double> ResourceWords::amounts() const {
@@ -97,11 +110,7 @@ std::vector<std::string> ResourceWords::words() const {
 
 void add_resource_options(CLI::App& command, ResourceWords& words, const ResourceHelp& help) {
   command.add_option("--memory", words.memory, help.memory)
-      ->check(CLI::Validator(
-          [](std::string& text) {
-            return parse_bytes(text) ? std::string() : "'" + text + "' is no size, such as 512MiB or 2GiB";
-          },
-          ""));
+      ->check(CLI::Validator([](std::string& text) { return size_wrong(text); }, ""));
   command.add_option("--resource", words.resources, help.resource)
       ->take_all()
       ->check(once_each(amount_wrong));

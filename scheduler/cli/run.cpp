@@ -188,7 +188,8 @@ void RunCommand::Flags::add_to(CLI::App& app) {
       ->group(world)
       ->envname("TROUPE_TOKEN_FILE");
   app.add_option("--folder", folder, "Where this user's keys are [default: as for troupe start]")
-      ->group(world);
+      ->group(world)
+      ->check(not_empty());
   node_rank_option = add(app, "node-rank", node_rank, "Of this machine, where each starts its own ranks")
                          ->group(world)
                          ->check(whole_number(0, kMostProcesses - 1));

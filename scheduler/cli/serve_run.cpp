@@ -1,16 +1,14 @@
 #include "scheduler/cli/serve_run.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <thread>
 
 #include "runtime/config/serving_file.hpp"
+#include "runtime/config/small_file.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/serving_programs.hpp"
 
@@ -23,15 +21,18 @@ constexpr Duration kAnswerWithin = std::chrono::seconds(10);
 constexpr Duration kAskAgain = std::chrono::milliseconds(200);
 
 config::ServingFile read_serving_file(const std::string& path) {
-  errno = 0;
-  std::ifstream stream(path, std::ios::binary);
-  std::string text(config::kMostServingBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!stream.is_open() || stream.bad() || (stream.fail() && !stream.eof()))
-    throw_error(io_error("cannot read " + path, errno, "name a TOML file (docs/serving.md)"));
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-  auto file = config::parse_serving_file(text, path).value();
-  config::resolve_paths(file, std::filesystem::absolute(path).parent_path().string());
+  const std::string text = config::read_small_file(path, config::kMostServingBytes).value();
+  const auto folder = std::filesystem::absolute(path).parent_path();
+  // One from the root on may be the node's alone.
+  const auto wrong_path = [&](const std::string& of) {
+    const auto whole = (folder / of).lexically_normal();
+    std::error_code error;
+    if (std::filesystem::path(of).is_absolute() || std::filesystem::exists(whole, error))
+      return std::string();
+    return "there is no file " + escape_name(whole.string());
+  };
+  auto file = config::parse_serving_file(text, path, wrong_path).value();
+  config::resolve_paths(file, folder.string());
   return file;
 }
 

@@ -99,6 +99,14 @@ CLI::Validator host_and_port() {
       "");
 }
 
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) {
+        return text.empty() ? std::string("it is empty: leave it out for the default") : std::string();
+      },
+      "");
+}
+
 std::optional<std::int64_t> parse_since(const std::string& text, std::int64_t now_ms) {
   std::int64_t count = 0;
   const char* end = text.data() + text.size();
@@ -177,9 +185,11 @@ std::int64_t read_since(const std::string& text) {
 }
 
 void add_head_options(CLI::App& command, std::string& folder, std::string& address) {
-  command.add_option(
-      "--folder", folder,
-      "Where the keys are [default: $TROUPE_FOLDER, $XDG_STATE_HOME/troupe or ~/.local/state/troupe]");
+  command
+      .add_option(
+          "--folder", folder,
+          "Where the keys are [default: $TROUPE_FOLDER, $XDG_STATE_HOME/troupe or ~/.local/state/troupe]")
+      ->check(not_empty());
   command.add_option("--address", address, "HOST:PORT of the head [default: as remembered]")
       ->check(host_and_port());
 }

@@ -1,5 +1,6 @@
 // Detached actors: a job that its driver leaves is parked while it has some, and goes on under the next
 // driver of its name. What they are constructed with is kept here and on two nodes, for their next lives.
+#include <set>
 #include <utility>
 
 #include "runtime/core/assert.hpp"
@@ -48,6 +49,22 @@ void ClusterMachine::take_over(Job& job, const JobRegistered& e) {
       {}});
   for (const auto& [node, count] : job.actors_on) {
     if (is_live(node)) out_.push_back(JobTaken{node, record.job, e.driver});
+  }
+}
+
+/// It may have missed that their drivers went or came: lines of theirs would wait for one that is gone.
+void ClusterMachine::tell_drivers_of_detached(NodeId node) {
+  std::set<JobId> told;
+  for (const ActorId id : nodes_.at(node).actors) {
+    const ActorSpec& spec = actors_.at(id).record.spec;
+    if (!spec.detached || !told.insert(spec.job).second) continue;
+    const Job* job = jobs_.find(spec.job);
+    if (job == nullptr || !job->runs()) continue;
+    if (job->record.parked) {
+      out_.push_back(EndJob{node, spec.job, kJobIsOver, staying(*job)});
+    } else {
+      out_.push_back(JobTaken{node, spec.job, job->record.driver});
+    }
   }
 }
 
@@ -120,7 +137,9 @@ void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) 
     return;  // another node may have them
   actors_.set_payload(actor, e.payload);
   look_at_keepers_ = true;
-  if (actor.record.state == ActorState::kRestarting && now_ >= actor.restart_at) restart_when_due(actor);
+  if (actor.record.state != ActorState::kRestarting) return;
+  if (!is_live(actor.was_at)) actor.was_at = e.node;  // it has the executable, too
+  if (now_ >= actor.restart_at) restart_when_due(actor);
 }
 
 }  // namespace troupe::cluster

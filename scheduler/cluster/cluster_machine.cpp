@@ -353,10 +353,14 @@ void ClusterMachine::fill(NodeId node) {
 void ClusterMachine::place_again(ActorId id, int attempts) {
   release(actors_.at(id));
   Actor actor = actors_.take(id);
+  const JobId job = actor.record.spec.job;
   out_.push_back(Erase{key_of(actor.record)});
-  // Without its payload it starts anew when its request is repeated.
-  if (!actor.has_payload) return free_name(actor.record.spec);
-  settle({actor.record.requester, std::move(actor.record.spec), attempts});
+  if (actor.has_payload) {
+    settle({actor.record.requester, std::move(actor.record.spec), attempts});
+  } else {  // it starts anew when its request is repeated
+    free_name(actor.record.spec);
+  }
+  end_if_deserted(job);
 }
 
 /// Actors and drivers of submissions draw on the same books.

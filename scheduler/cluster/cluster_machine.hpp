@@ -245,6 +245,7 @@ class ClusterMachine {
   // cluster_detached.cpp
   std::vector<ActorId> staying(const Job& job) const;
   void take_over(Job& job, const JobRegistered& e);
+  void tell_drivers_of_detached(NodeId node);
   void end_if_deserted(JobId id);
   std::optional<ErrorInfo> no_driver(const Job& job, const std::string& what) const;
   bool has_its_arguments(const ActorRecord& record) const;

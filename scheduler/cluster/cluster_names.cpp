@@ -17,8 +17,10 @@ void ClusterMachine::free_name(const ActorSpec& spec) {
 /// the name is refused only if the holder lives after it was wanted.
 void ClusterMachine::want_taken_name(const SpawnRequested& e, const Job& job) {
   const Actor* holder = actors_.of_request(job.names.at(e.spec.name));
-  const bool is_up = holder != nullptr && holder->record.process;
-  if (!is_up || claims_.size() >= kMostClaims) return refuse_taken_name(e);
+  // One that ends need not have been up: the next driver of a parked job uses its names again.
+  const bool may_end =
+      holder != nullptr && (holder->record.process || holder->record.state == ActorState::kEnding);
+  if (!may_end || claims_.size() >= kMostClaims) return refuse_taken_name(e);
   const NodeId node = holder->record.node;
   const std::uint32_t incarnation = holder->record.incarnation;
   const std::uint64_t question = claims_.add(e, node, holder->record.actor, incarnation);

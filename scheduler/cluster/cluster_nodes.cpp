@@ -86,6 +86,7 @@ void ClusterMachine::handle(const Heartbeat& e) {
   } else if (before == Liveness::kSuspect) {
     refresh(e.node);
     freed_.push_back(e.node);
+    look_at_keepers_ = true;
   }
 }
 
@@ -237,6 +238,7 @@ void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed
                                    [&, actor = id](const LiveActor& one) { return one.actor == actor; });
     kill(node, id, live->incarnation, "the head does not know it as living there");
   }
+  tell_drivers_of_detached(node);
   look_at_keepers_ = true;
   for (const ActorId id : actors_.all_kept()) {
     Actor& actor = actors_.at(id);

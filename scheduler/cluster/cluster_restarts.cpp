@@ -126,7 +126,10 @@ void ClusterMachine::restore_restart(ActorRecord record) {
   if (!restarts && record.spec.max_restarts >= 0 && record.restarts >= record.spec.max_restarts)
     return out_.push_back(Erase{"actor/" + to_string(id)});
   Actor& actor = actors_.add({std::move(record), false, 0, "known from before the head restarted"});
-  if (!restarts) {
+  if (restarts) {
+    actor.restart_at = now_;
+    actors_.set_deadline(actor, now_);  // nobody may have what it is constructed with
+  } else {
     ++actor.record.restarts;
     actors_.restarting(actor, actor.reason, now_);
     persist(actor.record);

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "runtime/core/log.hpp"
+#include "runtime/core/random.hpp"
 
 namespace troupe {
 namespace {
@@ -153,19 +154,57 @@ Result<HeadContact> ClusterFolder::join(const Endpoint& address,
   return contact;
 }
 
+namespace {
+
+/// Stands in the lock of those who ask: the head gave one of them no answer. Whoever waits for the lock
+/// meanwhile need not find that out too, one after the other.
+struct NoAnswer {
+  std::uint64_t number = 0;  ///< random: tells one from the next
+  std::string address;
+  ErrorInfo error;
+};
+constexpr std::size_t kMostNoted = 4096;
+
+std::optional<NoAnswer> read_note(const UniqueFd& lock) {
+  wire::Bytes bytes(kMostNoted);
+  const ssize_t got = ::pread(lock.get(), bytes.data(), bytes.size(), 0);
+  if (got <= 0) return std::nullopt;
+  bytes.resize(static_cast<std::size_t>(got));
+  auto note = wire::decode<NoAnswer>(bytes);
+  return note ? std::optional(*std::move(note)) : std::nullopt;
+}
+
+/// REQUIRES: the lock is held. A note that is not whole does not decode, and is none.
+void write_note(const UniqueFd& lock, const NoAnswer& note) {
+  const auto bytes = wire::encode(note);
+  [[maybe_unused]] const bool written =
+      ::ftruncate(lock.get(), 0) == 0 && ::pwrite(lock.get(), bytes.data(), bytes.size(), 0) > 0;
+}
+
+}  // namespace
+
 Result<wire::Bytes> ClusterFolder::ask(const HeadContact& head, const wire::Control& message,
                                        Duration timeout) const {
   const std::string path = path_ + "/ask.lock";
   const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) return io_error("cannot write " + path, errno, "make the folder writable");
+  const std::string address = to_string(head.address);
+  const auto before = read_note(fd);
   const MonotonicClock clock;
   const Instant deadline = clock.now() + kOthersAsk;
-  while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+  for (;;) {
+    const bool is_mine = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+    const auto note = read_note(fd);
+    if (note && note->address == address && (!before || note->number != before->number)) return note->error;
+    if (is_mine) break;
     if (clock.now() > deadline)
       return ErrorInfo{ErrorCode::kTimeout, "cannot ask the head", "others hold " + path, "try again"};
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  return ask_head(head, message, timeout);
+  auto answer = ask_head(head, message, timeout);
+  if (!answer && answer.error().code == ErrorCode::kTimeout)
+    write_note(fd, {SystemRandom().next(), address, answer.error()});
+  return answer;
 }
 
 Result<RunLock> ClusterFolder::lock(const std::string& name) const {

@@ -2,35 +2,31 @@
 
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 
-#include "runtime/core/ids.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
+#include "runtime/node/program.hpp"
+#include "scheduler/init/temporary_folder.hpp"
 
 namespace troupe {
 namespace {
 
 constexpr Duration kGoes = std::chrono::seconds(4);
+/// A node that its driver has left tells its workers to leave, and ends.
+constexpr Duration kEnds = std::chrono::seconds(1);
+/// Longer than nodes take to say that the head does not answer: a head that is only late costs a restart.
+constexpr Duration kHeadSilent = std::chrono::seconds(10);
 constexpr std::size_t kMostDeparted = 256;
-
-/// Where the head makes its folder. Not made here: a driver that is killed at once would leave it behind.
-std::string choose_folder() {
-  const char* variable = std::getenv("XDG_RUNTIME_DIR");
-  const std::string base = variable == nullptr ? "/tmp" : variable;
-  if (::access(base.c_str(), W_OK | X_OK) != 0) {
-    throw_error(io_error("cannot make a folder for the cluster's state in " + base, errno,
-                         "set XDG_RUNTIME_DIR to a folder that you may write"));
-  }
-  return base + "/troupe-" + to_hex(SystemRandom().next());
-}
 
 void send_config(Child& child, const wire::Control& config, UniqueFd keys) {
   std::vector<UniqueFd> fds;
@@ -52,7 +48,8 @@ EmbeddedCluster::NodeLife EmbeddedCluster::new_life(std::size_t role) {
 
 EmbeddedCluster::EmbeddedCluster(const EmbeddedOptions& options)
     : options_(options),
-      folder_(choose_folder()),
+      base_(temporary_base()),
+      folder_(choose_temporary_folder(base_)),
       head_keys_(CurveKeyPair::generate()),
       wake_(::eventfd(0, EFD_CLOEXEC)) {
   thread_ = std::thread([this] { supervise(); });
@@ -91,6 +88,8 @@ void EmbeddedCluster::supervise() {
   for (const auto& node : nodes_) nodes.push_back(node.role);
   supervisor_.end(nodes, kGoes);
   supervisor_.end({head_role_}, kGoes);
+  copies_.reset();
+  node::kill_marked({mark_of_cluster(folder_)});  // what tasks left behind in sessions of their own
   publish();
 }
 
@@ -116,6 +115,7 @@ void EmbeddedCluster::add_head() {
     for (auto& node : nodes_) node.admitted = node.admitted || node.admit_request == answer->request;
   };
   role.on_death = [this](const std::string&) { head_up_ = false; };
+  role.silence = kHeadSilent;
   head_role_ = supervisor_.add(std::move(role));
 }
 
@@ -126,8 +126,10 @@ void EmbeddedCluster::add_node(std::size_t index) {
   role.may_start = [this, index] { return may_start_node(index); };
   role.on_ready = [this, index](Child& child, const std::string&) {
     if (index != 0) return;
+    UniqueFd process = child.pidfd.duplicate().value();
     const std::lock_guard lock(mutex_);
     driver_link_ = std::move(child.link);
+    driver_node_ = std::move(process);
     changed_.notify_all();
   };
   role.on_death = [this, index](const std::string& how) { node_died(index, how); };
@@ -136,7 +138,7 @@ void EmbeddedCluster::add_node(std::size_t index) {
 
 Child EmbeddedCluster::start_copy(const std::string& role) {
   if (!std::exchange(copies_tried_, true)) {
-    if (auto executed = ForkServer::execute()) {
+    if (auto executed = ForkServer::execute({mark_of_cluster(folder_)})) {
       copies_.emplace(*std::move(executed));
       supervisor_.watch(copies_->death_fd(), [this] {
         drop_copies({ErrorCode::kIo, "the fork server is gone", copies_->end(), ""});
@@ -148,7 +150,7 @@ Child EmbeddedCluster::start_copy(const std::string& role) {
     if (child) return *std::move(child);
     drop_copies(child.error());
   }
-  return start_child({.role = role}).value();
+  return start_child({.role = role, .environment = {mark_of_cluster(folder_)}}).value();
 }
 
 void EmbeddedCluster::drop_copies(const ErrorInfo& why) {
@@ -168,12 +170,14 @@ Child EmbeddedCluster::start_head() {
   auto keys = hand_over(bundle).value();
   auto child = start_copy("head");
   send_config(child, wire::HeadConfig{head_address_, folder_, "", ::getpid()}, std::move(keys));
+  if (!std::exchange(others_removed_, true)) remove_abandoned_folders(base_);  // while the head loads
   return child;
 }
 
 void EmbeddedCluster::head_is_up(const std::string& address) {
   head_address_ = address;
   head_up_ = true;
+  if (!held_) held_ = hold_temporary_folder(folder_).value();
   for (const auto& left : departed_) supervisor_.tell(head_role_, wire::ToHead{left});
 }
 
@@ -224,11 +228,17 @@ void EmbeddedCluster::node_died(std::size_t index, const std::string& how) {
   if (index != 0) return;
   const std::lock_guard lock(mutex_);
   driver_link_.reset();  // nobody took it, and now it leads nowhere
+  driver_node_.reset();
 }
 
 Result<SocketLink> EmbeddedCluster::next_driver_link() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return driver_link_ || failure_ || stopping_; });
+  const auto is_ready = [this] { return driver_link_ || failure_ || stopping_; };
+  if (driver_node_ && !changed_.wait_for(lock, kEnds, is_ready) && driver_node_) {
+    log(LogLevel::kWarning, "node 0 does not end, though this program has lost it: it is killed");
+    ::syscall(SYS_pidfd_send_signal, driver_node_.get(), SIGKILL, nullptr, 0);
+  }
+  changed_.wait(lock, is_ready);
   if (driver_link_) return *std::exchange(driver_link_, std::nullopt);
   if (failure_) return *failure_;
   return ErrorInfo{ErrorCode::kUnavailable, "the cluster has no place for this driver", "it ends", ""};

@@ -32,8 +32,8 @@ struct EmbeddedOptions {
 /// folder.
 ///
 /// What dies is started again: the head from its store, under the same address; a node as a new one, with an
-/// id and a key that the head is told. The node that carries the driver, too: whoever waits for it gets a
-/// link to the new one by next_driver_link().
+/// id and a key that the head is told. A head that gives no sign of life for 10 s is killed. The node that
+/// carries the driver, too: whoever waits for it gets a link to the new one by next_driver_link().
 class EmbeddedCluster final : public EmbeddedProcesses {
  public:
   /// Starts the head and the nodes. Throws with the reason when one of them does not come up.
@@ -42,8 +42,9 @@ class EmbeddedCluster final : public EmbeddedProcesses {
   EmbeddedCluster(const EmbeddedCluster&) = delete;
   EmbeddedCluster& operator=(const EmbeddedCluster&) = delete;
 
-  /// Waits for a link to the first node that was not given out yet: one for each life of that node. An error
-  /// once stop() was called, or when the cluster does not stay up.
+  /// Waits for a link to the first node that was not given out yet: one for each life of that node. Whoever
+  /// asks again has lost the former one: a node that does not end by itself then hangs, and is killed. An
+  /// error once stop() was called, or when the cluster does not stay up.
   Result<SocketLink> next_driver_link();
   pid_t head_pid() const override;
   std::vector<pid_t> node_pids() const override;
@@ -77,11 +78,14 @@ class EmbeddedCluster final : public EmbeddedProcesses {
   void publish();
 
   const EmbeddedOptions options_;
-  const std::string folder_;
+  const std::string base_;    ///< of folder_, and of those of other programs
+  const std::string folder_;  ///< made by the head
   const CurveKeyPair head_keys_;
   UniqueFd wake_;
 
   // Of the supervising thread.
+  bool others_removed_ = false;
+  UniqueFd held_;  ///< folder_ is in use
   bool copies_tried_ = false;
   std::optional<ForkServer> copies_;  ///< whom the head and nodes are forked by
   Supervisor supervisor_;
@@ -98,6 +102,7 @@ class EmbeddedCluster final : public EmbeddedProcesses {
   bool stopping_ = false;
   std::optional<ErrorInfo> failure_;
   std::optional<SocketLink> driver_link_;
+  UniqueFd driver_node_;  ///< pidfd of the node that carries the driver; none: it is dead
   pid_t head_pid_ = -1;
   std::vector<pid_t> node_pids_;
 

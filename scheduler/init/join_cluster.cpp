@@ -105,6 +105,9 @@ Result<JoinToken> read_token_file(const std::string& path) {
     return io_error("cannot read the join token in " + path, errno,
                     "write what `troupe token` prints to that file");
   struct stat info {};
+  if (!input && ::fstat(file.get(), &info) == 0 && S_ISDIR(info.st_mode))
+    return ErrorInfo{ErrorCode::kBadInput, "cannot read the join token in " + path, "it is a folder",
+                     "name the file that has what `troupe token` printed"};
   if (!input && (::fstat(file.get(), &info) != 0 || (S_ISREG(info.st_mode) && (info.st_mode & 077) != 0))) {
     return ErrorInfo{ErrorCode::kRefused, "refused the join token in " + path,
                      "others may read the file, so it is no secret",

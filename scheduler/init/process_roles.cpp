@@ -28,8 +28,10 @@
 #include "runtime/node/gpus.hpp"
 #include "runtime/node/memory_watch.hpp"
 #include "runtime/node/node.hpp"
+#include "runtime/node/program.hpp"
 #include "runtime/wire/package_name.hpp"
 #include "scheduler/head/head.hpp"
+#include "scheduler/init/temporary_folder.hpp"
 #include "scheduler/launch/run_spawned.hpp"
 #include "scheduler/store/sqlite_storage.hpp"
 
@@ -37,6 +39,9 @@ namespace troupe {
 namespace {
 
 constexpr Duration kParentConfigures = std::chrono::seconds(30);
+constexpr int kFolderLooks = 100;
+constexpr int kFolderLook_us = 10'000;
+constexpr Duration kPulse = std::chrono::seconds(1);  ///< of a head, to whoever started it
 
 [[noreturn]] void leave_with(SocketLink& parent, const ErrorInfo& error) {
   send_control(parent, {}, wire::NotReady{error});
@@ -155,6 +160,13 @@ Result<void> serve_as_head(SocketLink& parent, const wire::HeadConfig& config, c
     parent.flush();
   });
   termination.watch(loop, [&] { loop.stop(); });
+  // Whoever started this head learns that it goes on. A launcher that is stopped itself reads none of it.
+  loop.every(kPulse, [&parent] {
+    wire::FrameHeader header;
+    const auto body = wire::encode_control(wire::Pulse{}, header);
+    parent.flush();
+    if (!parent.wants_write()) parent.send(header, body);
+  });
   loop.run();
   return {};
 }
@@ -231,9 +243,16 @@ int run_node(SocketLink parent, std::optional<ForkServer> copies) {
   });
   loop.run();
   if (node.drains()) node.tell_parent(wire::Leave{"it has drained", true});
-  // The head does it if it lives; a head that was killed with the launcher did not.
-  if (!config->temporary_folder.empty() && termination.tells_end_of(config->launcher))
-    remove_unused_store(config->temporary_folder);
+  if (!config->temporary_folder.empty() && termination.tells_end_of(config->launcher)) {
+    // A head that is stopped does not end with the launcher; nor does what tasks left in sessions of their
+    // own.
+    node::kill_marked({mark_of_cluster(config->temporary_folder)});
+    // The head does it if it lives; a head that was killed did not, and lets go of it within a moment.
+    for (int i = 0; i < kFolderLooks && std::filesystem::exists(config->temporary_folder); ++i) {
+      remove_unused_store(config->temporary_folder);
+      ::usleep(kFolderLook_us);
+    }
+  }
   const bool may_hang = node.was_cut_off();
   place.reset();             // last words
   if (may_hang) ::_exit(0);  // the transport may stand on a thread that never ends

@@ -16,6 +16,7 @@ namespace {
 /// head.
 constexpr Duration kNodeComesUp = std::chrono::seconds(60);
 constexpr Duration kKilled = std::chrono::seconds(10);  ///< more than the kernel takes, on any machine
+constexpr Duration kLook = std::chrono::seconds(1);     ///< at roles that must not be silent
 constexpr Duration kLooksAgain = std::chrono::milliseconds(20);  ///< at a role that may not start yet
 
 }  // namespace
@@ -65,8 +66,22 @@ void Supervisor::run(int wake, const std::function<bool()>& done) {
         entry.started = now;  // its pidfd tells the rest
       }
     }
+    look_for_silence(now);
     if (waits[1].revents != 0 && watched_ == waits[1].fd) std::exchange(on_watched_, {})();
     if (waits[0].revents != 0) return;
+  }
+}
+
+void Supervisor::look_for_silence(Instant now) {
+  if (now < next_look_) return;
+  next_look_ = now + kLook;
+  for (const auto& entry : entries_) {
+    const Duration most = entry->role.silence;
+    if (most == Duration(0) || !entry->child || !entry->restarts.is_up()) continue;
+    if (++entry->silent_looks != most / kLook + 1) continue;
+    log(LogLevel::kWarning, entry->role.name + " hangs or is stopped: it has given no sign of life for " +
+                                std::to_string(most / std::chrono::seconds(1)) + " s; it is killed");
+    signal_child(*entry->child, SIGKILL);  // its pidfd tells the rest
   }
 }
 
@@ -81,6 +96,7 @@ void Supervisor::start_due(Instant now) {
     if (!entry->role.may_start()) continue;
     entry->due.reset();
     entry->started = now;
+    entry->silent_looks = 0;
     try {
       entry->child.emplace(entry->role.start());
       entry->pid = entry->child->pid;
@@ -94,6 +110,7 @@ int Supervisor::wait_ms(Instant now) const {
   Duration wait = std::chrono::seconds(60);
   for (const auto& entry : entries_) {
     if (entry->due) wait = std::min(wait, std::max(*entry->due - now, kLooksAgain));
+    if (entry->child && entry->role.silence > Duration(0)) wait = std::min(wait, next_look_ - now);
     if (entry->child && !entry->restarts.is_up()) wait = std::min(wait, entry->started + kNodeComesUp - now);
   }
   return static_cast<int>(std::max(wait, Duration(0)) / std::chrono::milliseconds(1)) + 1;
@@ -109,6 +126,7 @@ void Supervisor::read_link(Entry& entry, Instant now) {
       entry.child->link = {};  // it is about to die, and its pidfd tells how
       return;
     }
+    entry.silent_looks = 0;
     auto message = wire::decode_control(received.header, received.body);
     if (!message) continue;
     if (const auto* ready = std::get_if<wire::Ready>(&*message)) {

@@ -39,6 +39,9 @@ class Supervisor {
     std::function<void(const std::string& how)> on_death = [](auto&) {};
     /// Its death is its end: it is not started again.
     std::function<bool()> is_over = [] { return false; };
+    /// It says something every second. Killed when it has not for so long; 0: it need not. Counted in looks
+    /// at it, a second apart: a program that was stopped itself looks once, after it has read what came.
+    Duration silence{};
     bool vital = true;  ///< when it does not stay up, run() ends with failure()
     Restarts::Policy policy;
   };
@@ -76,6 +79,7 @@ class Supervisor {
     std::optional<Child> child;
     pid_t pid = -1;
     Instant started{};
+    int silent_looks = 0;                    ///< since it said something
     std::optional<ErrorInfo> not_ready;      ///< what it said before it ends
     std::optional<Instant> due = Instant{};  ///< when it is started next
   };
@@ -86,9 +90,11 @@ class Supervisor {
   void failed(Entry& entry, Instant now, const ErrorInfo& why, Restarts::Failed at);
   void died(Entry& entry, Instant now);
   void read_link(Entry& entry, Instant now);
+  void look_for_silence(Instant now);
   int wait_ms(Instant now) const;
 
   MonotonicClock clock_;
+  Instant next_look_{};  ///< at roles that must not be silent
   std::vector<std::unique_ptr<Entry>> entries_;
   int watched_ = -1;
   std::function<void()> on_watched_;

@@ -518,6 +518,10 @@ TEST_CASE("bad words on the command line: one error, no process", "[cluster]") {
         "others may read");
   fails("start --address 127.0.0.1:9 --token-file - --folder " + root + "/b < " + root + "/open", 1,
         "join token");
+  fails("start --address 127.0.0.1:9 --token-file " + root + " --folder " + root + "/b", 1, "it is a folder");
+  fails("status --folder ''", 2, "it is empty");  // was the default folder, in silence
+  fails("job submit --memory 99999999TiB --folder " + root + "/b -- true", 2, "is more than the 256 TiB");
+  fails("job submit --memory much --folder " + root + "/b -- true", 2, "is no size");
   ::chmod((root + "/b/machine.key").c_str(), 0644);
   fails("start --head --folder " + root + "/b --port 0", 1, "no longer secret");
   CHECK(names_in(root) == std::set<std::string>{"b", "open"});

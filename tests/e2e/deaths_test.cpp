@@ -1,11 +1,14 @@
 // Deaths: who asked is told exactly once, and what can be started again is.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "scheduler/init/embedded_cluster.hpp"
@@ -27,6 +30,26 @@ struct Mortal {
     const pid_t child = ::fork();
     if (child != 0) return child;
     for (;;) ::pause();
+  }
+  /// Of a grandchild in a session of its own, whose parent has ended.
+  int daemon() {
+    int ends[2], daemon = 0;
+    if (::pipe2(ends, O_CLOEXEC) != 0) return 0;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::setsid();
+      daemon = ::fork();
+      if (daemon != 0) {
+        [[maybe_unused]] const auto written = ::write(ends[1], &daemon, sizeof daemon);
+        ::_exit(0);
+      }
+      for (;;) ::pause();
+    }
+    ::waitpid(child, nullptr, 0);
+    [[maybe_unused]] const auto got = ::read(ends[0], &daemon, sizeof daemon);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    return daemon;
   }
   int exit(int code) { std::exit(code); }
   int slow() {
@@ -160,16 +183,40 @@ TEST_CASE("an actor with max_restarts lives on when its process is killed, and i
   CHECK(code_of([&] { session.spawn<Mortal>({.max_restarts = 1}); }) == "bad config");
 }
 
-// The driver stayed with the node that had left, and every spawn failed.
-TEST_CASE("a driver whose node was stopped until it was declared dead goes to the next one", "[deaths]") {
+// Was: no deadline and no word until SIGCONT. Before that: the driver stayed with the node that had left.
+TEST_CASE("a driver whose own node hangs is told, and goes to the next one", "[deaths]") {
   auto session = init(0, nullptr);
-  const pid_t node = session.embedded()->node_pids().at(0);
-  ::kill(node, SIGSTOP);
-  std::this_thread::sleep_for(9s);
-  ::kill(node, SIGCONT);
+  const auto actor = session.spawn<Mortal>({.isolated = true});
+  const pid_t node = session.embedded()->node_pids().at(0), worker = actor.call<&Mortal::pid>().get(20s);
   const auto incarnation = session.incarnation();
-  CHECK(eventually([&] { return session.incarnation() > incarnation; }, 30s));
-  CHECK(session.spawn<Mortal>({.isolated = true}).call<&Mortal::same>(3).get(20s) == 3);
+  std::this_thread::sleep_for(2s);  // it has given a sign of life
+  REQUIRE(stand_still(node));
+  const auto code = code_of([&] { actor.call<&Mortal::slow>().get(50s); });
+  CHECK((code == error_code_name(ErrorCode::kActorDied) || code == error_code_name(ErrorCode::kUnavailable)));
+  CHECK(eventually([&] { return session.incarnation() > incarnation; }, 60s));
+  CHECK(is_gone(node));
+  CHECK(is_gone(worker));
+  CHECK(spawn_again(session, 60s) == "it works");
+}
+
+TEST_CASE("an embedded head that hangs is killed and started again", "[deaths]") {
+  // Was: a spawn waited 120 s and looked for free room.
+  auto session = init(0, nullptr);
+  const auto actor = session.spawn<Mortal>({.isolated = true});
+  const pid_t head = session.embedded()->head_pid();
+  REQUIRE(stand_still(head));
+  CHECK(spawn_again(session, 100s) == "it works");
+  CHECK(session.embedded()->head_pid() != head);
+  CHECK(is_gone(head));
+  CHECK(actor.call<&Mortal::same>(3).get(20s) == 3);
+}
+
+TEST_CASE("what an actor left in a session of its own ends with the cluster", "[deaths]") {
+  std::optional<DriverSession> session = init(0, nullptr);
+  const int daemon = session->spawn<Mortal>({.isolated = true}).call<&Mortal::daemon>().get(20s);
+  CHECK(is_alive(daemon));
+  session.reset();
+  CHECK(is_gone(daemon));
 }
 
 TEST_CASE("an actor that calls exit has died, also with 0, and whoever waits is told so", "[deaths]") {
@@ -391,7 +438,7 @@ TEST_CASE("the only node of an embedded cluster is killed: typed errors at once,
 
 TEST_CASE("program: starts a cluster and waits", "[.program]") {
   auto session = init(0, nullptr);
-  session.spawn<Mortal>({.isolated = true});
+  session.spawn<Mortal>({.isolated = true}).call<&Mortal::daemon>().get(20s);
   write_file(program_folder() + "/up", "");
   ::pause();
 }
@@ -440,6 +487,22 @@ TEST_CASE("the last one of a killed cluster removes its folder, also when the he
   program.kill(SIGSTOP);  // it starts no other head
   ::kill(heads[0], SIGKILL);
   REQUIRE(eventually([&] { return !is_alive(heads[0]); }, 20s));
+  program.kill(SIGKILL);
+  REQUIRE(program.wait(20s) == "killed by signal 9");
+  CHECK(eventually([&] { return program.processes().empty(); }, 20s));
+  for (const auto& name : names_in(folder.path())) CHECK_FALSE(name.starts_with("troupe-"));
+}
+
+TEST_CASE("a head that is stopped does not outlive its program, nor does what an actor left behind",
+          "[deaths]") {
+  TempFolder folder;
+  ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
+  Program program("program: starts a cluster and waits", folder.path());
+  ::unsetenv("XDG_RUNTIME_DIR");
+  REQUIRE(eventually([&] { return names_in(folder.path()).contains("up"); }, 30s));
+  const auto heads = children(program.pid(), "troupe-head");
+  REQUIRE(heads.size() == 1);
+  REQUIRE(stand_still(heads[0]));
   program.kill(SIGKILL);
   REQUIRE(program.wait(20s) == "killed by signal 9");
   CHECK(eventually([&] { return program.processes().empty(); }, 20s));

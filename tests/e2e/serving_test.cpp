@@ -1,5 +1,6 @@
 // Deployments of a program over HTTP: what they answer, what they refuse, and what happens when a node dies.
 // The machine's own rules are in tests/actors/serve; examples/serve/ask.sh kills replicas under load.
+#include <fcntl.h>
 #include <signal.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -92,6 +93,26 @@ Asked ask(const std::string& url, const std::string& json, const std::string& mo
   return {std::stoi(ran.output.substr(line + 1)),
           nlohmann::json::parse(ran.output.substr(0, line), nullptr, false)};
 }
+
+/// What the process prints to its standard error meanwhile.
+class Printed {
+ public:
+  Printed() : path_(folder_.path() + "/printed"), kept_(::dup(2)) {
+    const int file = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    ::dup2(file, 2);
+    ::close(file);
+  }
+  ~Printed() {
+    ::dup2(kept_, 2);
+    ::close(kept_);
+  }
+  std::string text() const { return e2e::read_file(path_); }
+
+ private:
+  const e2e::TempFolder folder_;
+  const std::string path_;
+  const int kept_;
+};
 
 const char* const kTwo = R"({"inputs": [[1, 2, 3, 4], [5, -6, 7, 8]]})";
 
@@ -237,6 +258,7 @@ TEST_CASE("an output that cannot be sent fails its own request alone, and client
 
 TEST_CASE("a net that hangs costs its own request alone", "[serving]") {
   auto session = init(0, nullptr);
+  const Printed printed;
   const auto served = serve::run(session, "odd", Odd{}, weights_of(Net()),
                                  {.replicas = 2, .port = 0, .max_batch = 1, .health_timeout = 2s});
   auto hangs =
@@ -248,6 +270,31 @@ TEST_CASE("a net that hangs costs its own request alone", "[serving]") {
   const Asked hung = hangs.get();
   CHECK(hung.status == 500);
   CHECK(hung.body.value("error", "") == "two replicas died while they computed it");
+  // Only those that crashed were in the log.
+  CHECK(e2e::eventually([&] {
+    return printed.text().find("failed: it has not answered for 2 s") != std::string::npos;
+  }));
+}
+
+// The others got 503 "no replica comes up", at once.
+TEST_CASE("one client's requests that replicas die of take no answer from the others", "[serving]") {
+  auto session = init(0, nullptr);
+  const auto served = serve::run(session, "odd", Odd{}, weights_of(Net()), {.replicas = {0, 2}, .port = 0});
+  std::vector<std::future<Asked>> bad, good;
+  const auto ask_for = [&](const std::string& last) {
+    return std::async(std::launch::async, [&served, last] {
+      return ask(served.url(), R"({"inputs": [[1, 2, 3, )" + last + "]]}");
+    });
+  };
+  for (int i = 0; i < 8; ++i) bad.push_back(ask_for("666"));
+  CHECK(bad[0].get().status == 500);  // two replicas have died
+  for (int i = 0; i < 12; ++i) good.push_back(ask_for("1"));
+  for (auto& one : good) CHECK(one.get().status == 200);
+  for (std::size_t i = 1; i < bad.size(); ++i) {
+    const Asked died = bad[i].get();
+    CHECK(died.status == 500);
+    CHECK(died.body.value("error", "") == "two replicas died while they computed it");
+  }
 }
 
 TEST_CASE("a port that somebody else has is told", "[serving]") {

@@ -32,7 +32,7 @@ class Hosted::Channel final : public NodeChannel {
     const auto body = wire::encode_control(wire::Hello{}, header);
     owner_.to_node->send(header, body);
     owner_.cluster.world.every(owner_, seconds(1), "~pulse", [this] {
-      if (!closed_) handlers_.on_pulse();
+      if (!closed_ && !handlers_.on_pulse()) close();
     });
   }
   void stop() override { closed_ = true; }
@@ -62,12 +62,16 @@ class Hosted::Channel final : public NodeChannel {
     handlers_.on_message(std::move(message));
   }
   void node_closed() {
-    if (std::exchange(closed_, true)) return;
-    for (const auto& [request, expectation] : std::exchange(asked_, {})) owner_.met(expectation);
-    handlers_.on_closed("its node is gone");
+    if (close()) handlers_.on_closed("its node is gone");
   }
 
  private:
+  /// False: it was closed before.
+  bool close() {
+    if (std::exchange(closed_, true)) return false;
+    for (const auto& [request, expectation] : std::exchange(asked_, {})) owner_.met(expectation);
+    return true;
+  }
   /// What the node answers by itself comes once nobody is stopped any more; the head has to start, and to
   /// find CPUs.
   template <class T>

@@ -272,7 +272,9 @@ Result<data::Tensor> decode_json(std::string& text, const SampleSpec& sample, st
   if (!code) code = document.get_object().get(object);
   Result<data::Tensor> decoded =
       bad(code == simdjson::INCORRECT_TYPE ? "it is no object"
-                                           : std::string("it is not JSON: ") + simdjson::error_message(code),
+          : code == simdjson::INCOMPLETE_ARRAY_OR_OBJECT
+              ? "it is not JSON: it was cut off before the object's end, or something follows the object"
+              : std::string("it is not JSON: ") + simdjson::error_message(code),
           sample);
   if (!code) decoded = decode_as(object, sample, max_rows);
   // simdjson has no other way to say that the end was reached.

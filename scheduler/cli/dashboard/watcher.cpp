@@ -100,13 +100,6 @@ void Watcher::answer_waiters() {
 }
 
 void Watcher::actors(std::string_view query, Answer answer) {
-  std::shared_ptr<const ClusterView> view;
-  {
-    const std::lock_guard lock(mutex_);
-    looked_at_ = clock_.now();
-    view = view_;
-  }
-  if (view == nullptr) return answer(error_response(503, "the head was not asked yet: try again"));
   const auto number = [&](const char* name, std::size_t otherwise, std::size_t most) {
     const auto text = parameter_of(query, name);
     if (!text || text->empty() || text->size() > 9 ||
@@ -114,9 +107,23 @@ void Watcher::actors(std::string_view query, Answer answer) {
       return otherwise;
     return std::min<std::size_t>(std::stoul(*text), most);
   };
-  answer(
-      json_response(text_of(page_of_actors(view->status, parameter_of(query, "text").value_or(""),
-                                           number("offset", 0, 1'000'000'000), number("limit", 50, 500)))));
+  auto shared = std::make_shared<Answer>(std::move(answer));
+  later(
+      [this, shared, text = parameter_of(query, "text").value_or(""),
+       offset = number("offset", 0, 1'000'000'000), limit = number("limit", 50, 500)] {
+        const auto view = look_anew();
+        (*shared)(view->status.address.empty()  // the head never answered
+                      ? error_response(503, view->error)
+                      : json_response(text_of(page_of_actors(view->status, text, offset, limit))));
+      },
+      *shared, false);
+}
+
+/// What is no older than a second.
+std::shared_ptr<const ClusterView> Watcher::look_anew() {
+  if (clock_.now() >= next_look_) look();
+  const std::lock_guard lock(mutex_);
+  return view_;
 }
 
 /// A scrape looks once, and not on and on as for a page that is open.
@@ -124,15 +131,9 @@ void Watcher::metrics(Answer answer) {
   auto shared = std::make_shared<Answer>(std::move(answer));
   later(
       [this, shared] {
-        if (clock_.now() >= next_look_) look();
-        std::shared_ptr<const ClusterView> view;
-        {
-          const std::lock_guard lock(mutex_);
-          view = view_;
-        }
         Response response;
         response.content_type = std::string(http::kMetricsContentType);
-        response.body = metrics_of(*view, serving_pages());
+        response.body = metrics_of(*look_anew(), serving_pages());
         (*shared)(std::move(response));
       },
       *shared, false);

@@ -40,6 +40,7 @@ class Watcher {
   void snapshot(const std::string& version, http::Answer answer);
   /// What Prometheus reads: of a look that is no older than a second.
   void metrics(http::Answer answer);
+  /// A page of the actors, of such a look.
   void actors(std::string_view query, http::Answer answer);
   /// The last lines of a job's output, or why it waits.
   void logs(std::string id, std::size_t lines, http::Answer answer);
@@ -64,6 +65,7 @@ class Watcher {
   };
   void run();
   void look();
+  std::shared_ptr<const ClusterView> look_anew();
   void ask_head(ClusterView& view);
   static std::vector<int> programs();
   static void look_at_programs(ClusterView& view);

@@ -400,7 +400,8 @@ int up(int argc, char** argv) {
       ->check(CLI::Range(0, 256));
   add_resource_options(app, o.other, kOfferedHelp);
   app.add_option("--folder", o.folder,
-                 "Keys and state of this host [default: a new folder, removed at the end]");
+                 "Keys and state of this host [default: a new folder, removed at the end]")
+      ->check(not_empty());
   app.add_option("--wait", o.wait_s, "Seconds until all hosts must be there")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 86'400.0));

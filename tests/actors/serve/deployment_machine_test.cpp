@@ -139,16 +139,96 @@ TEST_CASE("a replica's death: what it had begun is tried once more, alone; the r
   CHECK(all(world.broken) == "");
 }
 
-TEST_CASE("replicas that die of every request use up the budget of retries, and are started ever later") {
+TEST_CASE("replicas that die of every request use up the budget of retries") {
   auto options = still();
   options.config.max_batch = 1;
   ServeWorld world(options);
   for (int i = 0; i < 20; ++i) world.submit(1, true, 600s);
   world.run_for(100s);
-  CHECK(world.failed[Failure::kReplicaDied] + world.failed[Failure::kUnavailable] == 20);
-  CHECK(world.failed[Failure::kUnavailable] > 0);  // five deaths in a row: out of order
-  CHECK(world.deaths <= 5);
+  CHECK(world.failed == std::map<Failure, int>{{Failure::kReplicaDied, 20}});
+  CHECK(world.deaths == 24);  // four requests were tried again
   CHECK(all(world.broken) == "");
+}
+
+// Thirty requests of one client that replicas died of: after five deaths in a row everybody else got "no
+// replica comes up", at once, and replicas came up all the time.
+TEST_CASE("requests that replicas die of take time from the others, and no answer") {
+  for (const Replicas replicas : {Replicas(1), Replicas(0, 2), Replicas(3)}) {
+    auto options = still(replicas);
+    options.config.max_batch = 64;
+    options.config.max_queue = 1024;
+    ServeWorld world(options);
+    for (int i = 0; i < 30; ++i) world.submit(1, true, 60s);
+    world.run_for(1s);
+    for (int i = 0; i < 20; ++i) world.submit(1, false, 60s);
+    world.run_for(60s);
+    CHECK(world.answered == 20);
+    CHECK(world.failed == std::map<Failure, int>{{Failure::kReplicaDied, 30}});
+    CHECK(world.innocent_deaths == 0);
+    CHECK(all(world.broken) == "");
+  }
+}
+
+TEST_CASE("a replica that dies before it is ready is followed ever later, one that was ready at once") {
+  DeploymentMachine machine({.replicas = 1, .restart = {}});
+  (void)machine.start(1h);
+  const auto starts = [](const std::vector<Action>& actions) {
+    return std::count_if(actions.begin(), actions.end(),
+                         [](const Action& one) { return std::holds_alternative<StartReplica>(one); });
+  };
+  ReplicaId replica = 1;
+  for (int death = 0; death < 20; ++death, ++replica) {
+    (void)machine.on(ReplicaUp{replica}, 1h);
+    (void)machine.on(ReplicaReady{replica}, 1h);
+    CHECK(starts(machine.on(ReplicaDied{replica, "killed by signal 6"}, 1h)) == 1);
+  }
+  Instant now = 1h;
+  std::vector<Duration> pauses;
+  for (int death = 0; death < 5; ++death, ++replica) {
+    const Instant died = now;
+    auto actions = machine.on(ReplicaFailed{replica, {ErrorCode::kActorDied, "it died", "", ""}}, now);
+    if (starts(actions) == 0) actions = machine.on(Tick{}, now = machine.wake_at());
+    CHECK(starts(actions) == 1);
+    pauses.push_back(now - died);
+  }
+  CHECK(pauses == std::vector<Duration>{0s, 100ms, 200ms, 400ms, 800ms});
+  // None came up, five times: that is out of order.
+  const auto actions = machine.on(Arrived{1000, 1, now + 600s}, now);
+  REQUIRE(std::holds_alternative<Fail>(actions.at(0)));
+  CHECK(std::get<Fail>(actions.at(0)).why == "no replica comes up");
+}
+
+TEST_CASE("bursts of requests that replicas die of: each other request is answered", "[simulation]") {
+  int deaths = 0, answered = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SeededRandom random(seed);
+    auto options = still({static_cast<int>(seed % 3), 3});
+    options.seed = seed;
+    options.config.max_batch = 64;
+    options.config.max_queue = 100'000;
+    options.config.drain_timeout = 120s;
+    options.config.downscale_delay = seed % 2 == 0 ? 1s : 300s;
+    options.requests_a_second = 50;
+    options.timeout = 240s;
+    options.start_fails = seed % 5 == 0 ? 0.1 : 0;
+    ServeWorld world(options);
+    for (int burst = 0; burst < 3; ++burst) {
+      const std::uint64_t size = 5 + random.below(16);
+      world.at(1s + 3s * burst, [&world, size] {
+        for (std::uint64_t i = 0; i < size; ++i) world.submit(1, true, 240s);
+      });
+    }
+    world.run();
+    INFO("seed " << seed << "\n" << all(world.broken));
+    REQUIRE(world.broken.empty());
+    CHECK(world.failed.size() == 1);
+    CHECK(world.innocent_deaths == 0);
+    CHECK(world.answered + world.failed[Failure::kReplicaDied] == world.submitted);
+    deaths += world.deaths;
+    answered += world.answered;
+  }
+  CHECK(deaths > 5000);
+  CHECK(answered > 50'000);
 }
 
 TEST_CASE("weights that do not fit are told at once: another start would end the same way") {

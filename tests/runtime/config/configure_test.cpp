@@ -1,6 +1,8 @@
 // Structs filled from TOML and from flags, and what is refused with which words.
 #include "runtime/config/configure.hpp"
 
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 
 #include "runtime/config/serving_file.hpp"
@@ -173,6 +175,8 @@ TEST_CASE("what does not fit is refused with what is expected, and the nearest n
   CHECK_THAT(refused({"--momentum", "1e300"}), Contains("out of range"));
   CHECK_THAT(refused({"--layers", "256"}), Contains("256 is out of range: it is 0 to 255"));
   CHECK_THAT(refused({"--layers", "-1"}), Contains("-1 is out of range"));
+  CHECK_THAT(refused({"--layers", "99999999999999999999"}),
+             Contains("1e+20 is out of range: a whole number has at most 64 bits"));
   CHECK_THAT(refused({"--layers", "1.5"}), Contains("1.5 is a number, where a whole number is expected"));
   CHECK_THAT(refused({"--sizes", "1,x"}), Contains("\"x\" is text, where a whole number"));
   CHECK_THAT(refused({"--decay", "linear"}), Contains("'linear' is not one of none, half_cosine"));
@@ -203,6 +207,67 @@ TEST_CASE("a file that does not fit is refused with the line") {
   CHECK_THAT(refused_file(std::string(2 << 20, '#')), Contains("more than 1 MiB"));
   CHECK_THAT(refused_file("a = " + std::string(100'000, '[')), Contains("line 1: "));
   CHECK(refused_file("\n# nothing\n[schedule]\n") == "");
+}
+
+// One of 20,000 parts ended the process: the parser goes into tables by recursion.
+TEST_CASE("a key of very many parts is refused with its line before anything is read") {
+  std::string key = "a";
+  for (int i = 0; i < 100'000; ++i) key += ".a";
+  for (const std::string& text : {key + " = 1\n", "[" + key + "]\n", "[[ " + key + " ]]\n",
+                                  "x = {" + key + " = 1}\n", "x = [\"\"\"a\"\"\"\"\", { " + key + " = 1}]\n"})
+    CHECK_THAT(refused_file("\n" + text), Contains("line 2: the key has more than 16 parts"));
+  const std::string dots(100, '.');
+  CHECK(refused_file("# " + dots + "\nkind = \"\"\"\n" + dots + "\\\"\"\"\"\n\"lr\" = 1.5 # " + dots) == "");
+  CHECK_THAT(refused_file("kind = '''\n" + dots + "\n'''\n[schedule]\nwarmpu = 1\n"),
+             Contains("line 5: there is no 'schedule.warmpu'"));
+  CHECK_THAT(refused_file(std::string(2000, 'a') + " = 1\n"),
+             Contains("line 1: the name has more than 1024"));
+}
+
+TEST_CASE("a pipe is no file of settings, and a key's control characters do not reach a terminal") {
+  const test::TempFolder folder;
+  const std::string pipe = folder.path() + "/pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK_THAT(refused({"--config", pipe}), Contains("it is a pipe or a device, and no file"));
+  CHECK_THAT(refused({"--config", "/dev/zero"}), Contains("a device"));
+  CHECK_THAT(refused({"--config", folder.path()}), Contains("it is a folder"));
+  CHECK_THAT(refused_file("\"\\u001b[31m\\u009b\" = 1\n"),
+             Contains("there is no '\\x1b[31m\\xc2\\x9b'") || Contains("there is no '\\x1b[31m\xc2\\x9b'"));
+}
+
+namespace {
+
+enum class Far : std::uint8_t { kFirst = 100 };
+struct Between {
+  int before = 1;
+  Schedule schedule{};
+  int after = 2;
+  Far far = Far::kFirst;
+  std::vector<Far> all_far{};
+};
+struct OwnHelp {
+  int help = 1;
+};
+struct OwnConfig {
+  struct Inner {
+    int config = 1;
+  } inner;
+};
+
+}  // namespace
+
+TEST_CASE("fields behind a struct stand with their table, and what cannot be set is not listed") {
+  Between between;
+  const std::string help = read_configuration({"--help"}, {between}, "between").help;
+  CHECK(help.find("[]") == std::string::npos);
+  CHECK(help.find("--after ") < help.find("[schedule]"));
+  CHECK(help.find("far") == std::string::npos);
+  OwnHelp own;
+  CHECK_THROWS_WITH(read_configuration({}, {own}, "own"),
+                    "cannot configure the field 'help': --help is a flag of every program that is configured "
+                    "(call it otherwise, or name the fields to configure: {job, {&Job::lr, ...}})");
+  OwnConfig inner;
+  CHECK_THAT(read_configuration({"--help"}, {inner}, "own").help, Contains("--inner.config "));
 }
 
 TEST_CASE("the nearest name is the one with the fewest changes, if there are few") {
@@ -285,6 +350,35 @@ TEST_CASE("a serving file that does not fit is refused by line and name") {
   CHECK_THAT(refused_serving("program = \"x\"\n[deployments.a.b]\nc = 1\n"),
              Contains("no 'deployments.a.b.c'"));
   CHECK_THAT(refused_serving(std::string(40'000, '#')), Contains("more than 32 KiB"));
+}
+
+// The job was started for each of these, and its program ended with an error, or without one.
+TEST_CASE("what no deployment can have is refused with its line before anything starts") {
+  const auto with = [](const std::string& line) {
+    return refused_serving("program = \"x\"\n[deployments.a]\n" + line + "\n");
+  };
+  CHECK(with("port = 70000") ==
+        "cannot take digits.toml, line 3: deployments.a.port = 70000: it is 0 (any free one) to 65535 "
+        "(see docs/serving.md)");
+  CHECK_THAT(with("health_timeout = -1"),
+             Contains("line 3: deployments.a.health_timeout = -1: it is more than 0"));
+  CHECK_THAT(with("start_timeout = 0"), Contains("it is more than 0 seconds"));
+  CHECK_THAT(with("drain_timeout = -0.5"), Contains("it is 0 seconds or more"));
+  CHECK_THAT(with("max_batch = 0"), Contains("it is 1 or more"));
+  CHECK_THAT(with("max_batch = 9\nmax_queue = 8"), Contains("line 4: ") && Contains("less than max_batch"));
+  CHECK_THAT(with("threads = 0"), Contains("it is 1 or more"));
+  CHECK(with("drain_timeout = 0\nport = 0\ncpus = 0") == "");
+  for (const std::string name : {"a b/c", "..", "", "\\u001b[31m"})
+    CHECK_THAT(refused_serving("program = \"x\"\n[deployments.\"" + name + "\"]\nport = 1\n"),
+               Contains("is no name of a deployment"));
+  CHECK_THAT(refused_serving("program = \"x\"\n[deployment.digits]\nport = 1\n"),
+             Contains("line 3: there is no table 'deployment'; the nearest is 'deployments'"));
+  CHECK_THAT(refused_serving("program = \"x\"\n[deploymets]\n"), Contains("the nearest is 'deployments'"));
+  CHECK_THAT(refused_serving("programm = \"x\"\n"), Contains("the nearest is 'program'"));
+  const auto looked =
+      config::parse_serving_file("program = \"x\"\n[deployments.a]\nport = 1\nweights = \"w\"\n", "a.toml",
+                                 [](const std::string& path) { return "there is no file " + path; });
+  CHECK_THAT(looked.error().message(), Contains("line 4: deployments.a.weights = \"w\": there is no file w"));
 }
 
 TEST_CASE("replicas and weights change while it serves; for the rest the program starts again") {

@@ -52,3 +52,65 @@ TEST_CASE("what a process tells its full node is late, and not lost") {
   CHECK(told == kTold);
   CHECK(in_order);
 }
+
+namespace {
+
+/// Has no thread: the test is the node, and the time.
+struct ByHand final : NodeChannel {
+  void start(ProcessAddress, UniqueFd, Handlers its) override { handlers = std::move(its); }
+  void stop() override {}
+  Sent send(const wire::FrameHeader& header, wire::ByteView) override {
+    pulses += header.kind == wire::FrameKind::kControl && header.id == wire::Control(wire::Pulse{}).index();
+    return Sent::kQueued;
+  }
+  void say(const wire::Control& control) {
+    Message message;
+    message.body = wire::encode_control(control, message.header);
+    handlers.on_message(std::move(message));
+  }
+  int pulses = 0;
+  Handlers handlers;
+};
+
+struct Linked {
+  Linked() {
+    auto bell = Doorbell::create().value();
+    link.start(test::copy_of(bell.fd()), {[this](const Message&) { ++messages; }, [] {},
+                                          [this](const std::string& why) { lost = why; }});
+  }
+  ByHand* channel = new ByHand;
+  NodeLink link{{{1}, {2}}, std::unique_ptr<NodeChannel>(channel)};
+  int messages = 0;
+  std::string lost;
+};
+
+}  // namespace
+
+TEST_CASE("a node that has answered pulses and is silent for six of them is lost") {
+  // Was: a driver whose own node was stopped waited without an end.
+  Linked here;
+  const auto asked = here.link.ask([](std::uint64_t request) { return wire::NodesAsk{request}; }, nullptr);
+  for (int i = 0; i < 20; ++i) {
+    REQUIRE(here.channel->handlers.on_pulse());
+    here.channel->say(wire::Pulse{});
+  }
+  CHECK(here.messages == 0);
+  for (int i = 0; i < NodeLink::kPulses; ++i) REQUIRE(here.channel->handlers.on_pulse());
+  CHECK(here.channel->pulses == 20 + NodeLink::kPulses);
+  CHECK_FALSE(asked.state->ready());
+  CHECK_FALSE(here.channel->handlers.on_pulse());
+  CHECK(here.lost == "it has given no sign of life for 6 s");
+  REQUIRE(asked.state->ready());
+  CHECK(asked.state->outcome().error().code == ErrorCode::kUnavailable);
+}
+
+TEST_CASE("whatever a node says is a sign of life, and one that answers no pulses is not watched") {
+  Linked here;
+  for (int i = 0; i < 20; ++i) REQUIRE(here.channel->handlers.on_pulse());  // a worker's node
+  here.channel->say(wire::Pulse{});
+  for (int i = 0; i < 4 * NodeLink::kPulses; ++i) {
+    REQUIRE(here.channel->handlers.on_pulse());
+    if (i % 4 == 0) here.channel->say(wire::SpawnWaits{1, "why"});
+  }
+  CHECK(here.lost.empty());
+}

@@ -20,6 +20,7 @@ namespace {
 
 std::atomic<int> carried_out{0};
 std::atomic<bool> gate_open{true};
+std::atomic<bool> is_ending{false};
 /// Of a text that travels in a message. A larger one is an object, for which FakeNode has no memory.
 constexpr int kLong = 250'000;
 
@@ -36,6 +37,7 @@ struct Worker {
   /// Calls that come before the gate opens are behind its end.
   void end_slowly() {
     end();
+    is_ending = true;
     while (!gate_open) std::this_thread::sleep_for(1ms);
   }
   Future<int> later() { throw std::runtime_error("boom"); }
@@ -187,8 +189,9 @@ TEST_CASE("a light actor is constructed in the leased process, and killed there"
 TEST_CASE("a call that an actor did not come to before it ended hears why that ended") {
   Two two(GENERATE(false, true));
   const auto other = at(*two.near, Session(*two.far).spawn<Worker>({.isolated = true, .here = true}));
-  gate_open = false;
+  gate_open = is_ending = false;
   const auto ends = two.worker.call<&Worker::end_slowly>();
+  REQUIRE(eventually([] { return is_ending.load(); }));
   const auto behind = two.worker.call<&Worker::add>(1, 1);
   CHECK(other.call<&Worker::add>(1, 1).get(10s) == 2);  // came after it
   gate_open = true;

@@ -442,6 +442,36 @@ TEST_CASE("A link to the head that is up and on which nobody answers is made ane
   }
 }
 
+TEST_CASE("A driver's pulse is answered, a worker's is not") {
+  F f;
+  const ProcessId driver = f.driver(), worker = f.worker({1});
+  REQUIRE(F::sent<wire::Pulse>(f.said(driver, wire::Pulse{}), driver) != nullptr);
+  REQUIRE(f.said(worker, wire::Pulse{}).empty());
+}
+
+TEST_CASE("Who asked a head that does not answer is told so once, and when it answers again") {
+  // Story: a head was stopped. A task's Timeout said that its worker starts, and a spawn's to look for room.
+  F f;
+  const ProcessId driver = f.driver();
+  f.head(cluster::NodeAccepted{F::kNode});
+  f.tick();
+  f.head(cluster::HeartbeatAnswered{F::kNode});
+  f.said(driver, wire::NodesAsk{7});
+  for (int i = 0; i < 6; ++i) REQUIRE(F::sent<wire::SpawnWaits>(f.tick(), driver) == nullptr);
+  const auto told = f.tick();
+  const auto* waits = F::sent<wire::SpawnWaits>(told, driver);
+  REQUIRE(waits != nullptr);
+  REQUIRE(waits->request == 7);
+  REQUIRE(waits->why.find("the head does not answer") == 0);
+  f.said(driver, wire::NodesAsk{8});
+  const auto later = f.tick();
+  REQUIRE(F::sent<wire::SpawnWaits>(later, driver)->request == 8);
+  REQUIRE(F::sent<wire::SpawnWaits>(f.tick(), driver) == nullptr);
+  const auto back = f.on(HeadConnected{});
+  REQUIRE(F::sent<wire::SpawnWaits>(back, driver)->why.empty());
+  REQUIRE(F::told<cluster::NodesWanted>(back) != nullptr);
+}
+
 TEST_CASE("One refused handshake is a head that is coming up, five end the node") {
   F f;
   for (int i = 0; i < 4; ++i) REQUIRE(F::find<EndLoop>(f.on(HeadRefused{"no"})) == nullptr);

@@ -131,6 +131,39 @@ TEST_CASE("a detached actor's process outlives its driver, and its lines go to t
   CHECK(F::find<KillProcess>(over)->process == process);
 }
 
+TEST_CASE("a driver that a newer one replaced spawns no more: the job goes on with its id") {
+  // Its actors were those of the newer driver, and ended with that one alone.
+  F f;
+  const ProcessId driver = f.driver();
+  f.head(cluster::EndJob{F::kNode, F::kJob, "a newer driver registered job job", {kActor}});
+  const auto refused = f.said(driver, wire::SpawnAsk{2, F::spec()});
+  CHECK(F::told<cluster::SpawnRequested>(refused) == nullptr);
+  REQUIRE(F::sent<wire::Answer>(refused, driver) != nullptr);
+  CHECK(F::sent<wire::Answer>(refused, driver)->error.code == ErrorCode::kRefused);
+  f.said(driver, wire::JobAsk{3, "job"});
+  f.head(cluster::JobAnswered{{F::kNode, driver}, 3, F::kJob, 3, ""});
+  CHECK(F::told<cluster::SpawnRequested>(f.said(driver, wire::SpawnAsk{4, F::spec()})) != nullptr);
+}
+
+TEST_CASE("the ends of two drivers that had a job one after another are told both") {
+  // The first driver lived longer: its end took the place of the second one's, and the job ran for ever.
+  const Limits limits{};
+  HeadLine line(limits);
+  Actions out;
+  for (const std::uint64_t driver : {2u, 1u}) line.end_job({F::kNode, F::kJob, "it ended", {driver}}, out);
+  CHECK(out.empty());
+  const auto told = [&] {
+    out.clear();
+    line.joined(cluster::NodeJoined(), out);
+    return out.size() - 1;
+  };
+  CHECK(told() == 2);
+  line.job_ended(JobId{8});
+  CHECK(told() == 2);
+  line.job_ended(F::kJob);
+  CHECK(told() == 0);
+}
+
 TEST_CASE("of two lives of a detached actor on a node both stay with its job") {
   F f;
   std::set<ProcessId> lives;

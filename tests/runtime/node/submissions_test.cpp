@@ -172,6 +172,23 @@ TEST_CASE(
   CHECK(end_of(leaving).again);
 }
 
+TEST_CASE("a driver that died before it heard of its job: its node ends that all the same") {
+  // Nobody did: the job ran for ever, or until the next program of its name.
+  Jobs f;
+  f.runs("a");
+  f.driver();
+  const ProcessId driver = f.knock("a");
+  REQUIRE(driver);
+  f.said(driver, wire::Hello{}, 1);
+  f.said(driver, wire::JobAsk{1, "mine"});
+  CHECK(Jobs::told<cluster::JobEnded>(f.on(ProcessEnded{driver, "the driver is gone"})) == nullptr);
+  const Actions late = f.head(cluster::JobAnswered{{Jobs::kNode, driver}, 1, JobId{8}, 1, ""});
+  const auto* ended = Jobs::told<cluster::JobEnded>(late);
+  REQUIRE(ended != nullptr);
+  CHECK(ended->job == JobId{8});
+  CHECK(ended->driver == driver);
+}
+
 TEST_CASE("a driver of a submission comes in through its node, and its end does not end the node") {
   // Was: a node had one driver, whoever started it, and left with it.
   Jobs f;

@@ -30,6 +30,8 @@ server=$!
 for ((i = 0; i < 300; ++i)); do [ -s "$folder/address" ] && break; sleep 0.1; done
 url=$(cat "$folder/address")
 expect "$(ask healthz)" '"ok"'
+# A program that asks for actors alone got "the head was not asked yet: try again", each time.
+expect "$(ask 'api/actors?limit=5')" '"total":0'
 
 # A job that ran, with text that is no markup; one that waits, and why.
 ran=$("$troupe" job submit --detach --name "<i>ran" -- sh -c 'echo "<b>hello</b>"')

@@ -235,6 +235,53 @@ TEST_CASE(
   CHECK(s.finds());
 }
 
+TEST_CASE("a node that missed the end of a driver, or the next one, hears of it when it registers again") {
+  // Lines of the actor waited for a driver that was gone, and the actor with them.
+  Detached s;
+  s.driver_ends();
+  s.restart();
+  s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
+  REQUIRE(s.get<EndJob>() != nullptr);
+  CHECK(s.get<EndJob>()->to == s.at);
+  CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
+  s.next_driver();
+  s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
+  CHECK(s.get<EndJob>() == nullptr);
+  REQUIRE(s.get<JobTaken>() != nullptr);
+  CHECK(s.get<JobTaken>()->to == s.at);
+  CHECK(s.get<JobTaken>()->driver == kNextDriver);
+}
+
+TEST_CASE("after a head's death the executable comes from the node that gave the arguments") {
+  // It was asked of whoever spawned the actor, who was gone: the actor died with its second life.
+  Detached s;
+  s.driver_ends();
+  s.on(NodeLeft{kGateway, "it left"});
+  s.restart();
+  s.node(s.other().value, 0);
+  s.node(3, 2);
+  s.on(NodeLeft{s.at, "it left"});
+  s.kept_by(s.other());
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->node == NodeId{3});
+  CHECK(s.get<StartActor>()->package_from == s.other());
+}
+
+TEST_CASE("one that was to start again when the head died has an end, too, where no node has its arguments") {
+  // It was restored without a deadline: the job stayed parked for ever.
+  Detached s;
+  s.driver_ends();
+  s.on(ActorDown{s.at, s.id, "signal 9", 1});
+  REQUIRE(s.record().state == ActorState::kRestarting);
+  s.restart();
+  REQUIRE(s.record().state == ActorState::kRestarting);
+  s.node(s.at.value, 2);
+  s.pass(61, {s.at});
+  CHECK(s.record().state == ActorState::kDead);
+  CHECK_THAT(s.head->actors().at(s.id).reason, Catch::Contains("no node has what it is constructed with"));
+  CHECK(s.stored().ended);
+}
+
 TEST_CASE("a parked job starts detached actors alone, asked for by those that it has") {
   Detached s;
   s.driver_ends();
@@ -253,6 +300,23 @@ TEST_CASE("a parked job starts detached actors alone, asked for by those that it
   s.on(LeaseRequested{s.at, s.job_id});
   CHECK(s.get<LeaseAnswered>()->driver == kNextDriver);
   CHECK(s.head->actors().at(child).record.state == ActorState::kAlive);
+}
+
+TEST_CASE("a parked job ends with the node that was to start the last of its actors, whose request is gone") {
+  // It stayed parked, with no actor.
+  Detached s(0);
+  s.driver_ends();
+  const ProcessAddress it{s.at, ProcessId{9}};
+  // Beside the one that asks for it there is no room.
+  s.on(SpawnRequested{{it, 1}, {s.job_id, "T", "child", "", {2 * kCpu, true, {}}, 0, 0, true}});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->node == s.other());
+  s.on(ActorDown{s.at, s.id, "it has done its work", 1, true});
+  s.restart();
+  CHECK(s.job_record().parked);
+  s.on(NodeLeft{s.other(), "it left"});
+  CHECK_FALSE(s.head->jobs().runs(s.job_id));
+  CHECK(s.stored().ended);
 }
 
 TEST_CASE("what cannot outlive its driver is refused") {
@@ -282,6 +346,23 @@ TEST_CASE("one whose first life has not begun ends with its driver, who has no a
   CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
   s.on(ActorStarted{start.node, start.actor, ProcessId{12}});
   CHECK(s.get<KillActor>()->actor == start.actor);
+}
+
+TEST_CASE("the next driver has the name of an actor that ends before it was up") {
+  // A program that was ended while its actors started, and started again at once, was told that they are
+  // taken.
+  Detached s;
+  s.spawn(s.job_id, 2, "late");
+  const StartActor start = *s.get<StartActor>();
+  s.driver_ends();
+  s.next_driver();
+  s.on(SpawnRequested{{kNextDriver, 2}, {s.job_id, "T", "late", "", {kCpu, true, {}}}});
+  CHECK(s.get<SpawnAnswered>() == nullptr);
+  REQUIRE(s.get<ConfirmActor>() != nullptr);
+  CHECK(s.get<ConfirmActor>()->actor == start.actor);
+  s.on(ActorDown{start.node, start.actor, "its job ended", 1});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->spec.name == "late");
 }
 
 TEST_CASE("a first life whose start the head's death swallowed begins when its request is repeated") {

@@ -27,6 +27,11 @@ namespace {
   if (role == "busy")
     send_control(link, {}, wire::NotReady{{ErrorCode::kTimeout, "no", "nobody answers", ""}});
   if (role == "stays" || role == "ignores") send_control(link, {}, wire::Ready{"here"});
+  if (role == "falls silent" || role == "pulses") {
+    send_control(link, {}, wire::Ready{"here"});
+    while (role == "pulses" && send_control(link, {}, wire::Pulse{})) std::this_thread::sleep_for(100ms);
+    for (;;) ::pause();
+  }
   if (role == "ignores") link.socket().release();  // and does not mind that it ends
   if (role == "hangs" || role == "ignores") {
     for (;;) ::pause();
@@ -88,6 +93,23 @@ TEST_CASE("a process that is killed is started again", "[supervisor]") {
     CHECK(head.readies == life + 1);
     CHECK(head.deaths.back().find("SIGKILL") != std::string::npos);
   }
+}
+
+TEST_CASE("a process that falls silent is killed and started again, one that is not watched is not",
+          "[supervisor]") {
+  // Was: a head that was stopped stayed so, and everybody waited for it.
+  Played head({"falls silent", "pulses"}), other({"falls silent"});
+  Supervisor supervisor;
+  supervisor.add(other.role("another"));
+  auto role = head.role("the head");
+  role.silence = 2s;
+  supervisor.add(std::move(role));
+  run(supervisor, [&] { return supervisor.all_up() && head.starts == 2; });
+  CHECK(head.deaths.at(0).find("SIGKILL") != std::string::npos);
+  const Instant until = MonotonicClock().now() + 5s;
+  run(supervisor, [&] { return MonotonicClock().now() > until; });
+  CHECK(head.starts == 2);
+  CHECK(other.starts == 1);
 }
 
 TEST_CASE("a start that fails is tried again", "[supervisor]") {

@@ -73,6 +73,10 @@ TEST_CASE("JSON that is not what is served says where and what is expected") {
   CHECK(why_wrong("{\"inputs\": [[[1,2],[3,4]]], \"inputs\": []}") == "it has inputs twice");
   CHECK(why_wrong("[[[1,2],[3,4]]]") == "it is no object");
   CHECK(why_wrong("{\"inputs\": [[[1,2],[3,4]]]} {}") == "something follows the object");
+  // Was: "JSON document ended early in the middle of an object or array."
+  for (const char* text : {"{\"inputs\": [[[1,2],[3,4]]]} x", "{\"inputs\": [[[1,2],[3,4]]"})
+    CHECK(why_wrong(text) ==
+          "it is not JSON: it was cut off before the object's end, or something follows the object");
   CHECK(why_wrong("{\"inputs\":[1,1,1,1,1]}", {DType::kFloat32, {}}) == "inputs has more than 4 samples");
   CHECK(why_wrong("{\"inputs\":[1.5]}", {DType::kInt64, {}})
             .starts_with("inputs[0] is a number, where one int64"));

@@ -1,0 +1,63 @@
+// The folders of embedded clusters: which ones a later program removes.
+#include "scheduler/init/temporary_folder.hpp"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "scheduler/store/sqlite_storage.hpp"
+#include "tests/support/files.hpp"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr Duration kAnyAge = -1h;
+
+std::string make_folder(const std::string& base) {
+  std::string folder = choose_temporary_folder(base);
+  open_sqlite_storage(folder).value().reset();  // a head that was killed
+  REQUIRE(fs::exists(folder));
+  return folder;
+}
+
+}  // namespace
+
+TEST_CASE("a folder that nobody holds is removed, with a store or without", "[folder]") {
+  // Was: kill -9 of a program and its children at once left its folder for ever.
+  const test::TempFolder base;
+  const std::string left = make_folder(base.path()), empty = choose_temporary_folder(base.path());
+  fs::create_directory(empty);
+  remove_abandoned_folders(base.path());
+  CHECK(fs::exists(left));  // its program may be starting
+  remove_abandoned_folders(base.path(), kAnyAge);
+  CHECK_FALSE(fs::exists(left));
+  CHECK_FALSE(fs::exists(empty));
+}
+
+TEST_CASE("a folder whose program or head lives stays, and so does what has another name", "[folder]") {
+  const test::TempFolder base;
+  const std::string of_program = make_folder(base.path()), of_head = make_folder(base.path());
+  auto held = hold_temporary_folder(of_program).value();  // its head is being started again
+  auto served = open_sqlite_storage(of_head).value();
+  for (const char* name : {"troupe-serve", "troupe-0123456789abcdeg", "other"})
+    fs::create_directory(base.path() + "/" + name);
+  fs::create_directory_symlink(of_head, base.path() + "/troupe-0123456789abcdef");
+  remove_abandoned_folders(base.path(), kAnyAge);
+  for (const char* name : {"troupe-serve", "troupe-0123456789abcdeg", "other", "troupe-0123456789abcdef"})
+    CHECK(fs::exists(base.path() + "/" + name));
+  CHECK(fs::exists(of_program));
+  CHECK(fs::exists(of_head));
+  held.reset();
+  served.reset();
+  remove_abandoned_folders(base.path(), kAnyAge);
+  CHECK_FALSE(fs::exists(of_program));
+  CHECK_FALSE(fs::exists(of_head));
+}
+
+TEST_CASE("a folder that is not there is not held", "[folder]") {
+  const test::TempFolder base;
+  CHECK(hold_temporary_folder(choose_temporary_folder(base.path())).error().code == ErrorCode::kIo);
+}
