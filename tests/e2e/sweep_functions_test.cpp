@@ -49,8 +49,9 @@ double shrink(const Settings& of, tune::Reporter& reporter) {
 double square(const Settings& of) {
   return of.rate * of.rate;
 }
-double halved(const Settings& of) {
-  return square(of) / 2;
+/// Another program's, once there is a file that says so.
+double drifts(const Settings& of) {
+  return square(of) + (e2e::read_file(of.folder + "/drifted").empty() ? 0 : 1);
 }
 report::Metrics figures(const Settings& of) {
   return {{"loss", of.rate}, {"which", of.which}};
@@ -151,12 +152,16 @@ TEST_CASE("functions without a Reporter report what they return; one that tells 
   const auto squared = tune::run_function<&square>(session, Settings{}, options);
   CHECK(squared.metric == Approx(squared.job.rate * squared.job.rate));
   CHECK(squared.epochs == 1);
-  {  // one that has no state is held to its figures when it is run again
-    const e2e::TrialAgain again("f:2");
-    CHECK(tune::run_function<&square>(session, Settings{}, options).best == 2);
-    CHECK_THAT(
-        e2e::message_of<TaskFailed>([&] { tune::run_function<&halved>(session, Settings{}, options); }),
-        Catch::Contains("trial 2 came to another state than in the sweep"));
+  // One that has no state is held to its figures when it is run again.
+  options.name = "drifts";
+  const Settings drifting{.folder = folder.path()};
+  tune::run_function<&drifts>(session, drifting, options);
+  {
+    const e2e::TrialAgain again("drifts:2");
+    CHECK(tune::run_function<&drifts>(session, drifting, options).best == 2);
+    e2e::write_file(folder.path() + "/drifted", "yes");
+    CHECK_THAT(e2e::message_of<TaskFailed>([&] { tune::run_function<&drifts>(session, drifting, options); }),
+               Catch::Contains("trial 2 came to another state than in the sweep"));
   }
   options.name = "figures";
   const auto told = tune::run_function<&figures>(session, Settings{}, options);

@@ -166,6 +166,7 @@ TEST_CASE("troupe serve run --replace starts changed code in the place of a job 
   };
   const std::string text = "program = \"" + program + "\"\n[deployments.single]\nport = 0\nmax_batch = 8\n";
   install(1);
+  std::ofstream(cluster.root + "/w") << "weights";
   const Ran weighty = cluster.run(text + "weights = \"w\"\n");
   CHECK(weighty.code == 1);
   CHECK_THAT(weighty.output, Contains("and its struct has no net"));

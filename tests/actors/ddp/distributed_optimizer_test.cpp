@@ -447,7 +447,9 @@ TEST_CASE("one backward too many, one after synchronize(), or a sparse gradient 
       if (group->rank() == 0) optimizer.synchronize();  // rank 1 never comes to it
     });
   });
-  CHECK_THAT(said[0], Contains("CollectiveAborted") && Contains("came once more before a step"));
+  // In its step, or, where the other was fast, in its backward already, through LibTorch's engine.
+  CHECK_THAT(said[0],
+             Contains("the process group was aborted: rank 1: ") && Contains("came once more before a step"));
   CHECK_THAT(said[1], Contains("BadConfig") && Contains("second.bias came once more before a step") &&
                           Contains("backward_passes_per_step is 2"));
   const auto late = fork_ddp(2, [](const Group& group) {

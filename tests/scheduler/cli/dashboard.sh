@@ -49,7 +49,11 @@ expect "$(ask sweeps/..%2Fdigits)" 'no such sweep'
 expect "$(ask 'api/actors?limit=5')" '"total":0'
 
 # What Prometheus scrapes.
-page=$(ask metrics)
+for ((i = 0; i < 300; ++i)); do  # it is of a look that is no older than a second
+  page=$(ask metrics)
+  grep -q '^troupe_jobs{state="queued"} 1$' <<<"$page" && break
+  sleep 0.1
+done
 expect "$page" '^troupe_head_up 1$'
 expect "$page" '^troupe_nodes{state="alive"} 1$'
 expect "$page" '^troupe_cpus 2$'
