@@ -388,14 +388,14 @@ TEST_CASE("what was under way when a program's own node died fails with one text
     return "";
   };
   // Whether its link or its end was seen first: "the other end of the socket closed", "killed by signal 9".
-  const auto text = [](const std::string& what, const std::string& todo) {
-    return Catch::StartsWith(what + ": this host's node is gone: ") &&
-           Catch::Contains("(its driver gets another node: " + todo + ")");
+  const auto check = [](const std::string& text, const std::string& what, const std::string& todo) {
+    CHECK_THAT(text, Catch::StartsWith(what + ": this host's node is gone: "));
+    CHECK_THAT(text, Catch::Contains("(its driver gets another node: " + todo + ")"));
   };
-  CHECK_THAT(said(std::get<0>(results)), text("a task has no answer", "submit it again"));
+  check(said(std::get<0>(results)), "a task has no answer", "submit it again");
   CHECK(said(std::get<1>(results)) == said(std::get<0>(results)));
   CHECK(said(std::get<2>(results)) == said(std::get<0>(results)));
-  CHECK_THAT(said(far), text("an object does not come", "put or compute it again"));
+  check(said(far), "an object does not come", "put or compute it again");
 }
 
 TEST_CASE("who has no key or no manners stays out, with a line in the log", "[cluster]") {
