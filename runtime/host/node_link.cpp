@@ -165,6 +165,7 @@ void NodeLink::lost(const std::string& why) {
     asked.swap(asked_);
     requests_.clear();
   }
+  if (handlers_.on_losing) handlers_.on_losing(lost_);
   for (const auto& [number, state] : asked) state->resolve(node_gone(lost_));
   handlers_.on_lost(lost_);
 }

@@ -33,6 +33,8 @@ class NodeLink {
   struct Handlers {
     std::function<void(Message)> on_message;  ///< everything but answers to `ask`
     std::function<void()> on_room;            ///< after a send was refused with kFull
+    /// Once, before what was asked fails: who tries again on such a failure is told that it is in vain.
+    std::function<void(const std::string& why)> on_losing;
     std::function<void(const std::string& why)>
         on_lost;  ///< once; the node is gone, or nothing it says makes sense
   };

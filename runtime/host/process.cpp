@@ -117,9 +117,12 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
   });
   tasks_->watch_objects();
   directory_ = make_directory();
-  node_->start(rings_->doorbell(),
-               {[this](Message message) { on_message(std::move(message), nullptr); },
-                [this] { routes_->flush_all(); }, [this](const std::string& why) { on_node_gone(why); }});
+  node_->start(rings_->doorbell(), {[this](Message message) { on_message(std::move(message), nullptr); },
+                                    [this] { routes_->flush_all(); },
+                                    [this](const std::string& why) {
+                                      tasks_->close(own_node_gone("a task has no answer", why, kSubmitThere));
+                                    },
+                                    [this](const std::string& why) { on_node_gone(why); }});
 }
 
 Process::~Process() {
@@ -412,7 +415,6 @@ void Process::on_node_gone(const std::string& why) {
   const ErrorInfo no_answer = own_node_gone("a call has no answer", why, kSpawnThere);
   fail_calls([](ProcessAddress) { return true; }, no_answer);
   objects_->close(why);
-  tasks_->close(own_node_gone("a task has no answer", why, kSubmitThere));
   directory_->close(no_answer);
   told_to_leave("its node is gone: " + why);
   if (!ending_ && !std::exchange(node_gone_, true) && handlers_.on_node_lost) handlers_.on_node_lost();
