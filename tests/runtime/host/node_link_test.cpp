@@ -17,7 +17,7 @@ TEST_CASE("what a process tells its full node is late, and not lost") {
   SocketLink node = std::move(ends.first);
   NodeLink process({{1}, {2}}, std::make_unique<SocketChannel>(std::move(ends.second)));
   auto bell = Doorbell::create().value();
-  process.start(test::copy_of(bell.fd()), {[](Message) {}, [] {}, [](const std::string&) {}});
+  process.start(test::copy_of(bell.fd()), {[](Message) {}, [] {}, nullptr, [](const std::string&) {}});
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kReply;
   header.to = {{3}, {4}};
@@ -75,7 +75,7 @@ struct ByHand final : NodeChannel {
 struct Linked {
   Linked() {
     auto bell = Doorbell::create().value();
-    link.start(test::copy_of(bell.fd()), {[this](const Message&) { ++messages; }, [] {},
+    link.start(test::copy_of(bell.fd()), {[this](const Message&) { ++messages; }, [] {}, nullptr,
                                           [this](const std::string& why) { lost = why; }});
   }
   ByHand* channel = new ByHand;
