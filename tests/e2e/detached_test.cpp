@@ -131,11 +131,15 @@ TEST_CASE("a parked job outlives the head, and its actor the node; troupe actor 
   }
   CHECK(eventually([&] { return cluster.is_parked(); }));
   const std::string node = cluster.node_of_counter();
-  ::kill(children(cluster.supervisor(node == "one" ? "a" : "b"), "troupe-node").at(0), SIGKILL);
+  const pid_t supervisor = cluster.supervisor(node == "one" ? "a" : "b");
+  const pid_t dies = children(supervisor, "troupe-node").at(0);
+  CHECK(stand_still(supervisor));  // that machine has no node any more
+  ::kill(dies, SIGKILL);
   CHECK(eventually([&] {
     const std::string now = cluster.node_of_counter();
     return !now.empty() && now != node;
   }));
+  ::kill(supervisor, SIGCONT);
   {
     auto session = cluster.join();
     CHECK(add(session.find<Counter>("counter"), 1) == 6);
