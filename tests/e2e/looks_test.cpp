@@ -40,13 +40,24 @@ struct Cluster : TwoNodes {
   }
 };
 
+NodeId node_named(const Session& session, const std::string& name) {
+  for (const auto& node : session.nodes()) {
+    if (node.name == name) return node.id;
+  }
+  throw std::runtime_error("the session has no node " + name);
+}
+
 }  // namespace
 
 TEST_CASE("an actor's output is read on its node, of each life, and after its death", "[looks]") {
   const Cluster cluster;
   auto session = cluster.join();
-  auto actor = session.spawn<Talker>(
-      {.num_cpus = 1, .isolated = true, .name = "talker", .max_restarts = 1, .max_task_retries = 0});
+  auto actor = session.spawn<Talker>({.num_cpus = 1,
+                                      .isolated = true,
+                                      .node = node_named(session, "one"),
+                                      .name = "talker",
+                                      .max_restarts = 1,
+                                      .max_task_retries = 0});
   const int first = actor.call<&Talker::say>("hello one").get(60s);
   CHECK(eventually([&] { return cluster.says("logs talker", "hello one\n"); }));
   CHECK(cluster.look("logs talker --since 1h --tail 1").output == "hello one\n");
@@ -72,8 +83,15 @@ TEST_CASE("an actor's output is read on its node, of each life, and after its de
   CHECK(both.output.find("its process has ended: ") < both.output.find("life 2 begins\n"));
   CHECK(both.output.find("life 2 begins\n") < both.output.find("hello two\n"));
   CHECK(cluster.look("logs talker --tail 1").output == "hello two\n");
-  // The other node's folder sees it, too.
-  CHECK_THAT(cluster.troupe("logs talker --folder " + cluster.root + "/b").output, Contains("hello two"));
+  // The other machine's folder sees what is on its own node, and that alone.
+  const std::string theirs = " --folder " + cluster.root + "/b";
+  CHECK_THAT(cluster.troupe("logs talker" + theirs).output, Contains("may not ask for it"));
+  auto visitor = session.spawn<Talker>(
+      {.num_cpus = 1, .isolated = true, .node = node_named(session, "two"), .name = "visitor"});
+  visitor.call<&Talker::say>("hello there").get(60s);
+  CHECK(eventually([&] {
+    return cluster.troupe("logs visitor" + theirs).output.find("hello there") != std::string::npos;
+  }));
 
   const std::string id = to_string(actor.address().actor);
   session.kill(actor, "it has said enough");
