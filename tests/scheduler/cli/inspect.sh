@@ -183,7 +183,8 @@ wait $follower || fail "following ended with $?: $(cat "$where/followed")"
 grep -q '^troupe: the log ends here: node two is gone$' "$where/followed" || fail "$(cat "$where/followed")"
 
 # A head that is frozen takes connections: it is no stranger's.
-head=$(pgrep -x -P "$(pgrep -f "start --head .*--name one" | head -n 1)" troupe-head) || fail "no head's process"
+head=$(sed -nE 's/.*the head listens at .*\(process ([0-9]+)\).*/\1/p' "$where/one/head.log" | tail -n 1)
+[ -n "$head" ] || fail "no head's process: $(cat "$where/one/head.log")"
 kill -STOP "$head"
 expect 1 'it takes connections and does not answer: it is stopped or too busy' status
 kill -CONT "$head"
