@@ -23,7 +23,10 @@ Result<ServingAnswer> ask_other(const Predecessor& other, const char* what) {
   const PlainJson said = PlainJson::parse(answer->text, nullptr, false);
   if (said.is_object() && !said.contains("error")) return answer;
   const PlainJson error = said.is_object() ? said["error"] : PlainJson();
-  const auto part = [&](const char* key) { return error.is_object() ? error.value(key, "") : std::string(); };
+  const auto part = [&](const char* key) {
+    const bool is_text = error.is_object() && error.contains(key) && error[key].is_string();
+    return is_text ? error[key].get<std::string>() : std::string();
+  };
   return ErrorInfo{
       ErrorCode::kRefused, "process " + std::to_string(other.pid) + " does not hand over its address",
       part("why").empty() ? "its answer is not understood" : part("what") + ": " + part("why"), part("todo")};

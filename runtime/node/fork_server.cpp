@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "runtime/core/ending.hpp"
+#include "runtime/link/socket/descriptors.hpp"
 
 namespace troupe {
 namespace {
@@ -39,15 +40,7 @@ bool send_packet(int socket, std::string_view bytes, std::span<const int> fds) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
-    cmsghdr* head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(fds.size_bytes());
-    std::memcpy(CMSG_DATA(head), fds.data(), fds.size_bytes());
-  }
+  attach_descriptors(message, control, fds);
   ssize_t sent = 0;
   do sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
@@ -75,14 +68,7 @@ std::optional<Request> receive_request(int socket) {
   while (got < 0 && errno == EINTR);
   if (got <= 0) return std::nullopt;
   request.text.resize(static_cast<std::size_t>(got));
-  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) {
-    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
-    for (std::size_t at = 0; at + sizeof(int) <= head->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(head) + at, sizeof fd);
-      request.fds.emplace_back(fd);
-    }
-  }
+  take_descriptors(message, request.fds);
   return request;
 }
 

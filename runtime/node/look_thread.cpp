@@ -31,9 +31,9 @@ LookThread::~LookThread() {
   }
 }
 
-void LookThread::post(std::function<Then()> look, Duration patience, Then instead) {
+void LookThread::post(std::function<Then()> look, Duration timeout, Then instead) {
   const auto is_settled = std::make_shared<bool>(false);  // of the loop's thread
-  state_->loop.after(patience, [is_settled, instead = std::move(instead)] {
+  state_->loop.after(timeout, [is_settled, instead = std::move(instead)] {
     if (!std::exchange(*is_settled, true)) instead();
   });
   const std::lock_guard lock(state_->mutex);
@@ -45,7 +45,7 @@ void LookThread::post(std::function<Then()> look, Duration patience, Then instea
   state_->changed.notify_all();
 }
 
-bool LookThread::finish(std::function<void()> look, Duration patience) {
+bool LookThread::finish(std::function<void()> look, Duration timeout) {
   const auto is_done = std::make_shared<bool>(false);  // guarded by mutex
   std::unique_lock lock(state_->mutex);
   state_->posted.push_back([state = state_, is_done, look = std::move(look)]() -> Then {
@@ -56,7 +56,7 @@ bool LookThread::finish(std::function<void()> look, Duration patience) {
     return [] {};
   });
   state_->changed.notify_all();
-  return state_->changed.wait_for(lock, patience, [&] { return *is_done; });
+  return state_->changed.wait_for(lock, timeout, [&] { return *is_done; });
 }
 
 void LookThread::run(State& state) {

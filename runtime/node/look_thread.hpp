@@ -25,13 +25,13 @@ class LookThread {
   LookThread(const LookThread&) = delete;
   LookThread& operator=(const LookThread&) = delete;
 
-  /// Calls `look` in the thread, after those before it, and in the loop what it returns; or, once `patience`
+  /// Calls `look` in the thread, after those before it, and in the loop what it returns; or, once `timeout`
   /// is over, `instead`: then nothing comes of the look. `look` may outlive this object: it owns what it
   /// uses.
-  void post(std::function<Then()> look, Duration patience, Then instead);
+  void post(std::function<Then()> look, Duration timeout, Then instead);
   /// Calls `look` in the thread, after those before it, and waits for it so long at most: for an owner that
   /// ends, whose loop runs no more. Whether it was done. `look` owns what it uses.
-  bool finish(std::function<void()> look, Duration patience);
+  bool finish(std::function<void()> look, Duration timeout);
 
  private:
   struct State {

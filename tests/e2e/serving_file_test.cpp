@@ -10,6 +10,7 @@
 
 #include "actors/checkpoint/safetensors.hpp"
 #include "actors/serve/serve.hpp"
+#include "tests/e2e/serving_cluster.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
@@ -38,24 +39,7 @@ void write_weights(const std::string& path, float bias) {
       .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
 }
 
-struct Cluster {
-  e2e::TempFolder where;
-  std::string root = where.path();
-  Cluster() {
-    const Ran ran = troupe("start --head --port 0 --cpus 2 --gpus 0 --detach");
-    INFO(ran.output);
-    REQUIRE(ran.code == 0);
-  }
-  ~Cluster() { troupe("stop"); }
-  Ran troupe(const std::string& words) const {
-    return e2e::shell(TROUPE_CLI " " + words + " --folder " + root + "/cluster");
-  }
-  /// Applies the file with that text.
-  Ran run(const std::string& text, const std::string& flags = "") const {
-    std::ofstream(root + "/constant.toml") << text;
-    return troupe("serve run " + root + "/constant.toml " + flags);
-  }
-};
+using Cluster = e2e::ServingCluster;
 
 std::string replaced(std::string text, const std::string& part, const std::string& by) {
   return text.replace(text.find(part), part.size(), by);
@@ -73,7 +57,7 @@ TEST_CASE("a program that serves", "[.program]") {
 }
 
 TEST_CASE("a file starts a program, and its changes are applied while it serves", "[serving]") {
-  const Cluster cluster;
+  const Cluster cluster("constant");
   const auto status = [&] {
     const Ran ran = e2e::shell(TROUPE_CLI " serve status constant -o json");
     INFO(ran.output);

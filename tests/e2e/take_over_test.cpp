@@ -16,6 +16,7 @@
 
 #include "actors/serve/serve.hpp"
 #include "tests/actors/serve/http/raw_client.hpp"
+#include "tests/e2e/serving_cluster.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
@@ -97,23 +98,7 @@ struct Load {
   }
 };
 
-struct Cluster {
-  e2e::TempFolder where;
-  std::string root = where.path();
-  Cluster() {
-    const Ran ran = troupe("start --head --port 0 --cpus 2 --gpus 0 --detach");
-    INFO(ran.output);
-    REQUIRE(ran.code == 0);
-  }
-  ~Cluster() { troupe("stop"); }
-  Ran troupe(const std::string& words) const {
-    return e2e::shell(TROUPE_CLI " " + words + " --folder " + root + "/cluster");
-  }
-  Ran run(const std::string& text, const std::string& flags = "") const {
-    std::ofstream(root + "/numbered.toml") << text;
-    return troupe("serve run " + root + "/numbered.toml " + flags);
-  }
-};
+using Cluster = e2e::ServingCluster;
 
 std::string self() {
   return std::filesystem::read_symlink("/proc/self/exe").string();
@@ -155,7 +140,7 @@ TEST_CASE("a program takes the place of another one, with both of its deployment
 }
 
 TEST_CASE("troupe serve run --replace starts changed code in the place of a job that serves", "[serving]") {
-  const Cluster cluster;
+  const Cluster cluster("numbered");
   // A binary that changes: what is at its path says the number.
   const std::string program = cluster.root + "/program";
   const auto install = [&](int number) {

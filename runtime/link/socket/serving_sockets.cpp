@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <fstream>
 #include <optional>
 #include <sstream>
 
+#include "runtime/link/socket/descriptors.hpp"
 #include "runtime/link/socket/named_socket.hpp"
 
 namespace troupe {
@@ -57,18 +57,6 @@ void begin(Asked& one, int pid, std::string_view question) {
   one.link.emplace(std::move(*link));
 }
 
-void take_fds(msghdr& message, std::vector<UniqueFd>& fds) {
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int received = -1;
-      std::memcpy(&received, CMSG_DATA(header) + i * sizeof(int), sizeof received);
-      fds.emplace_back(received);
-    }
-  }
-}
-
 /// What is there now of its answer.
 void read_some(Asked& one, int pid) {
   std::string packet(kMostPacket, '\0');
@@ -83,7 +71,7 @@ void read_some(Asked& one, int pid) {
     const ssize_t got = ::recvmsg(one.link->fd(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (got > 0) take_fds(message, one.answer.fds);
+    if (got > 0) take_descriptors(message, one.answer.fds);
     if (got > 0) one.answer.text.append(packet, 0, static_cast<std::size_t>(got));
     if (one.answer.text.size() > kMostAnswer)
       one.error = ErrorInfo{ErrorCode::kLimit, "the answer of " + who(pid) + " is too long",
@@ -171,14 +159,7 @@ bool answer_serving(int socket, std::string_view text, std::span<const UniqueFd>
     if (is_first && !fds.empty()) {
       std::vector<int> numbers;
       for (const UniqueFd& fd : fds) numbers.push_back(fd.get());
-      const std::size_t bytes = sizeof(int) * numbers.size();
-      message.msg_control = control;
-      message.msg_controllen = CMSG_SPACE(bytes);
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(bytes);
-      std::memcpy(CMSG_DATA(header), numbers.data(), bytes);
+      attach_descriptors(message, control, numbers);
     }
     if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
       text.remove_prefix(part.iov_len);

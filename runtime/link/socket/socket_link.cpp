@@ -11,6 +11,7 @@
 
 #include "runtime/core/assert.hpp"
 #include "runtime/link/fragment.hpp"
+#include "runtime/link/socket/descriptors.hpp"
 
 namespace troupe {
 namespace {
@@ -36,14 +37,7 @@ Wrote write_packet(int socket, const Packet& packet, const std::vector<UniqueFd>
   if (!fds.empty()) {
     int numbers[kMaxMessageFds];
     std::transform(fds.begin(), fds.end(), numbers, [](const UniqueFd& fd) { return fd.get(); });
-    const std::size_t bytes = sizeof(int) * fds.size();
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(bytes);
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(bytes);
-    std::memcpy(CMSG_DATA(header), numbers, bytes);
+    attach_descriptors(message, control, std::span(numbers, fds.size()));
   }
   for (;;) {
     if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return Wrote::kAll;
@@ -51,18 +45,6 @@ Wrote write_packet(int socket, const Packet& packet, const std::vector<UniqueFd>
     const bool passes = errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM ||
                         errno == ETOOMANYREFS;
     return passes ? Wrote::kNoRoom : Wrote::kBroken;
-  }
-}
-
-void take_descriptors(msghdr& message, std::vector<UniqueFd>& fds) {
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int received = -1;
-      std::memcpy(&received, CMSG_DATA(header) + i * sizeof(int), sizeof received);
-      fds.emplace_back(received);
-    }
   }
 }
 
