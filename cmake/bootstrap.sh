@@ -4,8 +4,9 @@
 # Sets PRESET, TORCH, INSTALL, ALL and REST (what stood after --) from the flags; BUILD_DIR once configured. Before:
 # TESTS=yes if the backends on libraries are tested, DEFAULT_PRESET for a preset that is not release.
 
-# Of the backends gloo and mpi, which ./check tests, and of the benchmarks' peers; elsewhere optional.
-LIBRARY_PACKAGES="libgloo-dev libopenmpi-dev openmpi-bin"
+# Of the backends gloo and mpi, which ./check tests, and of the benchmarks' peers; elsewhere optional. With openssl a test
+# makes itself a certificate.
+LIBRARY_PACKAGES="libgloo-dev libopenmpi-dev openmpi-bin openssl"
 # Every package of Debian 12 that the build needs, LibTorch apart.
 PACKAGES="g++ cmake ninja-build ccache pkg-config libcaf-dev libzmq3-dev cppzmq-dev catch2 libsodium-dev libssl-dev libxxhash-dev
   libsqlite3-dev zlib1g-dev nlohmann-json3-dev libcli11-dev libboost1.81-dev libsimdjson-dev libtomlplusplus-dev curl"

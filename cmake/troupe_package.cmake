@@ -1,5 +1,6 @@
 # What other projects link, and how they find it: troupe::collectives, troupe::ddp, troupe::runtime, troupe::train, each a component
-# of find_package(troupe), and targets of the same names with add_subdirectory and FetchContent.
+# of find_package(troupe) (train has troupe::tune and troupe::serve, too), and targets of the same names with
+# add_subdirectory and FetchContent.
 #
 # A component is one or more rooms and is installed by itself, so `COMPONENTS collectives` asks for no CAF, ZeroMQ or
 # LibTorch. Headers keep their paths from the root of the repository, below include/troupe-src; what users include is
@@ -19,6 +20,8 @@ set(TROUPE_COMPONENT_OF_scheduler runtime)
 set(TROUPE_COMPONENT_OF_ddp ddp)
 set(TROUPE_COMPONENT_OF_train train)
 set(TROUPE_COMPONENT_OF_actors train)
+set(TROUPE_COMPONENT_OF_tune train)
+set(TROUPE_COMPONENT_OF_serve train)
 
 # Installs `targets` as part of `component`.
 function(troupe_install_targets component)
@@ -85,6 +88,8 @@ function(troupe_products)
   if(TARGET troupe_actors)
     troupe_product(ddp ddp)
     troupe_product(train actors)
+    troupe_product(tune tune)
+    troupe_product(serve serve)
     list(APPEND components ddp train)
   endif()
   if(NOT TROUPE_INSTALL)
@@ -103,7 +108,7 @@ function(troupe_products)
   endif()
 
   set(TROUPE_DEPENDENCIES "")
-  foreach(room core collectives collectives_gloo collectives_mpi runtime scheduler ddp train actors)
+  foreach(room core collectives collectives_gloo collectives_mpi runtime scheduler ddp train actors tune serve)
     if(TARGET troupe_${room})
       set(component ${TROUPE_COMPONENT_OF_${room}})
       troupe_packages_of(packages ${room})

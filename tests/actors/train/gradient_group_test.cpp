@@ -333,7 +333,7 @@ TEST_CASE("a thousand generations, of which every other one shrinks, leave nothi
   }
   CHECK(job.made(0) == std::pair(500, 500));
   CHECK(open_descriptors() == descriptors);
-  CHECK(running_threads() == threads);
+  CHECK(running_threads() <= threads);  // one that was ending may have been counted
   CHECK(things(job.library.leaked()) <= kept + 4);  // a group makes events as it needs them
   job.kept.clear();
   CHECK(job.library.leaked() == "");
