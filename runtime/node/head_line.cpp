@@ -84,6 +84,10 @@ void HeadLine::let_go(ActorId actor) {
   arguments_.erase(at);
 }
 
+void HeadLine::waits(ProcessId process, std::uint64_t request, const std::string& why) {
+  if (const auto at = open_.find({process, request}); at != open_.end()) at->second.waits_for = why;
+}
+
 void HeadLine::cancel(ProcessId process, std::uint64_t request) {
   if (answered(process, request)) remember_unwanted({process, request});
 }
@@ -131,7 +135,7 @@ void HeadLine::joined(cluster::NodeJoined joined, Actions& out) {
   out.push_back(TellHead{std::move(joined)});
   for (auto& [key, open] : open_) {
     if (std::exchange(open.told_away, false))
-      out.push_back(SendLocal{key.first, wire::SpawnWaits{key.second, ""}, {}});
+      out.push_back(SendLocal{key.first, wire::SpawnWaits{key.second, open.waits_for}, {}});
     out.push_back(TellHead{open.event});
   }
   // The head may not have heard that nobody waits for these: the word was lost with the connection.

@@ -114,6 +114,7 @@ void NodeMachine::said(const cluster::SpawnAnswered& e) {
                          : Result<wire::Bytes>(e.error));
 }
 void NodeMachine::said(const cluster::SpawnWaits& e) {
+  head_.waits(e.to.from.process, e.to.request, e.reason);
   out_.push_back(SendLocal{e.to.from.process, wire::SpawnWaits{e.to.request, e.reason}, {}});
 }
 void NodeMachine::said(const cluster::NameAnswered& e) {

@@ -472,6 +472,25 @@ TEST_CASE("Who asked a head that does not answer is told so once, and when it an
   REQUIRE(F::told<cluster::NodesWanted>(back) != nullptr);
 }
 
+TEST_CASE("Who waits for room hears that again when a head that did not answer is back") {
+  // Was: a head that was stopped for a while says it once, and the Timeout of that request had no reason.
+  F f;
+  const ProcessId driver = f.driver();
+  f.head(cluster::NodeAccepted{F::kNode});
+  f.tick();
+  f.said(driver, wire::NodesAsk{7});
+  f.head(cluster::SpawnWaits{{{F::kNode, driver}, 7}, "no GPU is free"});
+  std::string why;
+  for (int i = 0; i < 10 && why.empty(); ++i) {
+    const auto told = f.tick();
+    if (const auto* waits = F::sent<wire::SpawnWaits>(told, driver)) why = waits->why;
+  }
+  REQUIRE(why.find("the head does not answer") == 0);
+  const auto back = f.on(HeadConnected{});
+  REQUIRE(F::sent<wire::SpawnWaits>(back, driver) != nullptr);
+  REQUIRE(F::sent<wire::SpawnWaits>(back, driver)->why == "no GPU is free");
+}
+
 TEST_CASE("One refused handshake is a head that is coming up, five end the node") {
   F f;
   for (int i = 0; i < 4; ++i) REQUIRE(F::find<EndLoop>(f.on(HeadRefused{"no"})) == nullptr);
