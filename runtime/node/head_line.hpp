@@ -53,9 +53,10 @@ class HeadLine {
   /// Says `joined`, then everything that is open.
   void joined(cluster::NodeJoined joined, Actions& out);
   void lost() { up_ = false; }
-  /// Tells who waits for an answer, once each, that the head does not answer. When it does, they hear again
-  /// what they waited for.
+  /// Tells who waits for an answer, once each, that the head does not answer.
   void say_away(Actions& out);
+  /// It does: they hear again what they waited for.
+  void say_back(Actions& out);
   bool up() const { return up_; }
   std::size_t open() const { return open_.size(); }
 
