@@ -84,6 +84,10 @@ void HeadLine::let_go(ActorId actor) {
   arguments_.erase(at);
 }
 
+void HeadLine::waits(ProcessId process, std::uint64_t request, const std::string& why) {
+  if (const auto at = open_.find({process, request}); at != open_.end()) at->second.waits_for = why;
+}
+
 void HeadLine::cancel(ProcessId process, std::uint64_t request) {
   if (answered(process, request)) remember_unwanted({process, request});
 }
@@ -119,6 +123,13 @@ void HeadLine::say_away(Actions& out) {
   }
 }
 
+void HeadLine::say_back(Actions& out) {
+  for (auto& [key, open] : open_) {
+    if (std::exchange(open.told_away, false))
+      out.push_back(SendLocal{key.first, wire::SpawnWaits{key.second, open.waits_for}, {}});
+  }
+}
+
 void HeadLine::end_job(cluster::JobEnded ended, Actions& out) {
   if (up_) out.push_back(TellHead{ended});
   const std::pair key(ended.job, ended.driver);
@@ -129,11 +140,7 @@ void HeadLine::joined(cluster::NodeJoined joined, Actions& out) {
   up_ = true;
   const NodeId self = joined.node.id;
   out.push_back(TellHead{std::move(joined)});
-  for (auto& [key, open] : open_) {
-    if (std::exchange(open.told_away, false))
-      out.push_back(SendLocal{key.first, wire::SpawnWaits{key.second, ""}, {}});
-    out.push_back(TellHead{open.event});
-  }
+  for (const auto& [key, open] : open_) out.push_back(TellHead{open.event});
   // The head may not have heard that nobody waits for these: the word was lost with the connection.
   for (const auto& [process, request] : unwanted_order_)
     out.push_back(TellHead{cluster::SpawnCancelled{{{self, process}, request}}});

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "runtime/node/limits.hpp"
@@ -31,6 +32,8 @@ class HeadLine {
   const std::string* arguments(ProcessId process, std::uint64_t request) const;
   /// It has no other life.
   void let_go(ActorId actor);
+  /// What the head says that the request waits for.
+  void waits(ProcessId process, std::uint64_t request, const std::string& why);
   /// Who asked wants no answer any more.
   void cancel(ProcessId process, std::uint64_t request);
   /// Nobody waits for what `process` asked for: the head is told, so that it stays in no line, unless the end
@@ -50,8 +53,10 @@ class HeadLine {
   /// Says `joined`, then everything that is open.
   void joined(cluster::NodeJoined joined, Actions& out);
   void lost() { up_ = false; }
-  /// Tells who waits for an answer, once each, that the head does not answer; taken back when it does.
+  /// Tells who waits for an answer, once each, that the head does not answer.
   void say_away(Actions& out);
+  /// It does: they hear again what they waited for.
+  void say_back(Actions& out);
   bool up() const { return up_; }
   std::size_t open() const { return open_.size(); }
 
@@ -59,6 +64,7 @@ class HeadLine {
   struct Open {
     cluster::ClusterEvent event;
     std::size_t bytes = 0;
+    std::string waits_for{};  ///< as the head said last
     bool told_away = false;
   };
   struct Load {

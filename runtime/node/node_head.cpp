@@ -29,6 +29,14 @@ void NodeMachine::miss_head(Duration passed) {
                          ": nothing new can be started until it does; was its cluster ended?"});
 }
 
+/// It has said something: that the link is up is no sign of it, for other threads of its process see to that.
+void NodeMachine::head_is_back() {
+  head_away_ = Duration{0};
+  if (!std::exchange(away_told_, false)) return;
+  out_.push_back(Log{LogLevel::kWarning, "the head answers again"});
+  head_.say_back(out_);
+}
+
 void NodeMachine::wait_for_head(Duration passed) {
   joining_ += passed;
   if (joining_ < self_.times.join) return;

@@ -57,8 +57,6 @@ void NodeMachine::join() {
 
 void NodeMachine::handle(const HeadConnected& /*e*/) {
   head_answered_ = true;
-  if (std::exchange(away_told_, false)) out_.push_back(Log{LogLevel::kWarning, "the head answers again"});
-  head_away_ = Duration{0};
   head_answers_ = false;
   refusals_ = 0;
   if (!left_) join();
@@ -84,6 +82,7 @@ void NodeMachine::handle(const HeadUnreachable& e) {
 }
 void NodeMachine::handle(const HeadSaid& e) {
   head_silent_ = Duration{0};
+  head_is_back();
   std::visit([this](const auto& action) { said(action); }, e.action);
 }
 void NodeMachine::said(const cluster::StartActor& e) {
@@ -114,6 +113,7 @@ void NodeMachine::said(const cluster::SpawnAnswered& e) {
                          : Result<wire::Bytes>(e.error));
 }
 void NodeMachine::said(const cluster::SpawnWaits& e) {
+  head_.waits(e.to.from.process, e.to.request, e.reason);
   out_.push_back(SendLocal{e.to.from.process, wire::SpawnWaits{e.to.request, e.reason}, {}});
 }
 void NodeMachine::said(const cluster::NameAnswered& e) {
@@ -520,7 +520,7 @@ void NodeMachine::handle(const Tick& /*e*/) {
   const Duration slip = gap > 2 * self_.times.tick ? gap : Duration{0};
   last_tick_ = now_;
   if (!head_answered_ && !member_told_) wait_for_head(gap - slip);
-  if (head_answered_ && !head_.up() && !left_) miss_head(gap - slip);
+  if (head_answered_ && (!head_.up() || away_told_) && !left_) miss_head(gap - slip);
   if (head_answers_ && head_.up() && !left_) watch_head(gap - slip);
   if (!left_) head_.tell(cluster::Heartbeat{self_.info.id}, out_);
   locals_.tick(now_, slip, out_);

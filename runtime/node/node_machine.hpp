@@ -161,6 +161,7 @@ class NodeMachine {
   void join();
   void watch_head(Duration passed);
   void miss_head(Duration passed);
+  void head_is_back();
   void wait_for_head(Duration passed);
   void ask_head(LocalProcess& from, std::uint64_t request, cluster::ClusterEvent event, std::size_t bytes);
   void give_answer(const cluster::Requester& to, Result<wire::Bytes> value);
@@ -190,7 +191,7 @@ class NodeMachine {
 
   bool head_answered_ = false;  ///< at least once
   std::string unreachable_;     ///< why it has not, or does not again
-  Duration head_away_{};        ///< since it was lost
+  Duration head_away_{};        ///< since it was lost, until it says something
   bool away_told_ = false;
   bool head_answers_ = false;  ///< heartbeats, over the present link
   Duration head_silent_{};     ///< since its last word over the present link

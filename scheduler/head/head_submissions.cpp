@@ -102,8 +102,11 @@ std::optional<ErrorInfo> Head::not_its_job(const PeerName& client, const char* w
 void Head::stop_jobs_of(const PeerName& machine, const std::string& why) {
   std::vector<std::string> its;
   for (const auto& [id, job] : machine_.cluster().submissions().all()) {
-    const bool lives = !cluster::has_ended(job.state) || !machine_.cluster().parked_jobs_of(id).empty();
-    if (lives && submitter_of(job.spec) == machine) its.push_back(id);
+    if (submitter_of(job.spec) != machine) continue;
+    const auto parked = machine_.cluster().parked_jobs_of(id);  // another's job may have that name
+    const bool stays = std::any_of(parked.begin(), parked.end(),
+                                   [&](JobId its_job) { return is_its_program(machine, its_job); });
+    if (stays || !cluster::has_ended(job.state)) its.push_back(id);
   }
   for (const std::string& id : its) {
     log(LogLevel::kInfo, "job " + id + " is stopped: " + why);

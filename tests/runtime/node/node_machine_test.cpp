@@ -467,9 +467,36 @@ TEST_CASE("Who asked a head that does not answer is told so once, and when it an
   const auto later = f.tick();
   REQUIRE(F::sent<wire::SpawnWaits>(later, driver)->request == 8);
   REQUIRE(F::sent<wire::SpawnWaits>(f.tick(), driver) == nullptr);
-  const auto back = f.on(HeadConnected{});
+  // Was: taken back when the link was up, which it also is to a head whose loop stands still.
+  const auto linked = f.on(HeadConnected{});
+  REQUIRE(F::told<cluster::NodesWanted>(linked) != nullptr);
+  REQUIRE(F::sent<wire::SpawnWaits>(linked, driver) == nullptr);
+  f.said(driver, wire::NodesAsk{9});
+  const auto last = f.tick();
+  REQUIRE(F::sent<wire::SpawnWaits>(last, driver)->request == 9);
+  const auto back = f.head(cluster::HeartbeatAnswered{F::kNode});
   REQUIRE(F::sent<wire::SpawnWaits>(back, driver)->why.empty());
-  REQUIRE(F::told<cluster::NodesWanted>(back) != nullptr);
+  REQUIRE(F::sent<wire::SpawnWaits>(f.tick(), driver) == nullptr);
+}
+
+TEST_CASE("Who waits for room hears that again when a head that did not answer is back") {
+  // Was: a head that was stopped for a while says it once, and the Timeout of that request had no reason.
+  F f;
+  const ProcessId driver = f.driver();
+  f.head(cluster::NodeAccepted{F::kNode});
+  f.tick();
+  f.said(driver, wire::NodesAsk{7});
+  f.head(cluster::SpawnWaits{{{F::kNode, driver}, 7}, "no GPU is free"});
+  std::string why;
+  for (int i = 0; i < 10 && why.empty(); ++i) {
+    const auto told = f.tick();
+    if (const auto* waits = F::sent<wire::SpawnWaits>(told, driver)) why = waits->why;
+  }
+  REQUIRE(why.find("the head does not answer") == 0);
+  f.on(HeadConnected{});
+  const auto back = f.head(cluster::NodeAccepted{F::kNode});
+  REQUIRE(F::sent<wire::SpawnWaits>(back, driver) != nullptr);
+  REQUIRE(F::sent<wire::SpawnWaits>(back, driver)->why == "no GPU is free");
 }
 
 TEST_CASE("One refused handshake is a head that is coming up, five end the node") {
@@ -530,7 +557,8 @@ TEST_CASE("A head that stays away is told once, and so is its return") {
         "does; "
         "was its cluster ended?");
   for (int i = 0; i < 20; ++i) REQUIRE(F::find<Log>(f.tick()) == nullptr);
-  const auto back = f.on(HeadConnected{});
+  REQUIRE(F::find<Log>(f.on(HeadConnected{})) == nullptr);
+  const auto back = f.head(cluster::NodeAccepted{F::kNode});
   REQUIRE(F::find<Log>(back) != nullptr);
   CHECK(F::find<Log>(back)->text == "the head answers again");
 }
