@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "actors/tune/tune.hpp"
+#include "actors/tune/sweep_fields.hpp"
 #include "tests/e2e/support.hpp"
 #include "tests/e2e/trial_again.hpp"
 
@@ -91,6 +91,23 @@ tune::SweepOptions<Settings> options_in(const std::string& folder) {
 }
 
 }  // namespace
+
+TEST_CASE("a sweep's options come from flags and a file, with those of its trials") {
+  Settings job;
+  tune::SweepOptions<Settings> options{.space = {{&Settings::rate, tune::uniform(0, 1)}}, .trials = 8};
+  static_cast<void>(read_configuration({"--rate", "0.25", "--trials", "64", "--sweep.seed", "9", "--mode",
+                                        "max", "--target=0.9", "--epochs", "3", "--options.seed", "4"},
+                                       {job, options}, "sweep"));
+  CHECK(job.rate == 0.25);
+  CHECK(options.trials == 64);
+  CHECK(options.seed == 9);
+  CHECK(options.mode == tune::Mode::kMax);
+  CHECK(options.target == 0.9);
+  CHECK(options.train.epochs == 3);
+  CHECK(options.train.seed == 4);
+  CHECK_THROWS_WITH(read_configuration({"--seed", "1"}, {job, options}, "sweep"),
+                    Catch::Contains("sweep.seed"));
+}
 
 TEST_CASE("a function of the config is a trial: it reports, is tried again after its death, fails alone") {
   const e2e::TempFolder folder;

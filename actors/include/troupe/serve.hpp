@@ -3,7 +3,7 @@
 ///     auto served = troupe::serve::run(session, "digits", Digits{folder}, result, {.replicas = {1, 4}});
 ///     served.wait();
 ///
-/// Link troupe::train (docs/use-it.md). Includes torch/torch.h: precompile it where several files need it.
+/// Link troupe::serve (docs/use-it.md). Includes torch/torch.h: precompile it where several files need it.
 #pragma once
 
 #include "actors/serve/serve.hpp"

@@ -1,7 +1,8 @@
 /// Hyperparameter sweeps over a training job's struct: troupe::tune::run(session, job, options).
 ///
-/// Link troupe::train (docs/tune.md). Includes torch/torch.h.
+/// Link troupe::tune (docs/tune.md). Includes torch/torch.h.
 #pragma once
 
+#include "actors/tune/sweep_fields.hpp"
 #include "actors/tune/tune.hpp"
 #include "troupe/train.hpp"
