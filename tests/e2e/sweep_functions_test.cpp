@@ -95,9 +95,10 @@ tune::SweepOptions<Settings> options_in(const std::string& folder) {
 TEST_CASE("a sweep's options come from flags and a file, with those of its trials") {
   Settings job;
   tune::SweepOptions<Settings> options{.space = {{&Settings::rate, tune::uniform(0, 1)}}, .trials = 8};
-  static_cast<void>(read_configuration({"--rate", "0.25", "--trials", "64", "--sweep.seed", "9", "--mode",
-                                        "max", "--target=0.9", "--epochs", "3", "--options.seed", "4"},
-                                       {job, options}, "sweep"));
+  static_cast<void>(
+      read_configuration({"--rate", "0.25", "--trials", "64", "--sweep.seed", "9", "--sweep.mode", "max",
+                          "--target=0.9", "--epochs", "3", "--options.seed", "4"},
+                         {job, options}, "sweep"));
   CHECK(job.rate == 0.25);
   CHECK(options.trials == 64);
   CHECK(options.seed == 9);
