@@ -19,13 +19,25 @@
 #include <utility>
 
 #include "actors/train/engine/state_parts.hpp"
+#include "actors/tune/function_trial.hpp"
 #include "actors/tune/trial_run.hpp"
 
 namespace troupe::tune {
 
+namespace detail {
+inline std::optional<report::Metrics> metrics_of(std::optional<report::Metrics> stepped) {
+  return stepped;
+}
+/// Throws what the function threw.
+inline std::optional<report::Metrics> metrics_of(FunctionStep stepped) {
+  if (stepped.thrown) throw_error(*std::move(stepped.thrown));
+  return std::move(stepped.metrics);
+}
+}  // namespace detail
+
 template <class T, class Job>
 concept TrialActor = std::constructible_from<T, Job> && requires(T actor) {
-  { actor.step() } -> std::convertible_to<std::optional<report::Metrics>>;
+  detail::metrics_of(actor.step());
 };
 template <class T>
 concept Saves = requires(T actor, wire::Bytes state) {
@@ -103,7 +115,7 @@ class ActorTrial final : public TrialRun {
       return std::nullopt;
     }
     if (!stepped_.valid() || !stepped_.ready()) return std::nullopt;
-    std::optional<report::Metrics> stepped = std::exchange(stepped_, {}).answer();
+    std::optional<report::Metrics> stepped = detail::metrics_of(std::exchange(stepped_, {}).answer());
     if (!stepped) {
       stop();
       return std::nullopt;

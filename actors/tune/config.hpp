@@ -10,7 +10,7 @@
 
 namespace troupe::tune {
 
-/// A field's value. Enums are their numbers, a float is a double.
+/// A field's value. Scoped enums are the names of their values, as in flags; a float is a double.
 using Value = std::variant<bool, std::int64_t, double, std::string>;
 
 struct Setting {

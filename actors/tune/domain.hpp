@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "actors/tune/config.hpp"
+#include "runtime/config/kinds.hpp"
 #include "runtime/core/random.hpp"
 
 namespace troupe::tune {
@@ -107,9 +108,24 @@ concept Holds = (Text<T> && std::same_as<F, std::string>) || std::same_as<F, T> 
                 (std::floating_point<F> && std::is_arithmetic_v<T> && !std::same_as<T, bool>) ||
                 (std::integral<F> && std::integral<T> && !std::same_as<F, bool> && !std::same_as<T, bool>);
 
+/// Its values have names that configure() knows, too.
+template <class T>
+concept Named = std::is_enum_v<T> && config::Configurable<T>;
+
+/// The number where the enum has no name for it.
+template <Named T>
+Value name_or_number(T value) {
+  for (const auto& [name, known] : config::Kind<T>::values()) {
+    if (known == value) return name;
+  }
+  return static_cast<std::int64_t>(value);
+}
+
 template <class T>
 Value to_value(const T& value) {
-  if constexpr (Text<T>)
+  if constexpr (Named<T>)
+    return name_or_number(value);
+  else if constexpr (Text<T>)
     return std::string(std::string_view(value));
   else if constexpr (std::same_as<T, bool>)
     return value;
@@ -146,6 +162,10 @@ bool from_value(const Value& value, F& field) {
     if (text) field = *text;
     return text != nullptr;
   } else {
+    if constexpr (Named<F>) {
+      if (const auto* name = std::get_if<std::string>(&value))
+        return config::Kind<F>::set(config::Value{*name}, field).empty();
+    }
     if (std::holds_alternative<std::string>(value)) return false;
     const auto* whole = std::get_if<std::int64_t>(&value);
     if (!can_hold<F>(value)) return false;

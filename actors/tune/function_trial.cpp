@@ -4,6 +4,8 @@
 #include <exception>
 #include <thread>
 
+#include "runtime/host/registry.hpp"
+
 namespace troupe::tune {
 namespace detail {
 
@@ -26,6 +28,12 @@ struct Turns {
     changed.notify_all();
   }
 };
+
+ErrorInfo thrown_by(std::string_view function) {
+  ErrorInfo info = describe_exception(function);
+  info.origin.clear();  // its trial is known
+  return info;
+}
 
 }  // namespace detail
 

@@ -112,6 +112,16 @@ struct FunctionJob {
   std::string metric;
 };
 
+/// What a step came to. The function's exception travels in it, since it is the function that threw and not
+/// this class, whose name says nothing to whoever wrote the function.
+struct FunctionStep {
+  std::optional<report::Metrics> metrics{};  ///< none: it has returned
+  std::optional<ErrorInfo> thrown{};
+};
+
+/// Of the exception that is being handled; `function` is its name.
+ErrorInfo thrown_by(std::string_view function);
+
 template <auto F>
 class FunctionActor;
 
@@ -157,14 +167,20 @@ class FunctionActor {
   explicit FunctionActor(FunctionJob<Job> of)
       : shared_(std::make_shared<Shared>(std::move(of.job))), thread_(task(shared_, std::move(of.metric))) {}
 
-  std::optional<report::Metrics> step() {
-    auto metrics = thread_.next();
-    if (!metrics && !std::exchange(reported_, true))
-      throw_error({ErrorCode::kTaskFailed, "the trial has no result",
-                   "its function returned without a report",
-                   "report to the tune::Reporter, or return a number"});
+  FunctionStep step() {
+    FunctionStep done;
+    try {
+      done.metrics = thread_.next();
+    } catch (...) {
+      done.thrown = thrown_by(troupe::detail::method_name<F>());
+      return done;
+    }
+    if (!done.metrics && !reported_)
+      done.thrown = {ErrorCode::kTaskFailed, "the trial has no result",
+                     "its function returned without a report",
+                     "report to the tune::Reporter, or return a number"};
     reported_ = true;
-    return metrics;
+    return done;
   }
   void end() { thread_.end(std::chrono::seconds(10)); }
   wire::Bytes save() requires kHasState {

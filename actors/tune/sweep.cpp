@@ -242,6 +242,12 @@ class Sweep {
   auto of_trial(int number, Ask ask) -> std::optional<std::invoke_result_t<Ask, TrialRun&>> {
     try {
       return ask(*runs_.at(number));
+    } catch (const Error& error) {
+      ErrorInfo why = error.info();
+      why.origin.clear();  // the trial is named, and its actor is gone
+      runs_.erase(number);
+      failures_.push_back({number, why.message()});
+      return std::nullopt;
     } catch (const std::exception& error) {
       runs_.erase(number);
       failures_.push_back({number, error.what()});

@@ -91,7 +91,7 @@ TEST_CASE("a field is named as in its struct", "[tune]") {
   CHECK(name_of<&Derived::extra>() == "extra");
   CHECK(whole_space().to_text() ==
         "lr log_uniform(1e-04, 0.1), batch integer(16, 64, 16), kind choice(sgd, adam), "
-        "momentum uniform(0, 0.99) if, nesterov choice(false, true), norm choice(0, 1), "
+        "momentum uniform(0, 0.99) if, nesterov choice(false, true), norm choice(none, batch), "
         "schedule.warmup log_integer(1, 1000), schedule.decay normal(1, 0.5, 0.25), weight_decay computed");
   const Space<Derived> of_base{{field<&Base::rate>(), uniform(0, 1)},
                                {field<&Derived::extra>(), integer(1, 2)}};
@@ -101,10 +101,10 @@ TEST_CASE("a field is named as in its struct", "[tune]") {
 TEST_CASE("a trial's config is a function of the seed and its number, the same on every machine", "[tune]") {
   const auto space = whole_space();
   CHECK(to_text(sample_of(space, 0).config) ==
-        "lr=0.0004143289566727112 batch=64 kind=sgd momentum=0.47728613 nesterov=true norm=0 "
+        "lr=0.0004143289566727112 batch=64 kind=sgd momentum=0.47728613 nesterov=true norm=none "
         "schedule.warmup=579 schedule.decay=0.75 weight_decay=5.17911195840889e-05");
   CHECK(to_text(sample_of(space, 1).config) ==
-        "lr=0.0001984793130840239 batch=48 kind=adam nesterov=false norm=1 "
+        "lr=0.0001984793130840239 batch=48 kind=adam nesterov=false norm=batch "
         "schedule.warmup=84 schedule.decay=1 weight_decay=2.4809914135502987e-05");
   CHECK(sample_of(space, 1).config != sample_of(space, 1, 8).config);
   CHECK(widen(0.1F) == 0.1);
