@@ -312,6 +312,7 @@ void become_role_if_asked() {
   }
   std::string role = take_role();
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // ulimit -f: the write fails, and says so
   SocketLink link{UniqueFd(kLinkFd)};
   if (!link.peer_is_us()) {
     log(LogLevel::kError, "refused to become a " + role + ": no link of our own user on descriptor 3");
