@@ -34,6 +34,7 @@ std::optional<JobPackages::Done> JobPackages::part(const wire::PackagePart& part
   if (part.offset != at->second.next) return std::nullopt;  // the answer to a question that was asked twice
   at->second.heard = now;
   at->second.is_written = true;
+  at->second.total = part.total;
   out.push_back(TakeJobPart{part});
   return std::nullopt;
 }
@@ -76,6 +77,12 @@ std::vector<JobPackages::Done> JobPackages::tick(Instant now, Duration slip, boo
     ++at;
   }
   return done;
+}
+
+std::optional<JobPackages::Progress> JobPackages::progress(const std::string& package) const {
+  const auto at = fetches_.find(package);
+  if (at == fetches_.end()) return std::nullopt;
+  return Progress{at->second.next, at->second.total};
 }
 
 void JobPackages::drop(const std::string& package, Actions& out) {

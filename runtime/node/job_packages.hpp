@@ -26,12 +26,19 @@ class JobPackages {
   std::optional<Done> taken(const JobPartTaken& taken, Instant now, Actions& out);
   /// `slip` is time in which this node itself did not run. A head that is away is waited for.
   std::vector<Done> tick(Instant now, Duration slip, bool head_is_up, Actions& out);
+  struct Progress {
+    std::uint64_t bytes = 0;  ///< that are here
+    std::uint64_t total = 0;  ///< 0: not known yet
+  };
+  /// None: it is not on its way.
+  std::optional<Progress> progress(const std::string& package) const;
   /// Nobody here needs it any more.
   void drop(const std::string& package, Actions& out);
 
  private:
   struct Fetch {
     std::uint64_t next = 0;
+    std::uint64_t total = 0;
     Instant heard{};
     Instant asked{};
     bool is_written = false;  ///< a piece was handed on, and is not taken yet

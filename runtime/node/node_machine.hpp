@@ -48,6 +48,8 @@ class NodeMachine {
   /// Workers and programs that this node started, with what they asked for: the shell looks at what they have
   /// and tells MemoryMeasured.
   std::vector<MemoryClaim> memory_claims();
+  /// Of jobs that start here once those have come.
+  std::vector<PackageOnItsWay> packages_on_their_way() const { return submissions_.packages(); }
 
  private:
   // The head.

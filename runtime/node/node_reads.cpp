@@ -97,6 +97,7 @@ void Node::list_processes(std::uint64_t number) {
     list.processes.push_back(std::move(status));
   }
   for (const auto& [id, pid] : jobs_.running()) list.processes.push_back({pid, "program of job " + id, id});
+  list.packages = machine_->packages_on_their_way();
   const auto look = [this, number, list] {
     ProcessList said = list;
     read_titles(said.processes);

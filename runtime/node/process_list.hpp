@@ -25,8 +25,15 @@ struct ProcessStatus {
   std::vector<std::pair<std::string, std::string>> notes{};  ///< "rank", "step", ...
   JobId job{};  ///< of a worker, which may have light actors alone: none that the head knows
 };
+/// A job that starts here once its package is.
+struct PackageOnItsWay {
+  std::string submission;
+  std::uint64_t bytes = 0;  ///< that are here
+  std::uint64_t total = 0;  ///< 0: not known yet
+};
 struct ProcessList {
   std::vector<ProcessStatus> processes;
+  std::vector<PackageOnItsWay> packages{};
 };
 
 struct DumpList {

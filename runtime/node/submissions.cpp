@@ -29,6 +29,15 @@ bool Submissions::names(const std::string& package) const {
                      [&](const auto& p) { return p.second == package; });
 }
 
+std::vector<PackageOnItsWay> Submissions::packages() const {
+  std::vector<PackageOnItsWay> all;
+  for (const auto& [id, driver] : all_) {
+    const auto progress = driver.prepares ? packages_.progress(driver.spec.package) : std::nullopt;
+    if (progress) all.push_back({id, progress->bytes, progress->total});
+  }
+  return all;
+}
+
 void Submissions::add_claims(std::vector<MemoryClaim>& claims) const {
   for (const auto& [id, driver] : all_) {
     if (driver.state == State::kRuns)

@@ -10,6 +10,7 @@
 #include "runtime/node/head_line.hpp"
 #include "runtime/node/job_packages.hpp"
 #include "runtime/node/local_processes.hpp"
+#include "runtime/node/process_list.hpp"
 
 namespace troupe::node {
 
@@ -47,6 +48,8 @@ class Submissions {
   bool any_runs() const;
   /// Whether any that has files here travelled in that package.
   bool names(const std::string& package) const;
+  /// Those that start once their packages are here.
+  std::vector<PackageOnItsWay> packages() const;
   /// What those that run asked for.
   void add_claims(std::vector<MemoryClaim>& claims) const;
   /// Kills one that has more memory than it asked for.

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <numeric>
 #include <set>
+#include <span>
 
 #include "runtime/core/escape.hpp"
 #include "runtime/security/sha256.hpp"
@@ -32,12 +33,22 @@ UniqueFd open_file(const std::string& path) {
   return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
 }
 
-Result<std::string> hash_file(const std::string& path) {
+constexpr std::size_t kReadAtOnce = std::size_t{1} << 20;
+
+/// `more` hears of each piece.
+Result<std::string> hash_file(const std::string& path, const std::function<void(std::uint64_t)>& more) {
   const UniqueFd fd = open_file(path);
   if (!fd) return unreadable(path, errno);
-  auto hash = sha256_of_file(fd.get());
-  if (!hash) return unreadable(path, errno);
-  return hash;
+  Sha256 hash;
+  std::vector<std::byte> piece(kReadAtOnce);
+  for (;;) {
+    const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return unreadable(path, errno);
+    if (got == 0) return hash.finish();
+    hash.update(std::span(piece).first(static_cast<std::size_t>(got)));
+    more(static_cast<std::uint64_t>(got));
+  }
 }
 
 bool is_inside(const fs::path& path, const fs::path& root) {
@@ -113,7 +124,12 @@ Result<void> PackageSource::walk(const std::string& root, const std::string& bel
   return {};
 }
 
-Result<void> PackageSource::finish() {
+Result<void> PackageSource::finish(const Progress& progress) {
+  std::uint64_t read = 0;
+  const auto more = [&](std::uint64_t bytes) {
+    read += bytes;
+    if (progress) progress(read, total_);
+  };
   std::vector<std::size_t> order(files_.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -124,7 +140,7 @@ Result<void> PackageSource::finish() {
   for (const std::size_t at : order) {
     PackageEntry& entry = manifest_.entries[at];
     if (entry.kind != Kind::kFolder) {
-      auto hash = hash_file(files_[at]);
+      auto hash = hash_file(files_[at], more);
       if (!hash) return hash.error();
       entry.sha256 = *std::move(hash);
     }
@@ -146,20 +162,21 @@ Result<void> PackageSource::finish() {
   return {};
 }
 
-Result<PackageSource> PackageSource::of_folder(const std::string& folder,
-                                               const std::vector<ExtraFile>& extra) {
+Result<PackageSource> PackageSource::of_folder(const std::string& folder, const std::vector<ExtraFile>& extra,
+                                               const Progress& progress) {
   PackageSource source;
   std::error_code error;
   const std::string root = fs::canonical(folder, error).string();
   if (error) return unreadable(folder, error.value());
   if (auto walked = source.walk(root, ""); !walked) return walked.error();
   if (auto added = source.add_extra(extra); !added) return added.error();
-  if (auto finished = source.finish(); !finished) return finished.error();
+  if (auto finished = source.finish(progress); !finished) return finished.error();
   return Result<PackageSource>(std::move(source));
 }
 
 Result<PackageSource> PackageSource::of_executable(const std::string& path,
-                                                   const std::vector<ExtraFile>& extra) {
+                                                   const std::vector<ExtraFile>& extra,
+                                                   const Progress& progress) {
   PackageSource source;
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return unreadable(path, errno);
@@ -167,7 +184,7 @@ Result<PackageSource> PackageSource::of_executable(const std::string& path,
   auto added = source.add(path, {fs::path(path).filename().string(), Kind::kExecutable, bytes, ""});
   if (added) added = source.add_extra(extra);
   if (!added) return added.error();
-  if (auto finished = source.finish(); !finished) return finished.error();
+  if (auto finished = source.finish(progress); !finished) return finished.error();
   return Result<PackageSource>(std::move(source));
 }
 

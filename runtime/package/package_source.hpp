@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,13 +20,18 @@ struct ExtraFile {
 /// Not thread-safe. What changes on disk meanwhile is found by whoever takes the package.
 class PackageSource {
  public:
+  /// Hears while contents are read, file by file and within large ones: bytes so far, of all.
+  using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+
   /// All that the folder holds, with links inside it as what they lead to. Sizes are looked at before any
   /// contents. Errors: kBadInput (a link out of it or to a folder, a socket, a path that is too long),
   /// kLimit, kIo.
-  static Result<PackageSource> of_folder(const std::string& folder, const std::vector<ExtraFile>& extra = {});
+  static Result<PackageSource> of_folder(const std::string& folder, const std::vector<ExtraFile>& extra = {},
+                                         const Progress& progress = {});
   /// An executable, under its file's name.
   static Result<PackageSource> of_executable(const std::string& path,
-                                             const std::vector<ExtraFile>& extra = {});
+                                             const std::vector<ExtraFile>& extra = {},
+                                             const Progress& progress = {});
 
   const PackageManifest& manifest() const { return manifest_; }
   const std::string& id() const { return head_.id; }
@@ -38,7 +44,7 @@ class PackageSource {
   Result<void> add(const std::string& path, PackageEntry entry);
   Result<void> add_extra(const std::vector<ExtraFile>& extra);
   Result<void> walk(const std::string& root, const std::string& below);
-  Result<void> finish();
+  Result<void> finish(const Progress& progress);
 
   PackageManifest manifest_;
   std::vector<std::string> files_;  ///< where the contents of each entry are

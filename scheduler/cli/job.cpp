@@ -232,7 +232,8 @@ int submit(JobWords& words) {
   }
   JobClient jobs(words.where);
   if (!words.detach) watch_interrupts();  // before there is a job that could go on unsaid
-  const std::string id = jobs.submit(words.spec);
+  const std::string id = jobs.submit(
+      words.spec, [](const std::string& line) { write_all(STDERR_FILENO, "troupe: " + line + "\n"); });
   if (words.detach) {
     std::printf("%s\n", id.c_str());
     return 0;

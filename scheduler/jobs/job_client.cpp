@@ -6,6 +6,7 @@
 
 #include "runtime/core/count.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/progress.hpp"
 #include "runtime/node/package.hpp"
 #include "scheduler/cluster/queue_table.hpp"
 #include "scheduler/cluster/submission_table.hpp"
@@ -109,7 +110,7 @@ class JobClient::Impl {
   }
 
   /// Until the head has all of it. What it has already is not sent.
-  void send_package(PackageSource& package) {
+  void send_package(PackageSource& package, const PackageSource::Progress& progress) {
     wire::PackagePart part{package.id(), 0, package.bytes(), {}};
     for (int setbacks = 0;;) {
       const auto held = ask<wire::PackageHeld>(wire::PackagePut{0, part}, kPieceTaken).value();
@@ -117,6 +118,7 @@ class JobClient::Impl {
       if (held.next < part.offset && ++setbacks > kMostSendings)
         throw_error({ErrorCode::kUnavailable, "cannot submit the job",
                      "the head lost its package again and again", "look at the head's log"});
+      progress(held.next, package.bytes());
       part.offset = held.next;
       part.bytes = package.read(held.next, kPackagePieceBytes).value();
     }
@@ -131,12 +133,19 @@ JobClient::JobClient(JobClient&&) noexcept = default;
 JobClient& JobClient::operator=(JobClient&&) noexcept = default;
 JobClient::~JobClient() = default;
 
-std::string JobClient::submit(const JobSpec& wanted) {
-  PreparedJob job = prepared(wanted);
+std::string JobClient::submit(const JobSpec& wanted, const std::function<void(const std::string&)>& say) {
+  const MonotonicClock clock;
+  const auto saying = [&](const char* what) -> PackageSource::Progress {
+    return [&clock, &say, what, times = ProgressTimes(clock.now())](std::uint64_t done,
+                                                                    std::uint64_t total) mutable {
+      if (say && times.is_due(clock.now())) say(what + part_of_bytes(done, total));
+    };
+  };
+  PreparedJob job = prepared(wanted, saying("packs what travels: "));
   for (const std::string& note : job.notes) log(LogLevel::kWarning, note);
   if (wanted.replace) stop_named(wanted.name, job.spec.id);
   for (int left = kMostSendings;; --left) {
-    if (job.package) impl_->send_package(*job.package);
+    if (job.package) impl_->send_package(*job.package, saying("brings the package to the head: "));
     const auto answer = impl_->ask<wire::SubmissionAnswer>(wire::SubmitAsk{0, job.spec});
     if (answer) return answer->record.spec.id;
     // A head that came back has not kept what no record named.

@@ -120,7 +120,7 @@ Libraries libraries_for(const JobSpec& job, const std::string& program) {
 
 }  // namespace
 
-PreparedJob prepared(JobSpec job) {
+PreparedJob prepared(JobSpec job, const PackageSource::Progress& progress) {
   const bool has_path = job.program.find('/') != std::string::npos;
   fs::path path = job.program;
   if (!job.working_dir.empty()) {
@@ -134,7 +134,7 @@ PreparedJob prepared(JobSpec job) {
       refuse("--with-libraries is for a program in the working directory, and " + job.program + " is none",
              "copy it there, or leave --with-libraries out");
     Libraries libraries = libraries_for(job, path.string());
-    auto package = PackageSource::of_folder(folder.string(), libraries.files).value();
+    auto package = PackageSource::of_folder(folder.string(), libraries.files, progress).value();
     PreparedJob ready{submission_of(job), std::move(package), std::move(libraries.notes)};
     ready.spec.package = ready.package->id();
     return ready;
@@ -151,7 +151,7 @@ PreparedJob prepared(JobSpec job) {
   check_program(job.program);
   if (job.with_libraries) {  // it is a folder then, with the program and theirs
     Libraries libraries = libraries_for(job, job.program);
-    auto package = PackageSource::of_executable(job.program, libraries.files).value();
+    auto package = PackageSource::of_executable(job.program, libraries.files, progress).value();
     job.program = "./" + fs::path(job.program).filename().string();
     PreparedJob ready{submission_of(job), std::move(package), std::move(libraries.notes)};
     ready.spec.package = ready.package->id();
@@ -161,7 +161,7 @@ PreparedJob prepared(JobSpec job) {
   // A link leads to a program that is part of an installation (python3 of a virtual environment): its file
   // alone would be another program.
   if (fs::is_symlink(job.program)) return ready;
-  ready.package = PackageSource::of_executable(job.program).value();
+  ready.package = PackageSource::of_executable(job.program, {}, progress).value();
   ready.spec.package = ready.package->id();
   ready.spec.executable = ready.package->manifest().entries[0].sha256;
   return ready;

@@ -25,6 +25,6 @@ struct PreparedJob {
 /// when the working directory is not there or holds what cannot travel, or a program that has a '/' is not
 /// there, is not executable, or is of another architecture than this one; LimitExceeded. A program without
 /// '/' is looked for by its node.
-PreparedJob prepared(JobSpec job);
+PreparedJob prepared(JobSpec job, const PackageSource::Progress& progress = {});
 
 }  // namespace troupe
