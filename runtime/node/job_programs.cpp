@@ -317,8 +317,10 @@ Result<wire::LogPart> JobPrograms::read(const wire::LogAsk& ask) const {
   const std::string key = key_of(ask.id, ask.attempt);
   const bool open = output_.is_open(key);  // before the read: what is closed has all of it
   auto part = read_log(output_folder(folder_of(ask.id), ask.attempt), ask);
-  if (!part) return part.error();
-  if (!open) add_to_end(*part, ask, output_.note_at_end(key));
+  const wire::Bytes note = open ? wire::Bytes() : output_.note_at_end(key);
+  if (!part && note.empty()) return part.error();
+  if (!part) part = wire::LogPart{};  // its folder is gone, and what is lost is said nevertheless
+  add_to_end(*part, ask, note);
   part->attempt = ask.attempt;
   part->closed = !open;
   return part;

@@ -8,6 +8,7 @@
 ///                          /program/             the executable that travelled, if it did alone
 ///                          /output/<attempt>/    its segments (log_segments.hpp)
 ///                     /.packages/                those that came to this node; none is older than the node
+///                     /.executables/             of detached actors (package_store.hpp)
 /// ```
 /// A slot is one node's as long as it lives; the node that is started after it takes the first one that is
 /// free.

@@ -77,7 +77,10 @@ Result<void> Node::start(OnMember on_member) {
   peers_ = std::make_unique<PeerLinks>(loop_, transport_, options_.keys, stuck_bytes,
                                        PeerLinks::Hooks{tell_machine, refuse_frame});
   if (auto opened = jobs_.open(options_.config.folder); !opened) return opened;
-  if (!jobs_.folder().empty()) outputs_.open(jobs_.folder() + "/.workers");
+  if (!jobs_.folder().empty()) {
+    outputs_.open(jobs_.folder() + "/.workers");
+    tell(ExecutablesFound{packages_.open(jobs_.folder() + "/.executables")});
+  }
   if (auto connected = connect_head(transport_); !connected) return connected;
   loop_.watch(options_.parent.fd(), [this](bool, bool, bool) { parent_readable(); });
   loop_.every(machine_->self().times.tick, [this] {

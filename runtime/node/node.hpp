@@ -128,6 +128,7 @@ class Node {
   void act(node::GivePart& a);
   void act(node::TakePart& a) { tell(packages_.take(a.part)); }
   void act(node::ForgetPackage& a) { packages_.forget(a.hash); }
+  void act(node::KeepExecutable& a) { packages_.store(a.hash); }
   void act(node::ConnectHeadAnew& a);
   void act(node::UnpackJob& a) { jobs_.unpack(a); }
   void act(node::AskJobPart& a);

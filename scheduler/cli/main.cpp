@@ -336,7 +336,8 @@ int main(int argc, char** argv) {
     // A full disk is told when the last of it is written.
     errno = 0;
     if (!troupe::has_output_failed()) return code;
-    if (errno != 0) std::fprintf(stderr, "troupe: cannot write the output: %s\n", std::strerror(errno));
+    if (errno != 0 && errno != EPIPE)  // `| head` has what it wants
+      std::fprintf(stderr, "troupe: cannot write the output: %s\n", std::strerror(errno));
     return code == 0 ? 1 : code;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "troupe: %s\n", troupe::escape_text(error.what()).c_str());

@@ -416,6 +416,12 @@ int up(int argc, char** argv) {
     return say_usage(app, error);
   }
   const Place place = place_of(o);
+  const bool is_counted = o.hosts > 0 || place.hosts > 1;  // a StatefulSet does not say how many there are
+  if (is_counted && place.rank >= place.hosts) {
+    std::fprintf(stderr, "troupe up: there is no rank %d of %s: ranks are 0 to %d\n", place.rank,
+                 count_of(place.hosts, "host").c_str(), place.hosts - 1);
+    return 2;
+  }
   const std::string meeting = o.shared + "/troupe-up-" + place.run;
   if (place.rank != 0) return join(o, meeting);
   return FirstHost(o, meeting).run();

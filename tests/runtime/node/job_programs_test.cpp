@@ -1,9 +1,15 @@
 // What a node's shell holds of jobs: what their programs leave behind must not end it.
 #include "runtime/node/job_programs.hpp"
 
+#include <fcntl.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <fstream>
 
+#include "runtime/node/package_store.hpp"
+#include "runtime/security/sha256.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/files.hpp"
 
 using namespace troupe;
@@ -23,4 +29,68 @@ TEST_CASE("libraries in a folder that cannot be read are none") {
   std::filesystem::remove_all(work);
   std::filesystem::create_symlink(work, work);
   CHECK(programs.libraries_of("job-1").empty());
+}
+
+TEST_CASE(
+    "an executable that is kept is there for the next store of the folder, unless it was changed or "
+    "dropped") {
+  const test::TempFolder folder;
+  const std::string kept = folder / "kept";
+  const auto file_of = [&](const std::string& text) {
+    std::ofstream(folder / "program") << text;
+    return UniqueFd(::open((folder / "program").c_str(), O_RDONLY | O_CLOEXEC));
+  };
+  std::vector<std::string> hashes;
+  {
+    PackageStore store;
+    CHECK(store.open(kept).empty());
+    for (const std::string text : {"one", "two", "three"}) {
+      UniqueFd fd = file_of(text);
+      hashes.push_back(*sha256_of_file(fd.get()));
+      std::filesystem::remove(folder / "program");
+      store.keep(hashes.back(), std::move(fd));
+      store.store(hashes.back());
+      REQUIRE(test::eventually([&] { return std::filesystem::exists(kept + "/" + hashes.back()); }));
+    }
+    store.forget(hashes[2]);
+    REQUIRE(test::eventually([&] { return !std::filesystem::exists(kept + "/" + hashes[2]); }));
+  }
+  std::ofstream(kept + "/" + hashes[1]) << "tow";
+  std::ofstream(kept + "/" + hashes[2] + ".part") << "thr";  // of a node that was killed
+  PackageStore next;
+  CHECK(next.open(kept) == std::vector<std::string>{hashes[0]});
+  CHECK(next.program(hashes[0], "own").ok());
+  CHECK_FALSE(next.program(hashes[1], "own").ok());
+  CHECK(next.read({hashes[0], 0}, false).total == 3);
+  for (const auto& entry : std::filesystem::directory_iterator(kept))
+    CHECK(entry.path().filename() == hashes[0]);
+}
+
+TEST_CASE("what a job lost of its output is said, also where its folder is gone") {
+  const test::TempFolder folder;
+  EventLoop loop;
+  bool ended = false;
+  JobPrograms programs(loop, [&](const NodeEvent& event) {
+    if (std::holds_alternative<ProgramEnded>(event)) {
+      ended = true;
+      loop.stop();
+    }
+  });
+  REQUIRE(programs.open(folder.path()).ok());
+  cluster::SubmissionSpec spec;
+  spec.id = "job-1";
+  // Its folder goes before it writes: nothing of it can be kept.
+  spec.program = {"/bin/sh", "-c", "rm -rf '" + programs.folder() + "/job-1/output'; echo lost"};
+  programs.start(StartProgram{spec, 1, {}});
+  loop.after(std::chrono::seconds(60), [&] { loop.stop(); });
+  loop.run();
+  REQUIRE(ended);
+  wire::LogAsk ask;
+  ask.id = "job-1";
+  ask.attempt = 1;
+  ask.most_bytes = 4096;
+  const auto part = programs.read(ask);
+  REQUIRE(part.ok());  // was: "it has none of that attempt"
+  const std::string text(reinterpret_cast<const char*>(part->bytes.data()), part->bytes.size());
+  CHECK(text.find("5 bytes of output were lost") != std::string::npos);
 }

@@ -34,6 +34,11 @@ code=0 && "$troupe" up --shared "$shared" --rank 0 2>/dev/null || code=$?
 [ "$code" = 2 ] || fail "no program: exit code $code"
 ! SLURM_PROCID=x "$troupe" up --shared "$shared" -- true 2>"$where/error" || fail "SLURM_PROCID=x"
 grep -q 'SLURM_PROCID=x is no number' "$where/error" || fail "$(cat "$where/error")"
+for place in "--rank 2 --hosts 2" "--rank 7 --hosts 2"; do
+  code=0 && timeout 20 "$troupe" up --shared "$shared" $place -- true 2>"$where/error" || code=$?
+  [ "$code" = 2 ] || fail "$place: exit code $code"
+  grep -q 'ranks are 0 to 1' "$where/error" || fail "$(cat "$where/error")"
+done
 
 # Three hosts, the first one last; the program sees three nodes, and its output and exit code are the first host's.
 program='echo "$(ls -d '"$where"'/1.[0-9] | wc -l)" hosts, words: "$1"; '"$troupe"' status --folder '"$where"'/1.0 | grep -c alive; echo bad >&2; exit 7'
