@@ -53,6 +53,8 @@ class Node {
   Result<void> start(OnMember on_member);
   /// Says something to whoever started this node, before serve_parent. False when it is gone.
   bool tell_parent(const wire::Control& message);
+  /// A sign of life for whoever started this node. Never waits.
+  void pulse();
   /// Takes up the driver behind the link to the parent, if there is one. Call once, as a member.
   void serve_parent();
   /// Ends the workers, forwards what they wrote last, and stops the loop.

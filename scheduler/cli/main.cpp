@@ -294,7 +294,11 @@ int run(int argc, char** argv) {
   DoctorOptions doctor_options;
   auto* doctor_command =
       app.add_subcommand("doctor", "Say what this machine lacks to run troupe well, and what to do about it");
-  doctor_command->footer("Exit code: 1 where something does not work at all.\n  troupe doctor -o json\n");
+  doctor_command->footer(
+      "Exit code: 1 where something does not work at all.\n  troupe doctor -o json\n  troupe doctor "
+      "./my_job\n");
+  doctor_command->add_option("program", doctor_options.program,
+                             "An executable: whether this machine has the shared libraries that it needs");
   add_head_options(*doctor_command, doctor_options.folder, doctor_options.address);
   add_output_option(*doctor_command, doctor_options.output);
   doctor_command->add_flag("--json", doctor_options.json, "The same as -o json");
