@@ -86,6 +86,7 @@ class DeploymentMachine {
     Instant checked{};  ///< when it was last asked whether it lives
     bool asked = false;
     bool was_ready = false;  ///< else no proxy was told of it
+    bool had_work = false;   ///< it answered a request or a check, or was sent one of ours
     bool leaves = false;     ///< its node drains
     /// The number of the first routes that say that it gets no more; 0: none did.
     std::uint64_t closed_in = 0;
@@ -105,6 +106,8 @@ class DeploymentMachine {
     int failed_starts = 0;     ///< in a row: no replica was ready since
     int blamed_starts = 0;     ///< of them, those that the replica is to blame for
     int deaths = 0;            ///< in a row, of such starts or later: none has answered since
+    int idle_deaths = 0;       ///< in a row, of replicas that were ready and had no work
+    Instant idle_death_at{};   ///< the last one that counted
     Instant failing_since{};   ///< the first of failed_starts
     std::string last_why;      ///< of the last start or replica that failed
     std::string start_reason;  ///< why the next replica is started
@@ -148,8 +151,8 @@ class DeploymentMachine {
   void make_ready(ReplicaId id, Replica& replica);
   void make_drain(ReplicaId id, Replica& replica);
   void drop_dead(ReplicaId id, const std::string& why, bool blamed);
-  void count_failure(Version& version, const std::string& why, bool was_ready, bool blamed);
-  void count_answer(const Replica& replica);
+  void count_failure(Version& version, const Replica& replica, const std::string& why, bool blamed);
+  void count_answer(Replica& replica);
   void dispatch();
   void look_after_proxies();
   void tell_proxies();

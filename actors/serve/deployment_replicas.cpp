@@ -103,8 +103,9 @@ void DeploymentMachine::on_event(const ReplicaAlive& event) {
   count_answer(at->second);
 }
 
-void DeploymentMachine::count_answer(const Replica& replica) {
-  if (Version* version = version_of(replica)) version->deaths = 0;
+void DeploymentMachine::count_answer(Replica& replica) {
+  replica.had_work = true;
+  if (Version* version = version_of(replica)) version->deaths = version->idle_deaths = 0;
 }
 
 /// Null: of weights whose roll-out failed, or that were replaced.
@@ -117,11 +118,12 @@ DeploymentMachine::Version* DeploymentMachine::version_of(const Replica& replica
 void DeploymentMachine::drop_dead(ReplicaId id, const std::string& why, bool blamed) {
   const auto at = replicas_.find(id);
   Version* version = at->second.state == ReplicaState::kDraining ? nullptr : version_of(at->second);
-  const bool was_ready = at->second.was_ready;
+  Replica gone = at->second;
+  gone.had_work = gone.had_work || router_.has_batches(id);
   replicas_.erase(at);
   out_.push_back(StopReplica{id, why, true});  // it may live on, out of reach
   router_.lose(id, why);
-  if (version != nullptr) count_failure(*version, why, was_ready, blamed);
+  if (version != nullptr) count_failure(*version, gone, why, blamed);
   if (next_ && next_->deaths >= kMostDeathsOfUpdate)
     fail_update({ErrorCode::kActorDied,
                  std::to_string(kMostDeathsOfUpdate) + " replicas with the new weights died in a row", why,
@@ -132,11 +134,19 @@ void DeploymentMachine::drop_dead(ReplicaId id, const std::string& why, bool bla
   check_drained();
 }
 
-void DeploymentMachine::count_failure(Version& version, const std::string& why, bool was_ready, bool blamed) {
+void DeploymentMachine::count_failure(Version& version, const Replica& replica, const std::string& why,
+                                      bool blamed) {
   version.deaths += blamed;
   version.last_why = why;
   version.start_reason = "in the place of one that is gone: " + why;
-  if (was_ready) return;  // what it died of came later, with a request maybe: another one starts at once
+  if (replica.was_ready) {
+    // What it died of came later, with a request maybe: another one starts at once. One that was started
+    // after a death without any, and dies so, too, is followed ever later.
+    if (replica.had_work || replica.since < version.idle_death_at) return;
+    version.idle_death_at = now_;
+    version.not_before = now_ + config_.restart.pause_after(++version.idle_deaths);
+    return;
+  }
   if (version.failed_starts++ == 0) version.failing_since = now_;
   version.blamed_starts += blamed;
   version.not_before = now_ + config_.restart.pause_after(version.failed_starts);

@@ -3,21 +3,28 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <utility>
 
 #include "runtime/core/clock.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/fd.hpp"
+#include "runtime/core/random.hpp"
 
 namespace {
 
 using namespace troupe;
+
+constexpr Duration kNoAnswer = std::chrono::seconds(10);
 
 struct Connection {
   UniqueFd fd;
@@ -73,45 +80,122 @@ std::string http_request(const std::string& method, const std::string& path, con
          "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
-LoadResult load(std::uint16_t port, const std::string& request, int connections, double seconds) {
-  const MonotonicClock clock;
-  UniqueFd poll(::epoll_create1(EPOLL_CLOEXEC));
-  std::vector<Connection> all(static_cast<std::size_t>(connections));
-  const Instant begin = clock.now();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    all[i].fd = connect_to(port);
-    epoll_event event{EPOLLIN, {.u64 = i}};
-    ::epoll_ctl(poll.get(), EPOLL_CTL_ADD, all[i].fd.get(), &event);
-    all[i].sent = clock.now();
-    send_all(all[i].fd.get(), request);
-  }
-  LoadResult result;
-  std::vector<char> buffer(1 << 16);
-  std::vector<epoll_event> events(all.size());
-  for (std::size_t open = all.size(); open > 0;) {
-    const int ready = ::epoll_wait(poll.get(), events.data(), static_cast<int>(events.size()), 10'000);
-    if (ready == 0 || (ready < 0 && errno != EINTR)) failed("no answer for 10 s");
-    for (int i = 0; i < ready; ++i) {
-      Connection& one = all[events[static_cast<std::size_t>(i)].data.u64];
-      const auto n = ::recv(one.fd.get(), buffer.data(), buffer.size(), 0);
-      if (n <= 0) failed("a connection was closed");
-      one.in.append(buffer.data(), static_cast<std::size_t>(n));
-      const std::size_t bytes = response_bytes(one.in);
-      if (bytes == 0) continue;
-      const Instant now = clock.now();
-      result.latencies_s.push_back(to_seconds(now - one.sent));
-      if (!one.in.starts_with("HTTP/1.1 200")) ++result.failed;
-      one.in.erase(0, bytes);
-      if (to_seconds(now - begin) >= seconds) {
-        one.fd = {};
-        --open;
-        continue;
-      }
-      one.sent = now;
-      send_all(one.fd.get(), request);
+namespace {
+
+/// Connections that are open, and what comes on them.
+class Connections {
+ public:
+  Connections(std::uint16_t port, int count)
+      : poll_(::epoll_create1(EPOLL_CLOEXEC)),
+        all_(static_cast<std::size_t>(count)),
+        events_(all_.size()),
+        buffer_(1 << 16) {
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      all_[i].fd = connect_to(port);
+      epoll_event event{EPOLLIN, {.u64 = i}};
+      ::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, all_[i].fd.get(), &event);
     }
   }
-  result.seconds = to_seconds(clock.now() - begin);
+  std::size_t size() const { return all_.size(); }
+  void send(std::size_t i, const std::string& request, Instant since) {
+    all_[i].sent = since;
+    send_all(all_[i].fd.get(), request);
+  }
+  void close(std::size_t i) { all_[i].fd = {}; }
+
+  /// Those that are answered within `timeout`, which are counted.
+  std::vector<std::size_t> answered(Duration timeout, LoadResult& result) {
+    std::vector<std::size_t> done;
+    pollfd wait{poll_.get(), POLLIN, 0};  // epoll's milliseconds are too coarse
+    const timespec limit{timeout / std::chrono::seconds(1), (timeout % std::chrono::seconds(1)).count()};
+    if (::ppoll(&wait, 1, &limit, nullptr) <= 0) return done;
+    const int ready = ::epoll_wait(poll_.get(), events_.data(), static_cast<int>(events_.size()), 0);
+    for (int n = 0; n < ready; ++n) {
+      const std::size_t i = events_[static_cast<std::size_t>(n)].data.u64;
+      Connection& one = all_[i];
+      const auto got = ::recv(one.fd.get(), buffer_.data(), buffer_.size(), 0);
+      if (got <= 0) failed("a connection was closed");
+      one.in.append(buffer_.data(), static_cast<std::size_t>(got));
+      const std::size_t bytes = response_bytes(one.in);
+      if (bytes == 0) continue;
+      result.latencies_s.push_back(to_seconds(clock_.now() - one.sent));
+      if (!one.in.starts_with("HTTP/1.1 200")) ++result.failed;
+      one.in.erase(0, bytes);
+      done.push_back(i);
+    }
+    return done;
+  }
+
+ private:
+  const MonotonicClock clock_;
+  UniqueFd poll_;
+  std::vector<Connection> all_;
+  std::vector<epoll_event> events_;
+  std::vector<char> buffer_;
+};
+
+LoadResult finished(LoadResult result, Duration took) {
+  result.seconds = to_seconds(took);
   std::sort(result.latencies_s.begin(), result.latencies_s.end());
   return result;
+}
+
+}  // namespace
+
+LoadResult load(std::uint16_t port, const std::string& request, int connections, double seconds) {
+  const MonotonicClock clock;
+  Connections all(port, connections);
+  LoadResult result;
+  const Instant begin = clock.now();
+  for (std::size_t i = 0; i < all.size(); ++i) all.send(i, request, clock.now());
+  for (std::size_t open = all.size(); open > 0;) {
+    const auto done = all.answered(kNoAnswer, result);
+    if (done.empty() && to_seconds(clock.now() - begin) >= seconds + to_seconds(kNoAnswer))
+      failed("no answer for 10 s");
+    for (const std::size_t i : done) {
+      if (to_seconds(clock.now() - begin) >= seconds) {
+        all.close(i);
+        --open;
+      } else {
+        all.send(i, request, clock.now());
+      }
+    }
+  }
+  return finished(std::move(result), clock.now() - begin);
+}
+
+LoadResult load_open(std::uint16_t port, const std::string& request, int connections, double rate,
+                     double seconds) {
+  const MonotonicClock clock;
+  Connections all(port, connections);
+  std::vector<std::size_t> free;
+  for (std::size_t i = 0; i < all.size(); ++i) free.push_back(i);
+  LoadResult result;
+  SeededRandom random(1);
+  std::vector<double> lags_s;
+  std::deque<Instant> waiting;
+  const Instant begin = clock.now();
+  const Instant end = begin + Duration(static_cast<std::int64_t>(seconds * 1e9));
+  Instant due = begin, freed = begin;
+  for (;;) {
+    const Instant now = clock.now();
+    for (; due <= now && due < end;
+         due += Duration(static_cast<std::int64_t>(-std::log1p(-random.uniform()) / rate * 1e9)))
+      waiting.push_back(due);
+    while (!waiting.empty() && !free.empty()) {
+      lags_s.push_back(to_seconds(clock.now() - std::max(waiting.front(), freed)));
+      all.send(free.back(), request, waiting.front());
+      free.pop_back();
+      waiting.pop_front();
+    }
+    if (due >= end && free.size() == all.size()) break;
+    const Duration pause = due < end ? std::max<Duration>(due - clock.now(), Duration{0}) : kNoAnswer;
+    const auto done = all.answered(pause, result);
+    if (!done.empty()) freed = clock.now();
+    free.insert(free.end(), done.begin(), done.end());
+    if (done.empty() && clock.now() > end + kNoAnswer) failed("no answer for 10 s");
+  }
+  std::sort(lags_s.begin(), lags_s.end());
+  if (!lags_s.empty()) result.lag_p99_s = lags_s[lags_s.size() * 99 / 100];
+  return finished(std::move(result), clock.now() - begin);
 }

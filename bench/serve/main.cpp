@@ -34,6 +34,7 @@ struct Images {
 namespace {
 
 constexpr std::int64_t kBatch = 64;
+constexpr double kShare = 0.7;  ///< of the most that there was, for the latency under load
 
 struct Case {
   std::string name;
@@ -115,6 +116,7 @@ int main(int argc, char** argv) try {
   int rounds = 5;
   double seconds = 2;
   int connections = 64;
+  int full = 3 * kBatch;
   std::string json;
   std::vector<std::string> others;
   CLI::App app("Measures serving: HTTP to a replica and back.");
@@ -125,6 +127,9 @@ int main(int argc, char** argv) try {
       ->capture_default_str()
       ->check(CLI::Range(0.1, 600.0));
   app.add_option("--connections", connections, "Of the loaded server")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--full", full, "Connections of the images' second row: enough for full batches")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   app.add_option("--peer", others,
@@ -152,12 +157,22 @@ int main(int argc, char** argv) try {
   const std::string text = json_request("/v1/identity");
   const std::string image = raw_request("images", {1, 28, 28});
   const std::string health = http_request("GET", "/healthz", "", "");
-  std::vector<double> raw_p50, raw_p99, text_p50, health_p50, raw_rate, text_rate, image_rate, image_loop;
+  std::vector<double> raw_p50, raw_p99, text_p50, health_p50, raw_rate, text_rate, image_rate, full_rate,
+      image_loop;
+  std::vector<double> text_at_p50, text_at_p99, image_at_p50, image_at_p99, lag_p99;
   int failed = 0;
   const auto run = [&](const std::string& request, int at_a_time) {
     auto result = load(port, request, at_a_time, seconds);
     failed += result.failed;
     return result;
+  };
+  const auto at_share = [&](const std::string& request, int at_a_time, double most, std::vector<double>& p50,
+                            std::vector<double>& p99) {
+    const auto result = load_open(port, request, at_a_time, kShare * most, seconds);
+    failed += result.failed;
+    p50.push_back(result.percentile(50) * 1e6);
+    p99.push_back(result.percentile(99) * 1e6);
+    lag_p99.push_back(result.lag_p99_s * 1e6);
   };
   (void)run(raw, connections);
   for (int i = 0; i < rounds; ++i) {
@@ -169,6 +184,9 @@ int main(int argc, char** argv) try {
     raw_rate.push_back(run(raw, connections).rate());
     text_rate.push_back(run(text, connections).rate());
     image_rate.push_back(run(image, connections).rate());
+    full_rate.push_back(run(image, full).rate());
+    at_share(text, full, text_rate.back(), text_at_p50, text_at_p99);
+    at_share(image, full, full_rate.back(), image_at_p50, image_at_p99);
     image_loop.push_back(in_process(
         torch::zeros({kBatch, 1, 28, 28}), [&](const torch::Tensor& in) { return net->forward(in); },
         seconds));
@@ -187,7 +205,12 @@ int main(int argc, char** argv) try {
       {"raw requests", median(raw_rate), 0, "", "1/s"},
       {"JSON requests", median(text_rate), 0, "", "1/s"},
       {"images, ConvNet", median(image_rate), median(image_loop), "loop in the process, batches of 64",
-       "1/s"}};
+       "1/s"},
+      {"images, " + std::to_string(full) + " connections", median(full_rate), median(image_loop),
+       "loop in the process, batches of 64", "1/s"},
+      {"JSON at 70 %, open: p99", median(text_at_p99), median(text_at_p50), "p50 of the same", "us"},
+      {"images at 70 %, open: p99", median(image_at_p99), median(image_at_p50), "p50 of the same", "us"},
+      {"generator's lag: p99", median(lag_p99), 0, "", "us"}};
   for (const Peer& peer : peers) {
     cases.push_back({"JSON request, alone: p50", median(text_p50), median(peer.p50_us), peer.name, "us"});
     cases.push_back({"JSON requests", median(text_rate), median(peer.rate), peer.name, "1/s"});

@@ -21,7 +21,8 @@ GroupShape::GroupShape(std::initializer_list<Dimension> dimensions) : dimensions
     if (std::any_of(dimensions_.begin(), at, [&](const Dimension& other) { return other.name == at->name; }))
       refuse("two dimensions are named " + at->name, "give each a name of its own");
     if (at->size == 0 || at->size > kMostMembers / members)
-      refuse(at->name + " = " + std::to_string(at->size), "ask for 1 to 65,536 members in all");
+      refuse(at->name + " = " + std::to_string(static_cast<std::ptrdiff_t>(at->size)),
+             "ask for 1 to 65,536 members in all");
     members *= at->size;
   }
   if (dimensions_.empty()) refuse("it has no dimension", "say how many members it has");

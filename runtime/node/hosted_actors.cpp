@@ -204,7 +204,7 @@ void HostedActors::keep(ActorId actor, const std::string& payload, Instant now, 
   if (from) packages_.need(decoded->package, from, now, out);
   if (kept_.contains(actor)) return;
   const std::string hash = wire::hash_in(decoded->package);
-  packages_.hold(hash);
+  packages_.hold(hash, out);
   kept_.emplace(actor, Kept{payload, hash});
 }
 

@@ -36,6 +36,8 @@ constexpr const char* kOomScore = "400";
 constexpr const char* kMarkFile = "/mark";
 /// No job has a name that begins so.
 constexpr const char* kPackagesFolder = "/.packages";
+/// And any word: of what a node did not come to remove, the next one does.
+constexpr const char* kRemoved = "/.removed-";
 constexpr std::size_t kMostKnocks = 64;
 constexpr Duration kKnockPatience = std::chrono::seconds(10);
 constexpr Duration kMarkPatience = std::chrono::seconds(10);
@@ -110,6 +112,7 @@ std::vector<std::string> environment_of(const StartProgram& what, const std::str
   std::string gpus = std::string(kVisibleDevicesVariable) + "=";
   for (const std::string& gpu : what.gpus) gpus += (gpus.back() == '=' ? "" : ",") + gpu;
   add(gpus);
+  if (what.attempt > 1) add("TROUPE_RESUME=auto");  // a training run goes on at its newest checkpoint
   for (const std::string& entry : what.spec.environment) add(entry);
   if (!libraries.empty()) {
     const std::string& others = all[kLibraryPathVariable];
@@ -133,7 +136,7 @@ JobPrograms::~JobPrograms() {
     marks.insert(mark_of(running.name));
   }
   if (marks.empty()) return;
-  if (!looks_.finish([marks] { kill_marked(marks); }, kLastMarkPatience))
+  if (!looks_.finish([marks](StuckProcesses& stuck) { kill_marked(marks, stuck); }, kLastMarkPatience))
     log(LogLevel::kWarning,
         "what programs of jobs left behind may go on: a process that was looked at is stuck");
 }
@@ -159,12 +162,15 @@ Result<void> JobPrograms::open(const std::string& folder) {
   if (!packages) return packages.error();
   for (const std::string& id : *packages) shelf_->remove(id);  // nobody knows any more whose they were
   JobFilesFound found;
+  std::vector<std::string> libraries;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(slot_, ignored)) {
     const std::string name = entry.path().filename().string();
     if (entry.is_directory(ignored) && !name.starts_with('.')) found.ids.push_back(name);
-    if (name.starts_with(kLibrariesOf)) fs::remove_all(entry.path(), ignored);
+    if (name.starts_with(kLibrariesOf)) libraries.push_back(name);
+    if (name.starts_with(kRemoved + 1)) remove_later(entry.path().string());
   }
+  for (const std::string& name : libraries) remove_files(name);
   // A node that was killed could not end what its programs had left behind.
   std::set<std::string> marks;
   for (const std::string& id : found.ids) {
@@ -182,7 +188,7 @@ void JobPrograms::unpack(const UnpackJob& what) {
 }
 
 /// In work_'s thread.
-JobUnpacked JobPrograms::prepare(const cluster::SubmissionSpec& spec) const {
+JobUnpacked JobPrograms::prepare(const cluster::SubmissionSpec& spec) {
   if (!shelf_) return {spec.id, false, keeps_no_jobs()};
   const std::string to = packed_folder(folder_of(spec.id), spec);
   std::error_code ignored;  // its program may have made a folder that nobody reads
@@ -190,8 +196,21 @@ JobUnpacked JobPrograms::prepare(const cluster::SubmissionSpec& spec) const {
     return {spec.id, false, {}};
   if (auto made = make_folder(folder_of(spec.id)); !made) return {spec.id, false, made.error()};
   const auto unpacked = shelf_->unpack(spec.package, to);
-  if (unpacked) return {spec.id, false, {}};
+  if (unpacked) {
+    damaged_.erase(spec.package);
+    return {spec.id, false, {}};
+  }
   if (unpacked.error().code == ErrorCode::kUnavailable) return {spec.id, true, {}};
+  if (unpacked.error().code == ErrorCode::kCorrupt || unpacked.error().code == ErrorCode::kBadInput) {
+    shelf_->remove(spec.package);  // it was checked when it came: the disk has changed it since
+    if (damaged_.insert(spec.package).second) {
+      log(LogLevel::kWarning,
+          "package " + spec.package.substr(0, 12) +
+              " is damaged on this node's disk, and is fetched again: " + unpacked.error().why);
+      return {spec.id, true, {}};
+    }
+    damaged_.erase(spec.package);  // twice: so the disk is bad, and the job ends with that
+  }
   return {spec.id, false, unpacked.error()};
 }
 
@@ -266,8 +285,8 @@ void JobPrograms::kill(const std::string& id) {
   signal(id, SIGKILL);
   const auto at = running_.find(id);
   if (at == running_.end()) return;
-  const auto look = [mark = mark_of(at->second.name)] {
-    kill_marked({mark});
+  const auto look = [mark = mark_of(at->second.name)](StuckProcesses& stuck) {
+    kill_marked({mark}, stuck);
     return LookThread::Then([] {});
   };
   looks_.post(look, kMarkPatience, [] {});
@@ -281,8 +300,8 @@ void JobPrograms::program_ended(const std::string& id) {
   if (!running.exit) return;  // not yet: the pidfd stays readable
   loop_.forget(running.program.pidfd.get());
   loop_.forget(running.socket.get());
-  const auto look = [this, id, mark = mark_of(running.name)] {
-    kill_marked({mark});
+  const auto look = [this, id, mark = mark_of(running.name)](StuckProcesses& stuck) {
+    kill_marked({mark}, stuck);
     return LookThread::Then([this, id] {
       std::error_code ignored;
       fs::remove(folder_of(id) + kMarkFile, ignored);
@@ -308,17 +327,31 @@ void JobPrograms::finish(const std::string& id) {
 
 void JobPrograms::remove_files(const std::string& id) {
   output_.forget(id + "/");
-  std::error_code error;
-  fs::remove_all(folder_of(id), error);
-  if (error) log(LogLevel::kWarning, "cannot remove " + folder_of(id) + ": " + error.message());
+  const std::string removed = slot_ + kRemoved + to_hex(SystemRandom().next());
+  if (std::error_code none; fs::rename(folder_of(id), removed, none), none) {
+    if (none != std::errc::no_such_file_or_directory)
+      log(LogLevel::kWarning, "cannot remove " + folder_of(id) + ": " + none.message());
+    return;
+  }
+  remove_later(removed);
+}
+
+void JobPrograms::remove_later(const std::string& folder) {
+  work_.post([folder] {
+    std::error_code error;
+    fs::remove_all(folder, error);
+    if (error) log(LogLevel::kWarning, "cannot remove " + folder + ": " + error.message());
+  });
 }
 
 Result<wire::LogPart> JobPrograms::read(const wire::LogAsk& ask) const {
   const std::string key = key_of(ask.id, ask.attempt);
   const bool open = output_.is_open(key);  // before the read: what is closed has all of it
   auto part = read_log(output_folder(folder_of(ask.id), ask.attempt), ask);
-  if (!part) return part.error();
-  if (!open) add_to_end(*part, ask, output_.note_at_end(key));
+  const wire::Bytes note = open ? wire::Bytes() : output_.note_at_end(key);
+  if (!part && note.empty()) return part.error();
+  if (!part) part = wire::LogPart{};  // its folder is gone, and what is lost is said nevertheless
+  add_to_end(*part, ask, note);
   part->attempt = ask.attempt;
   part->closed = !open;
   return part;

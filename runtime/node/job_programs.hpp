@@ -8,6 +8,8 @@
 ///                          /program/             the executable that travelled, if it did alone
 ///                          /output/<attempt>/    its segments (log_segments.hpp)
 ///                     /.packages/                those that came to this node; none is older than the node
+///                     /.executables/             of detached actors (package_store.hpp)
+///                     /.removed-<any>/           what is being removed
 /// ```
 /// A slot is one node's as long as it lives; the node that is started after it takes the first one that is
 /// free.
@@ -17,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +69,7 @@ class JobPrograms {
   void kill(const std::string& id);
   /// Of the program of a submission, which leads a process group; -1: it does not run.
   pid_t pid_of(const std::string& id) const;
+  /// At once for who looks; the disk takes its time.
   void remove_files(const std::string& id);
   Result<wire::LogPart> read(const wire::LogAsk& ask) const;
 
@@ -95,9 +99,10 @@ class JobPrograms {
     std::optional<ProgramExit> exit{};
   };
   std::string folder_of(const std::string& id) const { return slot_ + "/" + id; }
-  JobUnpacked prepare(const cluster::SubmissionSpec& spec) const;
+  JobUnpacked prepare(const cluster::SubmissionSpec& spec);
   Result<Running> run(const StartProgram& what);
   void program_ended(const std::string& id);
+  void remove_later(const std::string& folder);
   void finish(const std::string& id);
   void somebody_connects(const std::string& id);
   void knock_readable(std::uint64_t connection);
@@ -112,8 +117,10 @@ class JobPrograms {
   std::map<std::uint64_t, Knock> knocks_;
   std::uint64_t last_knock_ = 0;
   std::optional<PackageShelf> shelf_;  ///< of work_'s thread, once it is open
-  LookThread looks_;                   ///< for what programs left behind
-  WorkThread work_;                    ///< the last: it uses the others
+  std::set<std::string>
+      damaged_;       ///< packages that come anew, since this disk spoilt them; of work_'s thread
+  LookThread looks_;  ///< for what programs left behind
+  WorkThread work_;   ///< the last: it uses the others
 };
 
 }  // namespace troupe::node

@@ -1,5 +1,7 @@
 #include "runtime/node/memory_look.hpp"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "runtime/core/control_groups.hpp"
@@ -8,10 +10,8 @@
 namespace troupe::node {
 namespace {
 
-using Bytes = std::int64_t (*)(pid_t);
-
 /// A program's process group is looked at, a worker by itself.
-void measure(std::vector<MemoryClaim>& claims, Bytes bytes_of, bool those_that_asked_alone) {
+void measure(std::vector<MemoryClaim>& claims, const BytesOf& bytes_of, bool those_that_asked_alone) {
   std::vector<pid_t> groups;
   for (const MemoryClaim& claim : claims) {
     if (!claim.process && claim.pid > 0) groups.push_back(claim.pid);
@@ -36,10 +36,21 @@ bool any_has_more(const std::vector<MemoryClaim>& claims) {
 
 }  // namespace
 
-std::optional<MemoryMeasured> look_at_memory(std::int64_t offered, std::vector<MemoryClaim> claims) {
+std::optional<MemoryMeasured> look_at_memory(std::int64_t offered, std::vector<MemoryClaim> claims,
+                                             StuckProcesses& stuck, const BytesOf& share) {
   measure(claims, anonymous_bytes, true);
   if (!any_has_more(claims)) return std::nullopt;
-  measure(claims, share_of_anonymous_bytes, false);
+  std::map<pid_t, std::int64_t> most;  // of workers: a kill frees nothing of one that is stuck
+  for (const MemoryClaim& claim : claims)
+    if (claim.process) most[claim.pid] = claim.use.asked;
+  const auto share_or_sum = [&](pid_t process) {
+    std::int64_t bytes = 0;
+    if (stuck.look_at(process, [&] { bytes = share(process); })) return bytes;
+    const auto asked = most.find(process);
+    const std::int64_t sum = anonymous_bytes(process);
+    return asked == most.end() ? sum : std::min(sum, asked->second);
+  };
+  measure(claims, share_or_sum, false);
   if (!any_has_more(claims)) return std::nullopt;
   NodeMemory node{offered};
   const auto usable = usable_memory(), available = available_memory();

@@ -10,6 +10,7 @@
 #include "runtime/link/ring/ring.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 #include "runtime/node/memory_look.hpp"
+#include "runtime/node/pulse.hpp"
 #include "runtime/wire/package_name.hpp"
 
 namespace troupe {
@@ -36,7 +37,7 @@ Node::~Node() {
 namespace {
 
 constexpr Duration kMemoryLook = std::chrono::milliseconds(500);
-constexpr Duration kMemoryPatience = std::chrono::seconds(30);
+constexpr Duration kMemoryPatience = std::chrono::seconds(5);  ///< some milliseconds a GiB are usual
 
 }  // namespace
 
@@ -77,7 +78,10 @@ Result<void> Node::start(OnMember on_member) {
   peers_ = std::make_unique<PeerLinks>(loop_, transport_, options_.keys, stuck_bytes,
                                        PeerLinks::Hooks{tell_machine, refuse_frame});
   if (auto opened = jobs_.open(options_.config.folder); !opened) return opened;
-  if (!jobs_.folder().empty()) outputs_.open(jobs_.folder() + "/.workers");
+  if (!jobs_.folder().empty()) {
+    outputs_.open(jobs_.folder() + "/.workers");
+    tell(ExecutablesFound{packages_.open(jobs_.folder() + "/.executables")});
+  }
   if (auto connected = connect_head(transport_); !connected) return connected;
   loop_.watch(options_.parent.fd(), [this](bool, bool, bool) { parent_readable(); });
   loop_.every(machine_->self().times.tick, [this] {
@@ -98,8 +102,9 @@ void Node::watch_memory() {
   for (MemoryClaim& claim : claims)
     claim.pid = claim.process ? locals_->pid_of(claim.process) : jobs_.pid_of(claim.submission);
   looks_at_memory_ = true;
-  const auto look = [this, offered = memory_of(options_.other), claims = std::move(claims)] {
-    return LookThread::Then([this, measured = look_at_memory(offered, claims)] {
+  const auto look = [this, offered = memory_of(options_.other),
+                     claims = std::move(claims)](StuckProcesses& stuck) {
+    return LookThread::Then([this, measured = look_at_memory(offered, claims, stuck)] {
       looks_at_memory_ = false;
       if (measured) tell(*measured);
     });
@@ -182,6 +187,10 @@ void Node::parent_readable() {
 
 bool Node::tell_parent(const wire::Control& message) {
   return troupe::send_control(options_.parent, {id_, {}}, message);
+}
+
+void Node::pulse() {
+  send_pulse(options_.parent);
 }
 
 void Node::serve_parent() {

@@ -53,6 +53,8 @@ class Node {
   Result<void> start(OnMember on_member);
   /// Says something to whoever started this node, before serve_parent. False when it is gone.
   bool tell_parent(const wire::Control& message);
+  /// A sign of life for whoever started this node. Never waits.
+  void pulse();
   /// Takes up the driver behind the link to the parent, if there is one. Call once, as a member.
   void serve_parent();
   /// Ends the workers, forwards what they wrote last, and stops the loop.
@@ -128,6 +130,7 @@ class Node {
   void act(node::GivePart& a);
   void act(node::TakePart& a) { tell(packages_.take(a.part)); }
   void act(node::ForgetPackage& a) { packages_.forget(a.hash); }
+  void act(node::KeepExecutable& a) { packages_.store(a.hash); }
   void act(node::ConnectHeadAnew& a);
   void act(node::UnpackJob& a) { jobs_.unpack(a); }
   void act(node::AskJobPart& a);

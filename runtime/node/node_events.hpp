@@ -157,6 +157,10 @@ struct PeerStuck {
 struct JobFilesFound {
   std::vector<std::string> ids;
 };
+/// Executables that the node before this one kept.
+struct ExecutablesFound {
+  std::vector<std::string> hashes;
+};
 /// The answer to UnpackJob.
 struct JobUnpacked {
   std::string id;
@@ -210,12 +214,13 @@ struct DrainAsked {
 /// Every second.
 struct Tick {};
 
-struct NodeEvent : OneOf<HeadConnected, HeadLost, HeadUnsent, HeadRefused, HeadUnreachable, HeadSaid,
-                         DriverAttached, LocalSaid, LocalBroke, WorkerNotStarted, WorkerWrote, ProcessEnding,
-                         OutputDrained, ProcessEnded, RegionMade, RingMade, PeerConnected, PeerUnusable,
-                         PeerCameIn, PeerLost, PeerFailed, PeerSaid, PartTaken, LocalStuck, PeerStuck,
-                         LeaveAsked, Tick, JobFilesFound, ProgramStarted, ProgramNotStarted, ProgramEnded,
-                         DriverKnocked, JobUnpacked, HeadGavePart, JobPartTaken, DrainAsked, MemoryMeasured> {
+struct NodeEvent
+    : OneOf<HeadConnected, HeadLost, HeadUnsent, HeadRefused, HeadUnreachable, HeadSaid, DriverAttached,
+            LocalSaid, LocalBroke, WorkerNotStarted, WorkerWrote, ProcessEnding, OutputDrained, ProcessEnded,
+            RegionMade, RingMade, PeerConnected, PeerUnusable, PeerCameIn, PeerLost, PeerFailed, PeerSaid,
+            PartTaken, LocalStuck, PeerStuck, LeaveAsked, Tick, JobFilesFound, ProgramStarted,
+            ProgramNotStarted, ProgramEnded, DriverKnocked, JobUnpacked, HeadGavePart, JobPartTaken,
+            DrainAsked, MemoryMeasured, ExecutablesFound> {
   using OneOf::OneOf;
   NodeEvent();
   NodeEvent(const NodeEvent&);
@@ -365,6 +370,11 @@ struct TakePart {
 struct ForgetPackage {
   std::string hash;
 };
+/// Have the executable of that hash on the disk, too, until it is forgotten: the node that is started after
+/// this one was killed has it then.
+struct KeepExecutable {
+  std::string hash;
+};
 /// Drop the link to the head, and connect again on sockets and threads of their own: the present ones may be
 /// stuck.
 struct ConnectHeadAnew {};
@@ -423,9 +433,9 @@ struct NodeAction
     : OneOf<SendLocal, SendPeer, TellHead, StartWorker, AdoptDriver, Welcome, KillProcess, DrainOutput,
             ForgetProcess, HoldOutput, RetryOutput, MakeRing, MakeRegion, DropRegion, AbortRegions, AllowPeer,
             RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld, RefuseHeld, GivePart,
-            TakePart, ForgetPackage, TellMember, EndLoop, Log, ConnectHeadAnew, StartProgram, SignalProgram,
-            KillProgram, RemoveJobFiles, DropKnock, UnpackJob, AskJobPart, TakeJobPart, DropJobPackage,
-            ActorBegins> {
+            TakePart, ForgetPackage, KeepExecutable, TellMember, EndLoop, Log, ConnectHeadAnew, StartProgram,
+            SignalProgram, KillProgram, RemoveJobFiles, DropKnock, UnpackJob, AskJobPart, TakeJobPart,
+            DropJobPackage, ActorBegins> {
   using OneOf::OneOf;
   NodeAction();
   NodeAction(const NodeAction&);

@@ -10,6 +10,7 @@ namespace {
 
 /// One refusal may be a head that was killed in the middle of a handshake. Several are a key that it dropped,
 /// because it declared this node dead: then no work of ours counts any more.
+constexpr int kRefusalsToSay = 3;
 constexpr int kRefusalsToLeave = 5;
 
 std::pair<ProcessId, ProcessId> ring_of(ProcessId a, ProcessId b) {
@@ -70,7 +71,8 @@ void NodeMachine::handle(const HeadUnsent& e) {
 }
 void NodeMachine::handle(const HeadRefused& e) {
   head_.lost();
-  if (++refusals_ == 1) out_.push_back(Log{LogLevel::kWarning, "the head refuses this node: " + e.why});
+  if (++refusals_ == kRefusalsToSay)
+    out_.push_back(Log{LogLevel::kWarning, "the head refuses this node: " + e.why});
   if (refusals_ < kRefusalsToLeave) return;
   if (!std::exchange(member_told_, true))
     out_.push_back(

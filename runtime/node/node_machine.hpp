@@ -141,6 +141,7 @@ class NodeMachine {
 
   // Submissions (node_submissions.cpp).
   void handle(const JobFilesFound& e);
+  void handle(const ExecutablesFound& e) { packages_.found(e.hashes); }
   void handle(const ProgramStarted& e);
   void handle(const ProgramNotStarted& e);
   void handle(const ProgramEnded& e);

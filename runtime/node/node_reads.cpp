@@ -4,7 +4,11 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
+#include <optional>
+#include <sstream>
 #include <utility>
 
 #include "runtime/core/process_title.hpp"
@@ -75,13 +79,39 @@ void Node::read_log(const wire::ReadLog& ask) {
 
 namespace {
 
+/// Empty of one that an earlier look still waits for.
+ProcessTitle title_of(std::int64_t pid, StuckProcesses& stuck) {
+  ProcessTitle title;
+  stuck.look_at(static_cast<pid_t>(pid), [&] { title = read_process_title(pid); });
+  return title;
+}
+
+/// Seconds since it began; none: it is gone. The kernel tells without a look at its memory.
+std::optional<std::int64_t> up_s(std::int64_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat", std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream words(text.substr(name_end + 1));
+  std::string word;
+  constexpr int kStart = 20;  // behind the name
+  for (int i = 1; i < kStart; ++i) words >> word;
+  std::int64_t start_ticks = 0;
+  timespec since_boot{};
+  const long ticks_per_s = ::sysconf(_SC_CLK_TCK);
+  if (!(words >> start_ticks) || ticks_per_s <= 0 || ::clock_gettime(CLOCK_BOOTTIME, &since_boot) != 0)
+    return std::nullopt;
+  return std::max<std::int64_t>(0, since_boot.tv_sec - start_ticks / ticks_per_s);
+}
+
 /// Says of each what it is by what it says of itself.
-void read_titles(std::vector<ProcessStatus>& processes) {
+void read_titles(std::vector<ProcessStatus>& processes, StuckProcesses& stuck) {
   for (ProcessStatus& status : processes) {
+    if (const auto up = up_s(status.pid)) status.notes.emplace_back(kUpNote, std::to_string(*up));
     if (!status.submission.empty()) continue;
-    ProcessTitle said = read_process_title(status.pid);
+    ProcessTitle said = title_of(status.pid, stuck);
     if (!said.title.empty()) status.title = std::move(said.title);
-    status.notes = std::move(said.notes);
+    for (auto& note : said.notes) status.notes.push_back(std::move(note));
   }
 }
 
@@ -98,9 +128,9 @@ void Node::list_processes(std::uint64_t number) {
   }
   for (const auto& [id, pid] : jobs_.running()) list.processes.push_back({pid, "program of job " + id, id});
   list.packages = machine_->packages_on_their_way();
-  const auto look = [this, number, list] {
+  const auto look = [this, number, list](StuckProcesses& stuck) {
     ProcessList said = list;
-    read_titles(said.processes);
+    read_titles(said.processes, stuck);
     return LookThread::Then([this, number, said] { answer_read(number, as_part(wire::encode(said))); });
   };
   title_looks_.post(look, kTitles,
@@ -143,9 +173,9 @@ void Node::dump(const wire::ReadLog& ask) {
     list.processes.push_back({pids.back(), worker.label, false});
     dumping->asked.push_back(worker.process);
   }
-  const auto look = [dumping, pids] {
+  const auto look = [dumping, pids](StuckProcesses& stuck) {
     std::vector<std::string> titles;
-    for (const auto pid : pids) titles.push_back(read_process_title(pid).title);
+    for (const auto pid : pids) titles.push_back(title_of(pid, stuck).title);
     return LookThread::Then([dumping, titles] {
       for (std::size_t i = 0; i < titles.size(); ++i) {
         if (!titles[i].empty()) dumping->list.processes[i].title = titles[i];

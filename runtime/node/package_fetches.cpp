@@ -67,17 +67,25 @@ std::optional<PackageFetches::Done> PackageFetches::taken(const PartTaken& taken
   }
   out.push_back(Log{LogLevel::kInfo, "has the executable " + taken.hash.substr(0, 12) + " of " +
                                          std::to_string(taken.next) + " bytes"});
-  trim(out);
-  here_.insert(taken.hash);
+  arrived(taken.hash, out);
   fetches_.erase(at);
   return Done{taken.hash, std::nullopt};
 }
 
 void PackageFetches::brought(const std::string& package, Actions& out) {
   const std::string hash = wire::hash_in(package);
-  if (hash == wire::hash_in(self_.package) || here_.contains(hash)) return;
+  if (hash != wire::hash_in(self_.package) && !here_.contains(hash)) arrived(hash, out);
+}
+
+void PackageFetches::arrived(const std::string& hash, Actions& out) {
   trim(out);
   here_.insert(hash);
+  if (held_.contains(hash)) out.push_back(KeepExecutable{hash});
+}
+
+void PackageFetches::hold(const std::string& hash, Actions& out) {
+  if (!held_.contains(hash) && here_.contains(hash)) out.push_back(KeepExecutable{hash});
+  held_.insert(hash);
 }
 
 void PackageFetches::trim(Actions& out) {

@@ -34,8 +34,10 @@ class PackageFetches {
   void give(NodeId to, const wire::PackageAsk& ask, Instant now, Actions& out);
   void part(NodeId from, const wire::PackagePart& part, Instant now, Actions& out);
   std::optional<Done> taken(const PartTaken& taken, Instant now, Actions& out);
-  /// It stays here, once it is, until it was let go as often.
-  void hold(const std::string& hash) { held_.insert(hash); }
+  /// The node before this one kept these.
+  void found(const std::vector<std::string>& hashes) { here_.insert(hashes.begin(), hashes.end()); }
+  /// It stays here, once it is, also for the node that comes after this one, until it was let go as often.
+  void hold(const std::string& hash, Actions& out);
   void let_go(const std::string& hash) {
     if (const auto at = held_.find(hash); at != held_.end()) held_.erase(at);
   }
@@ -54,6 +56,7 @@ class PackageFetches {
   };
   bool ask(const std::string& hash, Fetch& fetch, Instant now, Actions& out);
   Done end(const std::string& hash, ErrorCode code, std::string why, std::string todo, Actions& out);
+  void arrived(const std::string& hash, Actions& out);
   void trim(Actions& out);
 
   const Self& self_;

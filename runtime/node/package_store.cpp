@@ -1,10 +1,107 @@
 #include "runtime/node/package_store.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
 
 #include "runtime/core/log.hpp"
 
 namespace troupe::node {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_hash(const std::string& name) {
+  return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+/// In the work thread.
+Result<void> write_executable(int from, const std::string& hash, const std::string& path) {
+  const UniqueFd to(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!to) return io_error("cannot write " + path, errno, "make its folder writable");
+  for (wire::PackageAsk ask{hash, 0};;) {
+    const auto part = read_package_part(from, ask);
+    if (!part) return part.error();
+    std::size_t done = 0;
+    while (done < part->bytes.size()) {
+      const ssize_t wrote = ::write(to.get(), part->bytes.data() + done, part->bytes.size() - done);
+      if (wrote < 0 && errno == EINTR) continue;
+      if (wrote <= 0) return io_error("cannot write " + path, wrote < 0 ? errno : ENOSPC, "free space");
+      done += static_cast<std::size_t>(wrote);
+    }
+    ask.offset += done;
+    if (ask.offset >= part->total) return {};
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> PackageStore::open(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    log(LogLevel::kWarning, "cannot make the folder " + folder + ": " + error.message() +
+                                ": a node that is started after this one's end lacks its executables");
+    return {};
+  }
+  ::chmod(folder.c_str(), 0700);
+  folder_ = folder;
+  work_.emplace();
+  std::vector<fs::path> there;
+  for (const auto& entry : fs::directory_iterator(folder, error)) there.push_back(entry.path());
+  std::vector<std::string> found;
+  for (const fs::path& path : there) {
+    const std::string name = path.filename().string();
+    if (is_hash(name) && load(name)) {
+      found.push_back(name);
+    } else {
+      fs::remove(path, error);
+    }
+  }
+  return found;
+}
+
+/// Into memory, as it was: nobody can change it there.
+bool PackageStore::load(const std::string& hash) {
+  const UniqueFd fd(::open((folder_ + "/" + hash).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!fd) return false;
+  PackageDownload download(hash);
+  for (;;) {
+    const auto part = read_package_part(fd.get(), download.next());
+    const auto whole = part ? download.feed(*part) : Result<bool>(part.error());
+    if (!whole) {
+      log(LogLevel::kWarning, "the executable that was kept is dropped: " + whole.error().message());
+      return false;
+    }
+    if (!*whole) continue;
+    whole_.insert_or_assign(hash, download.take());
+    return true;
+  }
+}
+
+void PackageStore::store(const std::string& hash) {
+  const auto at = whole_.find(hash);
+  if (folder_.empty() || at == whole_.end() || !is_hash(hash)) return;
+  auto fd = std::make_shared<UniqueFd>(::fcntl(at->second.get(), F_DUPFD_CLOEXEC, 0));
+  work_->post([fd, hash, path = folder_ + "/" + hash] {
+    std::error_code error;
+    if (fs::exists(path, error)) return;
+    const std::string part = path + ".part";
+    auto written = *fd ? write_executable(fd->get(), hash, part)
+                       : Result<void>(io_error("cannot read an executable", EMFILE, "raise ulimit -n"));
+    if (written && ::rename(part.c_str(), path.c_str()) != 0)
+      written = io_error("cannot write " + path, errno);
+    if (written) return;
+    fs::remove(part, error);
+    log(LogLevel::kWarning,
+        written.error().message() + ". A node that is started after this one's end lacks this executable");
+  });
+}
 
 PartTaken PackageStore::take(const wire::PackagePart& part) {
   PackageDownload& download = coming_.try_emplace(part.hash, part.hash).first->second;
@@ -37,6 +134,11 @@ wire::PackagePart PackageStore::read(const wire::PackageAsk& ask, bool own) {
 void PackageStore::forget(const std::string& hash) {
   whole_.erase(hash);
   coming_.erase(hash);
+  if (folder_.empty() || !is_hash(hash)) return;
+  work_->post([path = folder_ + "/" + hash] {
+    std::error_code ignored;
+    fs::remove(path, ignored);
+  });
 }
 
 Result<int> PackageStore::program(const std::string& hash, const std::string& own_hash) const {

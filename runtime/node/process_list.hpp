@@ -16,6 +16,8 @@ namespace troupe::node {
 /// (DumpList); behind the latter's id may stand "/" and the id of the job whose workers are meant.
 inline constexpr std::string_view kProcesses = "processes:";
 inline constexpr std::string_view kDump = "dump:";
+/// The first of a process's notes: for how many seconds it has run.
+inline constexpr std::string_view kUpNote = "up_s";
 
 struct ProcessStatus {
   std::int64_t pid = 0;

@@ -181,6 +181,11 @@ void signal_group(const Program& program, int signal) {
 }
 
 void kill_marked(const std::set<std::string>& entries) {
+  StuckProcesses none;
+  kill_marked(entries, none);
+}
+
+void kill_marked(const std::set<std::string>& entries, StuckProcesses& stuck) {
   if (entries.empty()) return;
   for (int round = 0; round < kMostRounds; ++round) {  // one that is killed may have forked meanwhile
     bool found = false;
@@ -190,12 +195,17 @@ void kill_marked(const std::set<std::string>& entries) {
          at.increment(ignored)) {
       const std::filesystem::path process = at->path();
       const std::string name = process.filename().string();
-      if (name.find_first_not_of("0123456789") != std::string::npos || !is_marked(process, entries)) continue;
+      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
       const pid_t pid = static_cast<pid_t>(std::atoi(name.c_str()));
-      if (pid == ::getpid()) continue;
+      const auto is_meant = [&] {
+        bool is = false;
+        stuck.look_at(pid, [&] { is = is_marked(process, entries); });
+        return is;
+      };
+      if (pid == ::getpid() || !is_meant()) continue;
       const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
       // The number may have gone to another process since: look again through what the descriptor holds fast.
-      if (!pidfd || !is_marked(process, entries)) continue;
+      if (!pidfd || !is_meant()) continue;
       if (::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0) == 0) found = true;
     }
     if (!found) return;

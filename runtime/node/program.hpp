@@ -10,6 +10,7 @@
 
 #include "runtime/core/fd.hpp"
 #include "runtime/core/result.hpp"
+#include "runtime/node/stuck_processes.hpp"
 
 namespace troupe::node {
 
@@ -44,7 +45,8 @@ std::optional<ProgramExit> reap_program(const Program& program);
 void signal_group(const Program& program, int signal);
 /// SIGKILL to every process of this user whose environment holds one of `entries` ("NAME=VALUE"): what
 /// programs left behind in other groups and sessions. Not to this process. Repeats until there is none, a
-/// bounded number of times.
+/// bounded number of times. Waits for a process that holds the lock of its memory, but for one of `stuck`.
+void kill_marked(const std::set<std::string>& entries, StuckProcesses& stuck);
 void kill_marked(const std::set<std::string>& entries);
 
 }  // namespace troupe::node

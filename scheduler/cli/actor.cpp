@@ -147,7 +147,7 @@ const wire::ActorStatus& actor_called(const wire::StatusAnswer& all, const std::
   }
   if (found == nullptr)
     throw_error({ErrorCode::kRefused, "there is no actor " + name, "none that lives has that id or name",
-                 "troupe actor list shows those that live"});
+                 "troupe actor list shows those that live; how a detached one ended is in the head's log"});
   if (ids.find(',') != std::string::npos)
     throw_error({ErrorCode::kBadInput, "cannot tell which actor is meant", "several jobs have a " + name,
                  "give one's id: " + ids});

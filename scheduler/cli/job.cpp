@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/parked_jobs.hpp"
 #include "scheduler/cli/processes.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/cluster/submission_table.hpp"
@@ -73,6 +75,10 @@ void write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t wrote = ::write(fd, bytes.data(), bytes.size());
     if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0 && errno == EPIPE) {  // `| head`: it ends as any other command, and says nothing
+      std::signal(SIGPIPE, SIG_DFL);
+      std::raise(SIGPIPE);
+    }
     if (wrote <= 0)
       throw_error(io_error("cannot write the output", errno, "is its reader gone, or the disk full?"));
     bytes.remove_prefix(static_cast<std::size_t>(wrote));
@@ -242,23 +248,16 @@ int submit(JobWords& words) {
   return follow(jobs, id, {.follow = true}, true);
 }
 
-/// Jobs whose program is gone, and whose detached actors stay.
 int list_parked(const JobWords& words, json list) {
   const bool is_meant = (words.state.empty() || words.state == "PARKED") && words.spec.queue.empty();
   const auto all = is_meant ? ask_status(words.where.folder, words.where.address) : wire::StatusAnswer{};
   for (const auto& job : all.jobs) {
     if (!job.parked) continue;
-    const std::string why = "no program of it runs; detached actors stay: " + detached_of(all, job.job);
     if (words.output == "json") {
-      list.push_back({{"type", "DRIVER"},
-                      {"job_id", to_string(job.job)},
-                      {"submission_id", job.submission.empty() ? json() : json(job.submission)},
-                      {"metadata", {{"job_name", job.name}}},
-                      {"status", "PARKED"},
-                      {"message", why}});
+      list.push_back(parked_as_json(all, job));
     } else {
       std::printf("%-22s %-16s %-12s %-10s %s\n", job.submission.empty() ? "-" : job.submission.c_str(),
-                  escape_name(job.name).c_str(), "-", "PARKED", escape_name(why).c_str());
+                  escape_name(job.name).c_str(), "-", "PARKED", escape_name(why_parked(all, job)).c_str());
     }
   }
   if (words.output == "json") print_json(list);
@@ -350,7 +349,10 @@ int show(const JobWords& words, const JobInfo& job) {
     print(job);
     for (const auto* session : sessions_of(job.id, all))
       std::printf("%-12s %s (%s)%s\n", "session", escape_name(session->name).c_str(),
-                  to_string(session->job).c_str(), session->ended ? ", which has ended" : "");
+                  to_string(session->job).c_str(),
+                  session->parked  ? (", which is parked: " + why_parked(all, *session)).c_str()
+                  : session->ended ? ", which has ended"
+                                   : "");
     print_processes(all, processes);
   }
   return 0;
@@ -535,10 +537,17 @@ int job(int argc, char** argv) {
   JobClient jobs(words.where);
   if (commands.stop->parsed()) return stop(jobs, words.ids);
   std::string id;
+  std::optional<ParkedJob> parked;
   try {
     id = job_called(jobs, words.ids[0]);
+    if (id.empty()) parked = find_parked(words.where, words.ids[0]);
   } catch (const Error&) {  // those that wait long for a head that is away do so below
     if (!commands.wait->parsed() && !words.reading.follow) throw;
+  }
+  if (parked) {
+    if (commands.logs->parsed()) refuse_logs_of_parked(*parked);
+    return commands.wait->parsed() ? wait_for_parked(words.where, *parked)
+                                   : show_parked(*parked, words.output == "json");
   }
   if (id.empty()) id = words.ids[0];  // the head says what is wrong with it
   if (commands.status->parsed()) return show(words, jobs.status(id));

@@ -15,6 +15,7 @@
 #include "scheduler/cli/actor_output.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/job.hpp"
+#include "scheduler/cli/parked_jobs.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/jobs/head_session.hpp"
 
@@ -155,10 +156,12 @@ int print_logs(const Words& words) {
     JobClient jobs(words.where);
     job = job_called(jobs, words.name);
   }
-  if (words.is_job && job.empty())
+  if (words.is_job && job.empty()) {
+    if (const auto parked = find_parked(words.where, words.name)) refuse_logs_of_parked(*parked);
     throw_error({ErrorCode::kRefused, "there is no job " + words.name,
                  "none of that id or name was submitted to this cluster, or its record was dropped since",
                  "troupe job list shows those that there are"});
+  }
   if (words.is_job) return print_output(words.where, job, words.reading);
   const auto all = ask_status(words.where.folder, words.where.address);
   if (words.is_actor) return print_output_of_actor(words.where, all, words.name, words.reading);

@@ -294,7 +294,11 @@ int run(int argc, char** argv) {
   DoctorOptions doctor_options;
   auto* doctor_command =
       app.add_subcommand("doctor", "Say what this machine lacks to run troupe well, and what to do about it");
-  doctor_command->footer("Exit code: 1 where something does not work at all.\n  troupe doctor -o json\n");
+  doctor_command->footer(
+      "Exit code: 1 where something does not work at all.\n  troupe doctor -o json\n  troupe doctor "
+      "./my_job\n");
+  doctor_command->add_option("program", doctor_options.program,
+                             "An executable: whether this machine has the shared libraries that it needs");
   add_head_options(*doctor_command, doctor_options.folder, doctor_options.address);
   add_output_option(*doctor_command, doctor_options.output);
   doctor_command->add_flag("--json", doctor_options.json, "The same as -o json");
@@ -336,7 +340,8 @@ int main(int argc, char** argv) {
     // A full disk is told when the last of it is written.
     errno = 0;
     if (!troupe::has_output_failed()) return code;
-    if (errno != 0) std::fprintf(stderr, "troupe: cannot write the output: %s\n", std::strerror(errno));
+    if (errno != 0 && errno != EPIPE)  // `| head` has what it wants
+      std::fprintf(stderr, "troupe: cannot write the output: %s\n", std::strerror(errno));
     return code == 0 ? 1 : code;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "troupe: %s\n", troupe::escape_text(error.what()).c_str());

@@ -40,6 +40,20 @@ json list_in(const std::string& range) {
   return list;
 }
 
+/// "42s", "7m05s", "3h12m", "2d01h".
+std::string as_time(std::int64_t s) {
+  const auto two = [](std::int64_t large, char unit, std::int64_t small, char other) {
+    char text[48];
+    std::snprintf(text, sizeof text, "%lld%c%02lld%c", static_cast<long long>(large), unit,
+                  static_cast<long long>(small), other);
+    return std::string(text);
+  };
+  if (s < 60) return std::to_string(s) + "s";
+  if (s < 3600) return two(s / 60, 'm', s % 60, 's');
+  if (s < 86'400) return two(s / 3600, 'h', s / 60 % 60, 'm');
+  return two(s / 86'400, 'd', s / 3600 % 24, 'h');
+}
+
 }  // namespace
 
 bool may_have_processes(const wire::NodeStatus& node) {
@@ -90,12 +104,18 @@ std::vector<SeenProcess> processes_of(const std::string& submission, const wire:
 
 void print_processes(const wire::StatusAnswer& all, const std::vector<SeenProcess>& processes) {
   if (processes.empty()) return;
-  std::printf("\n%-8s %-18s %-32s %s\n", "pid", "node", "process", "is at");
+  std::printf("\n%-8s %-18s %-32s %-7s %s\n", "pid", "node", "process", "up", "is at");
   for (const auto& [node, status] : processes) {
-    std::string notes;
-    for (const auto& [key, value] : status.notes) notes += (notes.empty() ? "" : " ") + key + "=" + value;
-    std::printf("%-8lld %-18s %-32s %s\n", static_cast<long long>(status.pid),
-                escape_name(node_name(all, node)).c_str(), escape_name(status.title).c_str(),
+    std::string notes, up = "-";
+    for (const auto& [key, value] : status.notes) {
+      if (const auto s = number_in(value); key == node::kUpNote && s) {
+        up = as_time(*s);
+      } else {
+        notes += (notes.empty() ? "" : " ") + key + "=" + value;
+      }
+    }
+    std::printf("%-8lld %-18s %-32s %-7s %s\n", static_cast<long long>(status.pid),
+                escape_name(node_name(all, node)).c_str(), escape_name(status.title).c_str(), up.c_str(),
                 escape_name(notes).c_str());
   }
 }

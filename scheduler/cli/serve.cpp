@@ -159,8 +159,9 @@ Found find_one(const ServeWords& words) {
   if (named.size() == 1) return named.front();
   if (named.empty())
     throw_error({ErrorCode::kRefused, "there is no deployment '" + words.name + "' here",
-                 all.empty() ? "no program of this user on this machine serves"
-                             : "programs of this user on this machine serve others",
+                 !good ? "a program of this user on this machine has not answered: it may be that one's"
+                 : all.empty() ? "no program of this user on this machine serves"
+                               : "programs of this user on this machine serve others",
                  "see troupe serve list, on the machine where its program runs"});
   std::string where;
   for (const Found& one : named)

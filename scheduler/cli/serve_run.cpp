@@ -186,11 +186,15 @@ int serve_run(const ServeRunWords& words) {
   const auto program = program_of(job->id);
   if (!program || program->config.empty()) {
     if (words.restart) return submit_serving(jobs, again, file, words);
+    // One that was to take another's place, and hangs, say: the other one serves on.
+    const bool is_beside = place_of_job(file.job.name, job->name) > 1;
     throw_error({ErrorCode::kRefused, "cannot apply " + words.file,
                  "job " + job->id + " has the name '" + job->name +
                      "', and is no program that serves here: " +
                      (job->status == JobStatus::kRunning ? "it runs on node " + job->node : job->why),
-                 "apply it on the machine where it runs, or start it again: --restart"});
+                 is_beside ? "end it, and apply the file to the one before it: troupe job stop " +
+                                 shell_word(job->name) + "; or apply it on the machine where it runs"
+                           : "apply it on the machine where it runs, or start it again: --restart"});
   }
   if (words.replace) return replace_serving(jobs, *job, file, words);
   const auto now = config::parse_serving_file(program->config, "what was applied before").value();

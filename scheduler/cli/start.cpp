@@ -158,6 +158,7 @@ void Machines::add_head() {
     log(LogLevel::kInfo, "the head listens at " + address + " (process " + std::to_string(child.pid) + ")");
   };
   role.on_death = [this](const std::string&) { head_up_ = false; };
+  role.silence = kMostSilence;
   head_ = supervisor_.add(std::move(role));
 }
 
@@ -188,6 +189,7 @@ void Machines::add_node() {
     log(LogLevel::kInfo, "the node has drained and left");
   };
   role.is_over = [this] { return ends_ || is_drained_; };
+  role.silence = kMostSilence;
   role.on_death = [this](const std::string& how) {
     if (is_drained_) return;
     is_drained_ = ends_;

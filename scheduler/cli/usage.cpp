@@ -49,11 +49,60 @@ std::string unexpected(const CLI::App& app) {
          " (" + command + " --help)";
 }
 
+/// Of two words: how many letters are to be changed, added, dropped or swapped with the next one.
+std::size_t letters_apart(const std::string& a, const std::string& b) {
+  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      d[i][j] =
+          std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+/// What is wrong with the word in a command's place: CLI11 does not name it.
+std::string no_command(const CLI::App& app) {
+  std::string command;
+  const CLI::App& used = last_command(app, command);
+  const std::vector<std::string> words = app.remaining(true);
+  const auto word =
+      std::find_if(words.begin(), words.end(), [](const std::string& w) { return !w.starts_with('-'); });
+  std::string known, nearest;
+  std::size_t least = 3;  // letters: more is another word
+  for (const auto* one : used.get_subcommands([](const CLI::App*) { return true; })) {
+    known += (known.empty() ? "" : ", ") + one->get_name();
+    const std::size_t apart = word == words.end() ? least : letters_apart(*word, one->get_name());
+    if (apart >= least) continue;
+    least = apart;
+    nearest = one->get_name();
+  }
+  const std::string said =
+      word == words.end() ? "no command is given" : "there is no command '" + word->substr(0, 64) + "'";
+  return command + ": " + said + (nearest.empty() ? "" : " (is " + nearest + " meant?)") + ": give one of " +
+         known + " (" + command + " --help says more)";
+}
+
 }  // namespace
 
 int say_usage(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
     std::fprintf(stderr, "%s\n", escape_text(unexpected(app)).c_str());
+    return 2;
+  }
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError)) {
+    std::string command;
+    const CLI::App& used = last_command(app, command);
+    const bool lacks_command = used.get_require_subcommand_min() > 0 && used.get_subcommands().empty();
+    const std::string said =
+        lacks_command ? no_command(app) : command + ": " + error.what() + " (" + command + " --help)";
+    std::fprintf(stderr, "%s\n", escape_text(said).c_str());
     return 2;
   }
   std::ostringstream help, wrong;

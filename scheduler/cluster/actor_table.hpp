@@ -35,6 +35,7 @@ struct Actor {
   int quick_deaths = 0;         ///< in a row
   bool moves = false;           ///< its node drains, and was told to end it: it starts again elsewhere
   NodeId was_at{};              ///< of a kept one: where its last life was
+  std::string was_on{};         ///< that node's name
   NodeId keeper{};              ///< of a kept one: another node that has its arguments and executable
 };
 

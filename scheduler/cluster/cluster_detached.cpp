@@ -1,5 +1,6 @@
 // Detached actors: a job that its driver leaves is parked while it has some, and goes on under the next
 // driver of its name. What they are constructed with is kept here and on two nodes, for their next lives.
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -8,6 +9,9 @@
 
 namespace troupe::cluster {
 namespace {
+
+constexpr std::size_t kMostDetachedEnds = 1000;
+constexpr std::size_t kMostEndsShown = 16;
 
 bool has_lived(const ActorRecord& record) {
   return record.process || record.incarnation > 1;
@@ -33,6 +37,36 @@ std::vector<ActorId> ClusterMachine::staying(const Job& job) const {
     }
   }
   return all;
+}
+
+void ClusterMachine::log_detached(const ActorRecord& actor, const std::string& what) {
+  if (!actor.spec.detached) return;
+  const Job* job = jobs_.find(actor.spec.job);
+  log_.push_back("detached actor " + name_of(actor) + " of job " +
+                 (job == nullptr ? to_string(actor.spec.job) : job->record.name) + " " + what);
+}
+
+void ClusterMachine::detached_ended(const ActorRecord& actor, const std::string& why) {
+  log_detached(actor, "has ended: " + why);
+  const Job* job = jobs_.find(actor.spec.job);
+  if (!actor.spec.detached || job == nullptr) return;
+  detached_ends_.push_front({job->record.name, actor.spec.name, why});
+  if (detached_ends_.size() > kMostDetachedEnds) detached_ends_.pop_back();
+}
+
+std::string ClusterMachine::how_ended(const std::string& job, const std::string& actor) const {
+  const auto found = std::find_if(detached_ends_.begin(), detached_ends_.end(), [&](const DetachedEnd& end) {
+    return end.job == job && end.actor == actor;
+  });
+  return found == detached_ends_.end() ? "" : found->why;
+}
+
+std::vector<std::string> ClusterMachine::detached_ends(const std::string& job) const {
+  std::vector<std::string> ends;
+  for (const DetachedEnd& end : detached_ends_) {
+    if (end.job == job && ends.size() < kMostEndsShown) ends.push_back(end.actor + ": " + end.why);
+  }
+  return ends;
 }
 
 void ClusterMachine::take_over(Job& job, const JobRegistered& e) {
@@ -124,6 +158,15 @@ NodeId ClusterMachine::package_from(const Actor& actor, const Job& job) const {
   }
   // Whoever spawned it runs it: the driver that its payload names may be gone.
   return record.requester.from == job.record.driver ? NodeId{} : record.requester.from.node;
+}
+
+/// The node that is started after one that was killed has its name, and has kept its executables.
+void ClusterMachine::take_place_of_dead(NodeId node) {
+  for (const ActorId id : actors_.all_kept()) {
+    Actor& actor = actors_.at(id);
+    if (actor.was_at && !is_live(actor.was_at) && actor.was_on == nodes_.at(node).info.name)
+      actor.was_at = node;
+  }
 }
 
 /// Of one whose arguments the head does not have: it has started again.

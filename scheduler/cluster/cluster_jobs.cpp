@@ -46,6 +46,9 @@ void ClusterMachine::end_job(Job& job, const std::string& reason, bool ends_all)
   const NodeId driver = job.record.driver.node;
   const std::vector<ActorId> stays = ends_all ? std::vector<ActorId>() : staying(job);
   const std::set<ActorId> stay(stays.begin(), stays.end());
+  if (job.record.parked || !stays.empty())
+    log_.push_back("job " + job.record.name +
+                   (stays.empty() ? ", which was parked, has ended: " : " is parked: ") + reason);
   stays.empty() ? jobs_.end(job) : jobs_.park(job);
   persist(job.record);
   std::set<NodeId> told = std::exchange(job.leases, {});

@@ -52,6 +52,7 @@ ClusterMachine::ClusterMachine(ClusterConfig config, Random& ids)
 std::vector<ClusterAction> ClusterMachine::on(const ClusterEvent& event, Instant now) {
   TROUPE_ASSERT(now >= now_, "time does not go back");
   now_ = now;
+  log_.clear();
   std::visit([&](const auto& e) { handle(e); }, event);
   return follow_up();
 }
@@ -519,6 +520,7 @@ void ClusterMachine::actor_dead(Actor& actor, const ErrorInfo& why) {
   const ActorRecord& record = actor.record;
   free_name(record.spec);
   if (record.state != ActorState::kEnding) actor.reason = why.message();
+  detached_ended(record, actor.reason);
   actors_.dead(actor, now_ + config_.keep_dead_actors);
   out_.push_back(Erase{key_of(record)});
   if (!record.process) {

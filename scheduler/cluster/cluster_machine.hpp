@@ -2,6 +2,7 @@
 /// The caller carries the actions out in order: whatever is acknowledged was persisted by an earlier action.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -140,6 +141,14 @@ class ClusterMachine {
   /// The store does not take that submission, and nobody was told of it: it never was.
   std::vector<ClusterAction> withdraw_submission(const std::string& id, Instant now);
 
+  /// What the last event did to detached actors and parked jobs, one line each: of their ends nobody else may
+  /// hear.
+  const std::vector<std::string>& log() const { return log_; }
+  /// How the last detached actor of that name ended in jobs of that name; empty: none is known to have.
+  std::string how_ended(const std::string& job, const std::string& actor) const;
+  /// The same of all of a job: "NAME: why", the last first, 16 at most.
+  std::vector<std::string> detached_ends(const std::string& job) const;
+
   // For status and tests.
   const std::map<NodeId, Node>& nodes() const { return nodes_; }
   const std::map<ActorId, Actor>& actors() const { return actors_.all(); }
@@ -239,11 +248,14 @@ class ClusterMachine {
   void end_restart(Actor& actor, const ErrorInfo& why);
   void restarts_lost(NodeId owner, const std::string& why);
   void restore_restart(ActorRecord record);
+  void forget_restored(const ActorRecord& actor);
   ActorPlace place_of(const Actor& actor) const;
   void tell_watchers(Actor& actor);
 
   // cluster_detached.cpp
   std::vector<ActorId> staying(const Job& job) const;
+  void log_detached(const ActorRecord& actor, const std::string& what);
+  void detached_ended(const ActorRecord& actor, const std::string& why);
   void take_over(Job& job, const JobRegistered& e);
   void tell_drivers_of_detached(NodeId node);
   void end_if_deserted(JobId id);
@@ -252,6 +264,7 @@ class ClusterMachine {
   void keep_on_two_nodes();
   NodeId package_from(const Actor& actor, const Job& job) const;
   void ask_for_arguments(const Actor& actor, NodeId node);
+  void take_place_of_dead(NodeId node);
   void take_kept_arguments(Actor& actor, const ActorArguments& e);
 
   // cluster_queues.cpp
@@ -377,11 +390,16 @@ class ClusterMachine {
   std::string first_;  ///< that submission: the first that waits for a node
   NodeId kept_{};      ///< for the first submission that waits, if another would have started there
   std::map<std::string, std::set<NodeId>> files_at_;  ///< nodes that may have output or files of a submission
+  struct DetachedEnd {
+    std::string job, actor, why;
+  };
+  std::deque<DetachedEnd> detached_ends_;  ///< for people: who finds none may have been told of it
   std::int64_t wall_ms_ = 0;
 
   // While an event is handled.
   Instant now_{};
   std::vector<ClusterAction> out_;
+  std::vector<std::string> log_;
   std::vector<NodeId> freed_;           ///< nodes that have more room than before
   std::set<std::string> eased_queues_;  ///< they may hold more than before
   bool look_at_queue_ = false;          ///< a submission may start

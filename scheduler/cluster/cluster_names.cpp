@@ -54,9 +54,12 @@ void ClusterMachine::handle(const LookupActor& e) {
   };
   const auto named =
       job == nullptr ? std::map<std::string, Requester>::const_iterator{} : job->names.find(e.name);
-  if (job == nullptr || named == job->names.end())
-    return no("no actor of this job is named '" + clipped(e.name) + "'",
+  if (job == nullptr || named == job->names.end()) {
+    const std::string how = job == nullptr ? "" : how_ended(job->record.name, e.name);
+    return no("no actor of this job is named '" + clipped(e.name) + "'" +
+                  (how.empty() ? "" : ", and the last one that was has ended: " + how),
               "spawn one with that name, or ask again");
+  }
   const Actor* known = actors_.of_request(named->second);
   if (known == nullptr) return no("actor " + e.name + " waits for resources", "ask again");
   const ActorRecord& record = known->record;

@@ -32,6 +32,7 @@ void ClusterMachine::handle(const NodeJoined& e) {
   refresh(id);
   if (was_seen) grant_grace(had);
   if (first && !waiting_.empty()) losses_.push_back({{-1}, now_ + config_.lost_node_grace});
+  if (!was_seen && !e.node.gateway) take_place_of_dead(id);
   take_leases(id, node, e.leases);
   take_peers(id, node, e.peers);
   if (e.leaving) node_leaves(id);

@@ -25,7 +25,9 @@ void ClusterMachine::begin_restart(Actor& actor, const std::string& why, bool mo
   for (int i = 1; i < actor.quick_deaths && wait < config_.restart_after_most; ++i)
     wait = wait == Duration{0} ? config_.restart_after : 2 * wait;
   if (!moves) ++actor.record.restarts;
+  log_detached(actor.record, "starts again: " + why);
   actor.was_at = actor.record.node;
+  actor.was_on = nodes_.at(actor.was_at).info.name;
   actors_.restarting(actor, why, now_ + std::min(wait, config_.restart_after_most));
   jobs_.find(actor.record.spec.job)->restarting.insert(actor.record.actor);
   persist(actor.record);
@@ -121,10 +123,10 @@ void ClusterMachine::restore_restart(ActorRecord record) {
   const ActorId id = record.actor;
   Job* job = jobs_.find(record.spec.job);
   const bool has_owner = record.spec.is_kept() || nodes_.contains(record.requester.from.node);
-  if (job == nullptr || !job->runs() || !has_owner) return out_.push_back(Erase{"actor/" + to_string(id)});
+  if (job == nullptr || !job->runs() || !has_owner) return forget_restored(record);
   const bool restarts = record.state == ActorState::kRestarting;
   if (!restarts && record.spec.max_restarts >= 0 && record.restarts >= record.spec.max_restarts)
-    return out_.push_back(Erase{"actor/" + to_string(id)});
+    return forget_restored(record);
   Actor& actor = actors_.add({std::move(record), false, 0, "known from before the head restarted"});
   if (restarts) {
     actor.restart_at = now_;

@@ -4,6 +4,12 @@
 
 namespace troupe::cluster {
 
+/// It died while no head was there to record it.
+void ClusterMachine::forget_restored(const ActorRecord& actor) {
+  detached_ended(actor, "its node ended while no head was there, and it has no other life");
+  out_.push_back(Erase{"actor/" + to_string(actor.actor)});
+}
+
 void ClusterMachine::handle(const Restored& e) {
   TROUPE_ASSERT(nodes_.empty() && actors_.all().empty(), "a head is restored before anything else");
   for (const Record& record : e.records) {
@@ -52,7 +58,7 @@ void ClusterMachine::handle(const Restored& e) {
     }
     if (!nodes_.contains(actor->node) || check_spec(actor->spec) || !holds_what_it_asked(*actor) ||
         !is_where_its_bundle_is(*actor)) {  // its node's death was recorded, its own not
-      out_.push_back(Erase{"actor/" + to_string(actor->actor)});
+      forget_restored(*actor);
       continue;
     }
     Actor& restored = actors_.add({*actor, false, 0, "known from before the head restarted"});

@@ -75,6 +75,11 @@ std::string ClusterMachine::why(const Actor& actor) const {
     return name_of(record) + ": " + not_started(actor, now_ - actor.started_at);
   if (record.state == ActorState::kRestarting && waiting_.contains(record.requester))
     return actor.reason + "; its next life waits: " + why_waits_briefly(waiting_.at(record.requester));
+  if (record.state == ActorState::kRestarting && record.spec.is_kept() && !actor.has_payload) {
+    const Instant until = actor.restart_at + config_.lost_node_grace;
+    return actor.reason + "; it waits for a node that has what it is constructed with, for " +
+           std::to_string(until > now_ ? static_cast<int>(to_seconds(until - now_)) : 0) + " s more at most";
+  }
   return actor.reason;
 }
 

@@ -46,6 +46,7 @@ HeadMachine::Output HeadMachine::restore(std::vector<cluster::Record> records, I
     if (const auto* submission = std::get_if<cluster::SubmissionRecord>(&record)) show(shown_of(*submission));
   }
   take(cluster_.on(cluster::Restored{std::move(records)}, now), out);
+  log_detached(out);
   finish(now, out);
   return out;
 }
@@ -59,6 +60,7 @@ HeadMachine::Output HeadMachine::on(const cluster::ClusterEvent& event, Instant 
   if (is_new && cluster_.is_registered(joins->node.id))
     out.log.push_back({LogLevel::kInfo, named(joins->node) + " is in; it listens at " + joins->node.address});
   log_deaths(event, actions, out);
+  log_detached(out);
   // It promises nothing, and asked once a heartbeat it would pile up behind the store.
   if (trouble_ && actions.size() == 1 && std::holds_alternative<cluster::RequestRegistration>(actions[0]))
     out.send.push_back(std::move(actions[0]));
@@ -69,6 +71,10 @@ HeadMachine::Output HeadMachine::on(const cluster::ClusterEvent& event, Instant 
     out.send.push_back(cluster::HeartbeatAnswered{beat->node});
   finish(now, out);
   return out;
+}
+
+void HeadMachine::log_detached(Output& out) const {
+  for (const std::string& line : cluster_.log()) out.log.push_back({LogLevel::kInfo, line});
 }
 
 HeadMachine::Output HeadMachine::store(const StoreBatch& changes, Instant now) {

@@ -62,6 +62,7 @@ class HeadMachine {
 
  private:
   bool is_taken_in_trouble(const cluster::ClusterEvent& event, Output& out);
+  void log_detached(Output& out) const;
   void look_at_store(Instant now, Output& out);
   void take(std::vector<cluster::ClusterAction> actions, Output& out);
   void show(SubmissionShown shown);

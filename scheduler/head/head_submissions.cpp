@@ -23,10 +23,20 @@ constexpr Duration kNodeReads = std::chrono::seconds(5);
 constexpr std::size_t kMostPageBytes = std::size_t{4} << 20;
 constexpr std::size_t kMostPage = 200;
 
-ErrorInfo no_such_job(const std::string& id) {
-  return {ErrorCode::kRefused, "there is no job " + cluster::clipped(id.substr(0, 80)),
-          "none of that id was submitted to this cluster, or its record was dropped since",
-          "troupe job list shows those that there are"};
+/// A program that came in by itself has a job name and no record of a submission.
+ErrorInfo no_such_job(const cluster::ClusterMachine& cluster, const std::string& id) {
+  ErrorInfo error{ErrorCode::kRefused, "there is no job " + cluster::clipped(id.substr(0, 80)),
+                  "none of that id was submitted to this cluster, or its record was dropped since",
+                  "troupe job list shows those that there are"};
+  const cluster::Job* job = cluster.jobs().named(id);
+  if (job == nullptr) return error;
+  error.why = "a program of that job name came in by itself, and " +
+              std::string(job->record.parked ? "is gone: its detached actors stay"
+                          : job->runs()      ? "runs"
+                                             : "has ended");
+  error.todo = "troupe status --all shows it";
+  for (const std::string& end : cluster.detached_ends(id)) error.why += "; detached actor " + end;
+  return error;
 }
 
 /// Whose job it is, in its environment: the head says so, whatever its submitter does. None: the head's
@@ -65,14 +75,14 @@ std::int64_t Head::wall_clock_ms() {
 /// For an answer that is held until what it says is durable.
 Result<wire::Bytes> Head::answer_about(const std::string& id) const {
   const cluster::SubmissionRecord* found = machine_.cluster().submissions().find(id);
-  if (found == nullptr) return no_such_job(id);
+  if (found == nullptr) return no_such_job(machine_.cluster(), id);
   return wire::encode(wire::SubmissionAnswer{without_environment(*found), machine_.cluster().why(*found)});
 }
 
 /// As it is durable now.
 Result<wire::Bytes> Head::show_job(const std::string& id) const {
   const auto shown = machine_.shown(id);
-  if (!shown) return no_such_job(id);
+  if (!shown) return no_such_job(machine_.cluster(), id);
   const bool is_now = shown->state == machine_.cluster().submissions().find(id)->state;
   return wire::encode(wire::SubmissionAnswer{without_environment(*shown),
                                              is_now ? machine_.cluster().why(*shown) : shown->message});
@@ -80,7 +90,7 @@ Result<wire::Bytes> Head::show_job(const std::string& id) const {
 
 Result<wire::Bytes> Head::explain_job(const std::string& id) const {
   const auto shown = machine_.shown(id);
-  if (!shown) return no_such_job(id);
+  if (!shown) return no_such_job(machine_.cluster(), id);
   const cluster::SubmissionRecord& now = *machine_.cluster().submissions().find(id);
   cluster::WaitReport report;  // of a state that is not durable yet nothing is said
   report.sentence = shown->message;
@@ -311,7 +321,7 @@ void Head::ask_for_log(const PeerName& from, const wire::LogAsk& ask) {
     server_->send(from, frame_of(ask.request, std::move(value)));
   };
   const cluster::SubmissionRecord* job = machine_.cluster().submissions().find(ask.id);
-  if (job == nullptr) return answer(no_such_job(ask.id));
+  if (job == nullptr) return answer(no_such_job(machine_.cluster(), ask.id));
   if (auto refused = not_its_job(from, "read the output of", ask.id)) return answer(*std::move(refused));
   PendingLog log{from, ask.request, {}, {}, machine_.cluster().outputs_of(*job), ask};
   if (log.ask.attempt == 0) log.ask.attempt = job->attempt;

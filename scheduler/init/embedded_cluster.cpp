@@ -24,8 +24,6 @@ namespace {
 constexpr Duration kGoes = std::chrono::seconds(4);
 /// A node that its driver has left tells its workers to leave, and ends.
 constexpr Duration kEnds = std::chrono::seconds(1);
-/// Longer than nodes take to say that the head does not answer: a head that is only late costs a restart.
-constexpr Duration kHeadSilent = std::chrono::seconds(10);
 constexpr std::size_t kMostDeparted = 256;
 
 void send_config(Child& child, const wire::Control& config, UniqueFd keys) {
@@ -115,7 +113,7 @@ void EmbeddedCluster::add_head() {
     for (auto& node : nodes_) node.admitted = node.admitted || node.admit_request == answer->request;
   };
   role.on_death = [this](const std::string&) { head_up_ = false; };
-  role.silence = kHeadSilent;
+  role.silence = kMostSilence;
   head_role_ = supervisor_.add(std::move(role));
 }
 
@@ -133,6 +131,7 @@ void EmbeddedCluster::add_node(std::size_t index) {
     changed_.notify_all();
   };
   role.on_death = [this, index](const std::string& how) { node_died(index, how); };
+  if (index != 0) role.silence = kMostSilence;  // the driver watches its own
   nodes_.push_back(new_life(supervisor_.add(std::move(role))));
 }
 

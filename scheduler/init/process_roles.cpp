@@ -29,6 +29,7 @@
 #include "runtime/node/memory_watch.hpp"
 #include "runtime/node/node.hpp"
 #include "runtime/node/program.hpp"
+#include "runtime/node/pulse.hpp"
 #include "runtime/wire/package_name.hpp"
 #include "scheduler/head/head.hpp"
 #include "scheduler/init/temporary_folder.hpp"
@@ -41,7 +42,6 @@ namespace {
 constexpr Duration kParentConfigures = std::chrono::seconds(30);
 constexpr int kFolderLooks = 100;
 constexpr int kFolderLook_us = 10'000;
-constexpr Duration kPulse = std::chrono::seconds(1);  ///< of a head, to whoever started it
 
 [[noreturn]] void leave_with(SocketLink& parent, const ErrorInfo& error) {
   send_control(parent, {}, wire::NotReady{error});
@@ -160,13 +160,7 @@ Result<void> serve_as_head(SocketLink& parent, const wire::HeadConfig& config, c
     parent.flush();
   });
   termination.watch(loop, [&] { loop.stop(); });
-  // Whoever started this head learns that it goes on. A launcher that is stopped itself reads none of it.
-  loop.every(kPulse, [&parent] {
-    wire::FrameHeader header;
-    const auto body = wire::encode_control(wire::Pulse{}, header);
-    parent.flush();
-    if (!parent.wants_write()) parent.send(header, body);
-  });
+  loop.every(kPulse, [&parent] { send_pulse(parent); });
   loop.run();
   return {};
 }
@@ -231,10 +225,13 @@ int run_node(SocketLink parent, std::optional<ForkServer> copies) {
     node.tell_parent(wire::NotReady{why});
     ::_exit(1);
   };
+  const bool hosts_driver = config->hosts_driver;
   const auto started = node.start([&](const Result<void>& joined) {
     if (!joined) not_up(joined.error());
     node.tell_parent(wire::Ready{node.address()});
     node.serve_parent();
+    // A driver asks its own node for signs of life.
+    if (!hosts_driver) loop.every(kPulse, [&node] { node.pulse(); });
   });
   if (!started) not_up(started.error());
   termination.watch(loop, [&] {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/link/key_refused.hpp"
+
 namespace troupe {
 
 void Restarts::up(Instant now) {
@@ -33,8 +35,9 @@ namespace {
 /// What failed then may come back. A disk that is full had room when it came up the first time.
 bool may_come_back(Restarts::Failed at, ErrorCode why) {
   switch (at) {
-    case Restarts::Failed::kStart:  // the head that it joins is away, or late
-      return why == ErrorCode::kUnavailable || why == ErrorCode::kTimeout || why == ErrorCode::kIo;
+    case Restarts::Failed::kStart:  // the head that it joins is away, late, or killed in a handshake
+      return why == ErrorCode::kUnavailable || why == ErrorCode::kTimeout || why == ErrorCode::kIo ||
+             why == ErrorCode::kRefused;
     case Restarts::Failed::kJoin:  // the head's store is late
       return why == ErrorCode::kTimeout || why == ErrorCode::kIo;
     case Restarts::Failed::kReady:
@@ -49,7 +52,7 @@ bool may_come_back(Restarts::Failed at, ErrorCode why) {
 
 Restarts::Next Restarts::failed(Instant now, const std::string& name, const ErrorInfo& why, Failed at) {
   const bool was_up = was_up_;
-  if (at == Failed::kStart && why.code == ErrorCode::kRefused) {  // the head does not know its key
+  if (at == Failed::kStart && is_key_refused(why)) {
     died(now, why.message());
     return {std::nullopt, why, true};
   }

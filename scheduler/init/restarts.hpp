@@ -50,7 +50,7 @@ class Restarts {
 
   /// died() or blocked(), by where and why it failed. What came up once waits for what may come back. What
   /// never did is given up where the same start would fail again: a port in use, a folder that is not ours. A
-  /// start that was refused, as of a key that was removed, is given up in any case.
+  /// start whose key the head has removed is given up in any case.
   /// `name` is for the error.
   Next failed(Instant now, const std::string& name, const ErrorInfo& why, Failed at);
 

@@ -15,6 +15,10 @@
 
 namespace troupe {
 
+/// Heads and nodes say something each second (wire::Pulse): who has not for so long hangs, or is stopped.
+/// Longer than nodes take to say that the head does not answer: a head that is only late costs a restart.
+inline constexpr Duration kMostSilence = std::chrono::seconds(10);
+
 /// Waits `grace` for a child that was told to leave, kills it if it is still there, and reaps it.
 void end_child(const Child& child, Duration grace);
 

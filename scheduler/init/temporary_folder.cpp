@@ -34,7 +34,7 @@ UniqueFd open_folder(const std::string& folder) {
 
 std::string temporary_base() {
   const char* variable = std::getenv("XDG_RUNTIME_DIR");
-  const std::string base = variable == nullptr ? "/tmp" : variable;
+  const std::string base = variable == nullptr || *variable == '\0' ? "/tmp" : variable;
   if (::access(base.c_str(), W_OK | X_OK) != 0) {
     throw_error(io_error("cannot make a folder for the cluster's state in " + base, errno,
                          "set XDG_RUNTIME_DIR to a folder that you may write"));
@@ -43,7 +43,8 @@ std::string temporary_base() {
 }
 
 std::string choose_temporary_folder(const std::string& base) {
-  return base + "/" + std::string(kPrefix) + to_hex(SystemRandom().next());
+  const std::string digits = to_hex(SystemRandom().next());
+  return base + "/" + std::string(kPrefix) + std::string(kDigits - digits.size(), '0') + digits;
 }
 
 Result<UniqueFd> hold_temporary_folder(const std::string& folder) {

@@ -622,3 +622,26 @@ TEST_CASE("a head or a node of `troupe start` that dies while it starts is start
     CHECK(killed == 1);
   }
 }
+
+TEST_CASE("a head or a node of `troupe start` that hangs is killed and started again", "[cluster]") {
+  // Was: it stayed so until somebody killed it.
+  const Cluster cluster;
+  const pid_t start = cluster.supervisor("a");
+  for (const std::string name : {"head", "node"}) {
+    const pid_t hangs = children(start, "troupe-" + name).at(0);
+    REQUIRE(stand_still(hangs));
+    CHECK(eventually(
+        [&] {
+          const auto now = children(start, "troupe-" + name);
+          return now.size() == 1 && now[0] != hangs;
+        },
+        90s));
+    CHECK_FALSE(is_alive(hangs));
+    CHECK(eventually(
+        [&] { return count(cluster.troupe("status --folder " + cluster.root + "/a").output, " alive") == 2; },
+        60s));
+    CHECK(cluster.log().find("the " + name +
+                             " hangs or is stopped: it has given no sign of life for 10 s; it is killed") !=
+          std::string::npos);
+  }
+}

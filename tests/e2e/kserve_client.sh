@@ -11,7 +11,7 @@ done
 root=$(mktemp -d)
 "$serve" --port 0 --replicas 2 >"$root/out" 2>"$root/err" &
 pid=$!
-trap 'kill -9 $pid 2>/dev/null; rm -rf "$root"' EXIT
+trap 'kill -9 $pid 2>/dev/null || true; rm -rf "$root"' EXIT
 for ((tries = 0; tries < 1200; ++tries)); do
   grep -q ^http "$root/out" && break
   kill -0 $pid 2>/dev/null || break

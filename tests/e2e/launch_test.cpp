@@ -116,6 +116,12 @@ TEST_CASE("two ranks find their environment, their arguments and this terminal")
   CHECK(run("sh -c 'echo $WORLD_SIZE'", "PET_NPROC_PER_NODE=2").output == "2\n2\n");
   CHECK(run("--standalone sh -c 'echo $*' x --role y --help").output == "--role y --help\n");
   CHECK(run("--role trainer sh -c 'echo $ROLE_NAME'").output == "trainer\n");
+  // More ranks than cores are started, and that is said.
+  const auto many =
+      run("--nproc-per-node 2 true", "taskset -c $(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')");
+  INFO(many.output);
+  CHECK(many.code == 0);
+  CHECK(contains(many.output, "2 ranks share the 1 core of this machine"));
 }
 
 // Was: ranks of a cluster had inherited that SIGINT is ignored, so Ctrl-C ended nothing, and held the

@@ -119,6 +119,7 @@ TEST_CASE("processes say what they are, and write dumps when they are asked", "[
     REQUIRE(seen.size() == 1);
     CHECK(seen[0]["pid"] == pid);
     CHECK(seen[0]["step"] == 7);
+    CHECK(seen[0]["up_s"] >= 0);
     CHECK(seen[0]["logical_ranks"] == nlohmann::json({2, 3}));
     CHECK(seen[0]["title"] == "talker 0 of talks");
     CHECK(seen[0]["actors"][0] == to_string(actor.address().actor));

@@ -14,6 +14,7 @@ fail() { echo "$*"; exit 1; }
 cat >"$where/look.py" <<'PY'
 import json, sys
 all = json.load(sys.stdin)["processes"]
+all_up = lambda processes: min(process["up_s"] for process in processes) >= 0
 by = {process["title"].split(" of ")[0]: process for process in all}
 trainers = [by.get("trainer 0", {}), by.get("trainer 1", {})]
 assert all and {trainer.get("rank") for trainer in trainers} == {0, 1}, all
@@ -21,6 +22,7 @@ assert {trainer["world_size"] for trainer in trainers} == {2}, all
 assert min(trainer.get("step", 0) for trainer in trainers) > 2, all
 ranks = trainers[0]["logical_ranks"] + trainers[1]["logical_ranks"]
 assert sorted(ranks) == list(range(len(ranks))) and len(ranks) >= 2, all
+assert all_up(all), all
 assert any(process["submission"] == "digits" for process in all), all
 print(by["trainer 0"]["pid"], by["trainer 0"]["title"])
 PY
@@ -32,8 +34,8 @@ done
 pid=${BASH_REMATCH[1]} title=${BASH_REMATCH[2]}
 tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q "^troupe: $title rank=[01] world_size=2 logical_ranks=[0-9.]* step=[0-9]* *$" ||
   fail "ps shows $(tr '\0' ' ' <"/proc/$pid/cmdline")"
-"$troupe" job status digits | grep -qE "^$pid +one +$title +rank=" || fail "$("$troupe" job status digits)"
-"$troupe" status | grep -qE "^$pid +one +$title +rank=" || fail "$("$troupe" status)"
+"$troupe" job status digits | grep -qE "^$pid +one +$title +[0-9]+[ms0-9]* +rank=" || fail "$("$troupe" job status digits)"
+"$troupe" status | grep -qE "^$pid +one +$title +[0-9]+[ms0-9]* +rank=" || fail "$("$troupe" status)"
 actor=$("$troupe" actor list | awk '/Trainer/ { print $1; exit }')
 "$troupe" logs "$actor" >/dev/null || fail "no output of actor $actor"
 

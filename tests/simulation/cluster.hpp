@@ -181,6 +181,7 @@ struct Node : Process, Server {
   void act(node::GivePart& a);
   void act(node::TakePart& a);
   void act(node::ForgetPackage&) {}
+  void act(node::KeepExecutable&) {}
   void act(node::ConnectHeadAnew&) { head_->redial(); }
   void act(node::TellMember& a);
   void act(node::EndLoop& a);

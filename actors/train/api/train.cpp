@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
+#include <string_view>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/report/csv_log.hpp"
@@ -31,6 +33,10 @@ namespace {
 constexpr const char* kNameOther =
     "name what nodes have: .trainer_memory = 512 << 20, .trainer_resources = {{\"tpu\", 1}}, "
     ".trainer_labels = {{\"zone\", \"a\"}}";
+
+/// "auto": a run goes on where its folder has checkpoints, and begins where it has none. Nodes set it for the
+/// second attempt of a job on.
+constexpr const char* kResumeVariable = "TROUPE_RESUME";
 
 /// Heartbeats come every second: less than a few of them tells nothing.
 constexpr Duration kShortest = std::chrono::seconds(3);
@@ -194,6 +200,19 @@ std::string this_run(const RunSettings& settings) {
   return settings.run + " (pid " + std::to_string(::getpid()) + " on host " + host.data() + ")";
 }
 
+/// Whether this program was started again, by its node or as its environment says, and the run that it had
+/// begun has left checkpoints.
+bool goes_on(const TrainOptions& options) {
+  const char* value = std::getenv(kResumeVariable);
+  if (value == nullptr || *value == 0 || options.resume || options.checkpoint_folder.empty()) return false;
+  if (std::string_view(value) != "auto")
+    throw BadConfig("cannot train", std::string(kResumeVariable) + "=" + value + " is not auto",
+                    "unset it, or set it to auto: go on at the newest checkpoint where there is one");
+  checkpoint::PosixFileSystem files;
+  const auto listed = checkpoint::CheckpointStore(files, {options.checkpoint_folder}).list();
+  return listed && !listed->empty();
+}
+
 /// Makes sure that checkpoints can be written, and finds those to take up. Never none where one was asked
 /// for. Adds warnings to `told`, and takes the folder's lock if the run does not have it.
 void find_checkpoints(const TrainOptions& options, TakeUp how, RunOptions& run,
@@ -318,6 +337,11 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
 }
 
 Run start_training(const DriverSession& session, RunPlan plan) {
+  if (!plan.evaluates && !plan.from && goes_on(plan.options)) {
+    plan.options.resume = true;
+    plan.options.from.clear();  // the run has begun with that already
+    plan.options.from_state = plan.options.from_partial = false;
+  }
   check_options(session, plan.job_type, plan.options);
   if (!plan.evaluates) begin_from(plan);
   Run::Reporting reporting = reporting_of(plan.options);

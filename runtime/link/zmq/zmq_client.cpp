@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/core/log.hpp"
+#include "runtime/link/key_refused.hpp"
 
 namespace troupe::zmq_link {
 namespace {
@@ -20,8 +21,6 @@ constexpr const char* kNoHandshake =
     "what answers there did not complete the handshake: it is no troupe head, or its key is another one";
 constexpr const char* kSilent =
     "it takes connections and does not answer: it is stopped or too busy, or no troupe head";
-constexpr const char* kKeyRefused =
-    "it does not accept our key: unknown, revoked, or a token used or run out";
 
 constexpr int kWatchedEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                                ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |

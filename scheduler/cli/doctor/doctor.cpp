@@ -25,6 +25,7 @@
 #include "scheduler/cli/doctor/findings.hpp"
 #include "scheduler/init/cluster_folder.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
+#include "scheduler/jobs/libraries.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -142,6 +143,14 @@ MachineFacts facts_of(const DoctorOptions& options) {
   timex clock{};
   facts.is_clock_synchronised = ::adjtimex(&clock) != TIME_ERROR;
   look_at_folders(options, facts);
+  if (facts.program = options.program; !facts.program.empty()) {
+    const auto libraries = libraries_of(facts.program);
+    if (libraries) {
+      facts.libraries = libraries->size();
+    } else {
+      facts.libraries_error = libraries.error().why;
+    }
+  }
   return facts;
 }
 

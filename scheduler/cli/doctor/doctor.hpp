@@ -7,6 +7,7 @@ namespace troupe::cli {
 
 struct DoctorOptions {
   std::string folder;
+  std::string program;  ///< whose libraries are looked for; empty: of none
   std::string address;  ///< of the head; empty: the one the folder remembers
   bool json = false;    ///< or output == "json"
   std::string output = "table";

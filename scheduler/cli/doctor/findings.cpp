@@ -104,6 +104,15 @@ void folders(const MachineFacts& facts, Findings& all) {
          "set TROUPE_FOLDER, or mend it: it must be yours, with mode 0700");
 }
 
+void libraries(const MachineFacts& facts, Findings& all) {
+  if (facts.program.empty()) return;
+  if (facts.libraries_error.empty())
+    return all.add(Finding::kGood, "libraries",
+                   "all " + std::to_string(facts.libraries) + " that " + facts.program + " needs are found");
+  all.add(Finding::kBad, "libraries", facts.libraries_error,
+          "install it, set LD_LIBRARY_PATH, or submit with --with-libraries from a machine that has it");
+}
+
 void cluster(const MachineFacts& facts, Findings& all) {
   if (!facts.knows_cluster)
     return all.add(Finding::kGood, "cluster", "none was started or joined from this folder");
@@ -121,6 +130,7 @@ std::vector<Finding> findings_of(const MachineFacts& facts) {
   memory(facts, all);
   network(facts, all);
   folders(facts, all);
+  libraries(facts, all);
   cluster(facts, all);
   return all.take();
 }

@@ -27,6 +27,9 @@ struct MachineFacts {
   bool knows_cluster = false;
   std::string head, head_error;  ///< where it is; why it does not answer
   std::size_t head_nodes = 0;
+  std::string program;  ///< path, whose libraries were looked for; empty: none
+  std::string libraries_error;
+  std::size_t libraries = 0;
   std::string port_holder_error;  ///< empty: the port that a head takes by default is free
 };
 

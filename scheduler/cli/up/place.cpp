@@ -28,6 +28,29 @@ std::optional<int> number_in(std::string_view text) {
   return value;
 }
 
+/// Slurm gives a host to a job, and a job's tasks there share that. What it does not say is not bounded by
+/// it.
+void read_share_of_slurm(const std::function<std::optional<std::string>(const char*)>& variable,
+                         Place& place) {
+  const auto number = [&](const char* name) -> std::optional<int> {
+    const auto text = variable(name);
+    const auto value = text ? number_in(*text) : std::nullopt;
+    return value && *value > 0 ? value : std::nullopt;
+  };
+  const int tasks = number("SLURM_NTASKS_PER_NODE").value_or(1);
+  if (const auto task = number("SLURM_CPUS_PER_TASK")) {
+    place.cpus = *task;
+  } else if (const auto node = number("SLURM_CPUS_ON_NODE")) {
+    place.cpus = static_cast<double>(*node) / tasks;
+  }
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  if (const auto node = number("SLURM_MEM_PER_NODE")) {
+    place.memory_bytes = *node * kMiB / tasks;
+  } else if (const auto cpu = number("SLURM_MEM_PER_CPU"); cpu && place.cpus) {
+    place.memory_bytes = static_cast<std::int64_t>(*cpu * *place.cpus) * kMiB;
+  }
+}
+
 /// A name of a folder, whatever the launcher's is.
 std::string plain(std::string text) {
   std::replace_if(
@@ -63,6 +86,7 @@ Result<std::optional<Place>> place_from(
     place.run = plain(variable(launcher.run).value_or(""));
     if (launcher.step != nullptr)
       if (const auto step = variable(launcher.step)) place.run += "-" + plain(*step);
+    if (place.launcher == "Slurm") read_share_of_slurm(variable, place);
     return std::optional(place);
   }
   // "trainer-2": the third of a StatefulSet.

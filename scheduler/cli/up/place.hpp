@@ -1,6 +1,7 @@
 /// Which of the hosts of a run this is, as the launcher says it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -14,6 +15,9 @@ struct Place {
   int hosts = 1;         ///< that the launcher starts
   std::string run;       ///< the same on all of them, another one in the next run: a name of a folder
   std::string launcher;  ///< for people: "Slurm"
+  /// What the launcher gives this host, where it says so: of Slurm. Control groups may say less.
+  std::optional<double> cpus{};
+  std::optional<std::int64_t> memory_bytes{};
 };
 
 /// `variable(name)` is the environment's. Slurm (srun), Open MPI (mpirun), PMI (MPICH, Intel MPI), an indexed

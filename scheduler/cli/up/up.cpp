@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -15,18 +16,22 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "runtime/core/control_groups.hpp"
 #include "runtime/core/count.hpp"
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
 #include "runtime/core/hex.hpp"
+#include "runtime/node/memory_watch.hpp"
 #include "runtime/node/program.hpp"
 #include "runtime/security/secret.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/up/meeting.hpp"
 #include "scheduler/cli/up/place.hpp"
 #include "scheduler/init/cluster_folder.hpp"
+#include "scheduler/init/embedded_cluster.hpp"
 #include "scheduler/init/join_cluster.hpp"
 #include "scheduler/jobs/job_client.hpp"
 
@@ -65,6 +70,7 @@ struct UpOptions {
   ResourceWords other;
   double wait_s = 300;
   double heartbeat_timeout_s = 60;
+  int grace_s = 30;
   std::vector<std::string> program;
 };
 
@@ -95,14 +101,19 @@ class Signals {
   /// The last one that came since the first call; 0: none.
   int came() {
     signalfd_siginfo info{};
-    while (::read(fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info))
+    while (::read(fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
       came_ = static_cast<int>(info.ssi_signo);
+      ++count_;
+    }
     return came_;
   }
+  /// How many that were.
+  int count() const { return count_; }
 
  private:
   UniqueFd fd_;
   int came_ = 0;
+  int count_ = 0;
 };
 
 /// Keys and state of this host: removed with the run where nobody named the folder.
@@ -149,6 +160,8 @@ class Start {
     node::ProgramOptions start;
     start.program = std::move(all);
     for (char** at = environ; *at != nullptr; ++at) start.environment.emplace_back(*at);
+    start.environment.emplace_back("TROUPE_LOG_TIME=1");  // nobody reads up.log while it is written
+    if (std::getenv("TROUPE_LOG") == nullptr) start.environment.emplace_back("TROUPE_LOG=info");
     start.output = log.get();
     start.errors = log.get();
     program_ = node::start_program(start).value();
@@ -165,6 +178,8 @@ class Start {
   Start(const Start&) = delete;
   Start& operator=(const Start&) = delete;
 
+  /// To it alone: what runs on its node is handed over.
+  void drain() { ::syscall(SYS_pidfd_send_signal, program_.pidfd.get(), SIGTERM, nullptr, 0); }
   bool has_ended() {
     if (!exit_) exit_ = node::reap_program(program_);
     return exit_.has_value();
@@ -321,8 +336,17 @@ int join(const UpOptions& options, const std::string& meeting) {
   } leaves{guest};
   std::optional<Start> start;
   const Instant deadline = clock.now() + seconds(options.wait_s);
+  bool drains = false;
   for (;; std::this_thread::sleep_for(kLook)) {
-    if (const int signal = signals.came(); signal != 0) return kSignalled + signal;
+    if (const int signal = signals.came(); signal != 0) {
+      const bool may_drain = signal == SIGTERM && signals.count() == 1 && options.grace_s > 0;
+      if (!may_drain || !start || start->has_ended()) return kSignalled + signal;
+      if (!std::exchange(drains, true)) {
+        say("SIGTERM: this host's node drains within " + std::to_string(options.grace_s) +
+            " s; another signal ends it at once");
+        start->drain();
+      }
+    }
     if (start && start->has_ended()) {
       std::this_thread::sleep_for(kLook);  // the launcher may be ending all processes at once
       if (signals.came() == 0) start->check();
@@ -344,7 +368,8 @@ int join(const UpOptions& options, const std::string& meeting) {
     if (const auto token = guest.token()) {
       const Endpoint head = read_token_file(*token).value().head;
       start.emplace(options, own.path(),
-                    std::vector<std::string>{"--address", to_string(head), "--token-file", *token});
+                    std::vector<std::string>{"--address", to_string(head), "--token-file", *token, "--grace",
+                                             std::to_string(options.grace_s)});
     } else if (clock.now() >= deadline) {
       throw_error({ErrorCode::kTimeout, "the first host did not come",
                    "nobody answered in " + meeting + " for " +
@@ -371,6 +396,13 @@ Place place_of(UpOptions& options) {
   if (options.hosts > 0) place.hosts = options.hosts;
   place.hosts = std::max(place.hosts, 1);
   if (place.run.empty()) place.run = "run";
+  if (place.cpus && options.cpus < 0) options.cpus = std::min(*place.cpus, usable_cores());
+  if (place.memory_bytes && options.other.memory.empty()) {
+    const auto given = static_cast<std::uint64_t>(*place.memory_bytes);
+    const std::uint64_t usable = std::min(given, usable_memory().value_or(given));
+    const std::int64_t offered = node::memory_to_offer(-1, usable, 1);
+    if (offered > 0) options.other.memory = std::to_string(offered);
+  }
   if (options.min_nodes == 0) options.min_nodes = place.hosts;
   return place;
 }
@@ -408,6 +440,11 @@ int up(int argc, char** argv) {
   app.add_option("--heartbeat-timeout", o.heartbeat_timeout_s, "Seconds without a sign of the first host")
       ->capture_default_str()
       ->check(CLI::Range(5.0, 86'400.0));
+  app.add_option(
+         "--grace", o.grace_s,
+         "Seconds for the node of another host than the first to drain at SIGTERM; 0: it ends at once")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 86'400));
   try {
     app.parse(static_cast<int>(separator - argv), argv);
     if (o.program.empty())
@@ -416,6 +453,12 @@ int up(int argc, char** argv) {
     return say_usage(app, error);
   }
   const Place place = place_of(o);
+  const bool is_counted = o.hosts > 0 || place.hosts > 1;  // a StatefulSet does not say how many there are
+  if (is_counted && place.rank >= place.hosts) {
+    std::fprintf(stderr, "troupe up: there is no rank %d of %s: ranks are 0 to %d\n", place.rank,
+                 count_of(place.hosts, "host").c_str(), place.hosts - 1);
+    return 2;
+  }
   const std::string meeting = o.shared + "/troupe-up-" + place.run;
   if (place.rank != 0) return join(o, meeting);
   return FirstHost(o, meeting).run();

@@ -169,7 +169,34 @@ TEST_CASE("requests that replicas die of take time from the others, and no answe
   }
 }
 
-TEST_CASE("a replica that dies before it is ready is followed ever later, one that was ready at once") {
+TEST_CASE("a replica that is ready and dies without any request is followed ever later, too") {
+  // Was: one after the other at once, for ever.
+  DeploymentMachine machine({.replicas = 1, .restart = {}});
+  auto actions = machine.start(1h);
+  Instant now = 1h;
+  std::vector<Duration> pauses;
+  ReplicaId replica = 0;
+  const auto next_dies = [&](bool answers) {
+    (void)machine.on(ReplicaUp{++replica}, now);
+    (void)machine.on(ReplicaReady{replica}, now);
+    if (answers) (void)machine.on(ReplicaAlive{replica}, now);
+    const Instant died = now;
+    actions = machine.on(ReplicaDied{replica, "killed by signal 6"}, now);
+    const auto starts = [&] {
+      return std::any_of(actions.begin(), actions.end(),
+                         [](const Action& one) { return std::holds_alternative<StartReplica>(one); });
+    };
+    if (!starts()) actions = machine.on(Tick{}, now = machine.wake_at());
+    CHECK(starts());
+    pauses.push_back(now - died);
+  };
+  for (int death = 0; death < 4; ++death) next_dies(false);
+  next_dies(true);
+  next_dies(false);
+  CHECK(pauses == std::vector<Duration>{0s, 100ms, 200ms, 400ms, 0s, 0s});
+}
+
+TEST_CASE("a replica that dies before it is ready is followed ever later, one that had work at once") {
   DeploymentMachine machine({.replicas = 1, .restart = {}});
   (void)machine.start(1h);
   const auto starts = [](const std::vector<Action>& actions) {
@@ -180,6 +207,7 @@ TEST_CASE("a replica that dies before it is ready is followed ever later, one th
   for (int death = 0; death < 20; ++death, ++replica) {
     (void)machine.on(ReplicaUp{replica}, 1h);
     (void)machine.on(ReplicaReady{replica}, 1h);
+    (void)machine.on(ReplicaAlive{replica}, 1h);
     CHECK(starts(machine.on(ReplicaDied{replica, "killed by signal 6"}, 1h)) == 1);
   }
   Instant now = 1h;

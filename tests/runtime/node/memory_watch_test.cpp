@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstring>
+#include <future>
+#include <thread>
 
 #include "runtime/node/memory_look.hpp"
 #include "runtime/node/process_memory.hpp"
@@ -16,6 +19,7 @@
 using namespace troupe;
 using namespace troupe::node;
 
+using namespace std::chrono_literals;
 using F = Fixture;
 
 namespace {
@@ -182,8 +186,10 @@ TEST_CASE("What a program shares with its forks is counted once, and one that ha
   const auto claim = [&](std::int64_t asked) {
     return std::vector<MemoryClaim>{{{}, "job-1", 1, {"job job-1", asked}, group}};
   };
-  CHECK_FALSE(look_at_memory(0, claim(160 * kMiB)));  // three times 72 of 96, since this one has a quarter
-  const auto found = look_at_memory(0, claim(8 * kMiB));
+  StuckProcesses none;
+  CHECK_FALSE(
+      look_at_memory(0, claim(160 * kMiB), none));  // three times 72 of 96, since this one has a quarter
+  const auto found = look_at_memory(0, claim(8 * kMiB), none);
   REQUIRE(found);
   CHECK(found->claims.at(0).use.has > 8 * kMiB);
   CHECK(found->claims.at(0).use.has < 160 * kMiB);
@@ -229,4 +235,34 @@ TEST_CASE("What has ended since a look gives its memory back, and the others are
   const auto killed = f.on(MemoryMeasured{kNode, claims});
   REQUIRE(F::find<KillProcess>(killed) != nullptr);
   CHECK(F::find<KillProcess>(killed)->process == over);
+}
+
+// Was: one process that held the lock of its memory kept all others of its node from being found.
+TEST_CASE("A look goes past a process that an earlier one still waits for, and finds others") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  const std::vector<MemoryClaim> claims{{{1}, {}, 0, {"stuck", 1}, child},
+                                        {{2}, {}, 0, {"over", 1}, ::getpid()}};
+  std::promise<void> stuck;
+  std::promise<void> begun;
+  const auto share = [&, until = stuck.get_future().share()](pid_t process) -> std::int64_t {
+    if (process == child) {
+      begun.set_value();
+      until.wait_for(120s);
+    }
+    return 50 * kMiB;
+  };
+  StuckProcesses all;
+  std::thread first([&] { look_at_memory(0, claims, all, share); });
+  begun.get_future().wait();
+  const auto found = look_at_memory(0, claims, all, share);
+  REQUIRE(found);
+  CHECK(found->claims.at(0).use.has == 1);  // of it no kill would give anything back
+  CHECK(found->claims.at(1).use.has == 50 * kMiB);
+  stuck.set_value();
+  first.join();
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }

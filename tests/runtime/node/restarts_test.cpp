@@ -199,6 +199,27 @@ TEST_CASE("what a detached actor is constructed with is kept by its node and by 
   CHECK_FALSE(asked().kept);
 }
 
+TEST_CASE("an executable that a detached actor may need is kept for the node that comes after this one") {
+  const auto start_it = [] {
+    auto start = start_detached(2);
+    start.spec.payload = F::spec(true, F::kJob, {NodeId{0xdead}, {4}}, "abc").payload;
+    start.package_from = F::kPeer;
+    return start;
+  };
+  F f;
+  f.link();
+  f.head(start_it());
+  const auto whole = f.on(PartTaken{"abc", 9, true, std::nullopt});
+  REQUIRE(F::find<KeepExecutable>(whole) != nullptr);
+  CHECK(F::find<KeepExecutable>(whole)->hash == "abc");
+  CHECK(F::find<StartWorker>(whole) != nullptr);
+  F next;
+  next.on(ExecutablesFound{{"abc"}});
+  const auto again = next.head(start_it());
+  CHECK(F::find<StartWorker>(again) != nullptr);  // it asks nobody
+  CHECK(F::sent_peer<wire::PackageAsk>(again, F::kPeer) == nullptr);
+}
+
 TEST_CASE("the next life's executable comes from a node that has it, not from the driver that is gone") {
   F f;
   f.link();

@@ -93,6 +93,29 @@ if [ -n "$browser" ]; then
   expect "$page" '<td class="">default<'
 fi
 
+# Open in a browser: on a phone, in the dark; live, also over another dashboard at its address.
+look() { timeout 120 python3 "$(dirname "$0")/browser.py" "$url" "$@"; }
+if [ -n "$browser" ] && command -v python3 >/dev/null; then
+  seen=$(look --width 390 --height 844 --dark --wait "shown && shown.jobs.length > 2" document.documentElement.scrollWidth \
+    "getComputedStyle(document.body).backgroundColor" "document.querySelector('#jobs table').getBoundingClientRect().width > 390" \
+    "performance.getEntriesByType('resource').every(r => r.name.startsWith(location.origin))")
+  expect "$(tr '\n' ' ' <<<"$seen")" '^390 "rgb(18, 22, 27)" true true $'  # a wide table scrolls by itself, and nothing is from elsewhere
+  expect "$(look --wait "shown" "getComputedStyle(document.body).backgroundColor")" 'rgb(255, 255, 255)'
+  look --wait "shown && shown.jobs.length > 2" --wait "shown.jobs.some(j => j.metadata.job_name === 'before')" \
+    --wait "shown.jobs.some(j => j.metadata.job_name === 'after')" "performance.getEntriesByType('navigation').length" >"$folder/live" 2>"$folder/waits" &
+  looks=$!
+  has_seen() { for ((i = 0; i < 600; ++i)); do [ "$(wc -l <"$folder/waits")" -ge "$1" ] && return; sleep 0.1; done; fail "the page does not go on: $(cat "$folder/waits")"; }
+  has_seen 1
+  "$troupe" job submit --detach --name before -- true >/dev/null
+  has_seen 2
+  kill "$server" && wait "$server" || fail "SIGTERM: exit code $?"
+  "$troupe" dashboard --port "$(sed 's/.*:\([0-9]*\).*/\1/' <<<"$url")" --sweeps "$folder/results" >"$folder/address" 2>"$folder/error" &
+  server=$!
+  "$troupe" job submit --detach --name after -- true >/dev/null
+  wait "$looks" || fail "the page does not go on: $(cat "$folder/waits" "$folder/error")"
+  expect "$(cat "$folder/live")" '^1$'
+fi
+
 # To other addresses with the token alone.
 kill "$server" && wait "$server" || fail "SIGTERM: exit code $?"
 "$troupe" dashboard --bind 0.0.0.0 --port 0 >"$folder/address" 2>"$folder/error" &

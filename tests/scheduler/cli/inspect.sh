@@ -158,6 +158,9 @@ cp "$program"_elsewhere "$where/elsewhere" || fail "no program"
 said=$(LD_LIBRARY_PATH=$libraries "$troupe" job submit --num-cpus 0 --label place=one --with-libraries -- "$where/elsewhere" 2>"$where/said") || fail "$(cat "$where/said")"
 [ "$said" = 'the library says 42 on node two' ] || fail "$said"
 expect 1 'libtroupe_needed.so, which .* needs, is not found' job submit --with-libraries -- "$where/needs"
+expect 1 "bad +libraries +libtroupe_needed.so, which $where/needs needs, is not found" doctor "$where/needs"
+LD_LIBRARY_PATH=$libraries "$troupe" doctor "$where/needs" | grep -qE "^good +libraries +all [0-9]+ that $where/needs needs are found" ||
+  fail "$(LD_LIBRARY_PATH=$libraries "$troupe" doctor "$where/needs")"
 expect 1 'is no executable of this machine, but a script' job submit --with-libraries --working-dir "$where/app" -- ./script
 expect 1 'does not .give the program.s path' job submit --with-libraries -- sleep 1
 

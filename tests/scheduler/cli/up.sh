@@ -34,6 +34,11 @@ code=0 && "$troupe" up --shared "$shared" --rank 0 2>/dev/null || code=$?
 [ "$code" = 2 ] || fail "no program: exit code $code"
 ! SLURM_PROCID=x "$troupe" up --shared "$shared" -- true 2>"$where/error" || fail "SLURM_PROCID=x"
 grep -q 'SLURM_PROCID=x is no number' "$where/error" || fail "$(cat "$where/error")"
+for place in "--rank 2 --hosts 2" "--rank 7 --hosts 2"; do
+  code=0 && timeout 20 "$troupe" up --shared "$shared" $place -- true 2>"$where/error" || code=$?
+  [ "$code" = 2 ] || fail "$place: exit code $code"
+  grep -q 'ranks are 0 to 1' "$where/error" || fail "$(cat "$where/error")"
+done
 
 # Three hosts, the first one last; the program sees three nodes, and its output and exit code are the first host's.
 program='echo "$(ls -d '"$where"'/1.[0-9] | wc -l)" hosts, words: "$1"; '"$troupe"' status --folder '"$where"'/1.0 | grep -c alive; echo bad >&2; exit 7'
@@ -60,6 +65,22 @@ for ((i = 0; i < 600; ++i)); do grep -q runs "$where/0.out" 2>/dev/null && break
 kill -TERM "$(cat "$where/0.pid")"
 [ "$(code_of 0)" = 143 ] || fail "SIGTERM: $(code_of 0)"
 [ "$(code_of 1)" = 0 ] && [ "$(code_of 2)" = 0 ] || fail "the others: $(code_of 1), $(code_of 2)"
+
+# SIGTERM at another host drains its node. Was: it ended at once, with all that ran there.
+rm -f "$where"/*.code "$where"/*.out "$where"/*.err
+program='"$0" job submit --detach --id slow --label at=1 -- sh -c "echo began >$1/slow; until [ -e $1/go ]; do sleep 0.1; done; echo done >$1/slow"
+  until [ -e "$1/over" ]; do sleep 0.1; done'
+for rank in 0 1 2; do host 5 "$rank" --label at="$rank" -- sh -c "$program" "$troupe" "$where"; done
+for ((i = 0; i < 600; ++i)); do grep -q began "$where/slow" 2>/dev/null && break; sleep 0.1; done
+kill -TERM "$(cat "$where/1.pid")"
+for ((i = 0; i < 600; ++i)); do grep -q "drains within 30 s" "$where/1.err" && break; sleep 0.1; done
+expect 1.err 'drains within 30 s'
+touch "$where/go"
+for ((i = 0; i < 600; ++i)); do grep -q done "$where/slow" && break; sleep 0.1; done
+grep -q done "$where/slow" || fail "the job on the host that drained: $(cat "$where/slow")"
+touch "$where/over"
+[ "$(code_of 0)" = 0 ] || fail "the first host: $(code_of 0)"
+[ "$(code_of 1)" = 143 ] || [ "$(code_of 1)" = 0 ] || fail "the host that drained: $(code_of 1)"
 
 # A first host that is killed is missed.
 rm -f "$where"/*.code "$where"/*.out

@@ -53,6 +53,26 @@ TEST_CASE("launchers say which host this is") {
   CHECK_FALSE(place_in({{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}, {"HOSTNAME", "deployment-7f9c"}}).value());
 }
 
+TEST_CASE("Slurm says what of a host a job has, and its tasks there share that") {
+  const auto slurm = [](std::map<std::string, std::string> more) {
+    more["SLURM_PROCID"] = "0";
+    return *place_in(more).value();
+  };
+  CHECK_FALSE(slurm({}).cpus);
+  CHECK_FALSE(slurm({}).memory_bytes);
+  CHECK(slurm({{"SLURM_CPUS_ON_NODE", "8"}}).cpus == 8.0);
+  CHECK(slurm({{"SLURM_CPUS_ON_NODE", "8"}, {"SLURM_NTASKS_PER_NODE", "2"}}).cpus == 4.0);
+  CHECK(slurm({{"SLURM_CPUS_ON_NODE", "8"}, {"SLURM_CPUS_PER_TASK", "3"}}).cpus == 3.0);
+  constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+  CHECK(slurm({{"SLURM_MEM_PER_NODE", "4096"}}).memory_bytes == 4 * kGiB);
+  CHECK(slurm({{"SLURM_MEM_PER_NODE", "4096"}, {"SLURM_NTASKS_PER_NODE", "2"}}).memory_bytes == 2 * kGiB);
+  CHECK(slurm({{"SLURM_MEM_PER_CPU", "1024"}, {"SLURM_CPUS_ON_NODE", "8"}}).memory_bytes == 8 * kGiB);
+  for (const char* none : {"0", "-1", "x", ""}) {  // all of it, as Slurm says it, or nothing
+    CHECK_FALSE(slurm({{"SLURM_MEM_PER_NODE", none}}).memory_bytes);
+    CHECK_FALSE(slurm({{"SLURM_CPUS_ON_NODE", none}}).cpus);
+  }
+}
+
 TEST_CASE("what a launcher says and is no number is refused") {
   CHECK_FALSE(place_in({{"SLURM_PROCID", "-1"}}).ok());
   CHECK_FALSE(place_in({{"SLURM_PROCID", "1x"}}).ok());

@@ -108,6 +108,57 @@ TEST_CASE(
   CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
 }
 
+TEST_CASE(
+    "the only node of a parked job's actor is killed: its next life is on the node that comes after it") {
+  ClusterConfig config;
+  Script one(config);
+  one.node(1, 2);
+  one.gateway();
+  const JobId job = one.job().job;
+  one.on(SpawnRequested{{kDriver, 1}, {job, "T", "it", "arguments", {kCpu, true, {}}, -1, 0, true}});
+  const StartActor first = *one.get<StartActor>();
+  one.on(ActorStarted{first.node, first.actor, ProcessId{9}, 1});
+  one.on(JobEnded{kGateway, job, "the driver has ended", kDriver.process});
+  one.on(NodeLeft{kGateway, "it left"});
+  one.on(NodeLeft{NodeId{1}, "killed by signal 9"});
+  REQUIRE(one.head->log().size() == 1);
+  CHECK_THAT(one.head->log()[0],
+             Catch::Contains("'it' of job main starts again") && Catch::Contains("killed by signal 9"));
+  one.pass(3, {});
+  CHECK(one.head->jobs().runs(job));
+  CHECK_THAT(one.head->why(one.head->actors().at(first.actor)), Catch::Contains("waits"));
+  // One of another name that is there, too, has no executable of it: it is asked of its node's successor.
+  one.on(NodeJoined{{NodeId{7}, "n1", "", "", 0, false}, {}, {}, {}});
+  one.node(8, 2);
+  one.on(Tick{});
+  REQUIRE(one.get<StartActor>() != nullptr);
+  CHECK(one.get<StartActor>()->node == NodeId{8});
+  CHECK(one.get<StartActor>()->package_from == NodeId{7});
+  CHECK(one.get<StartActor>()->spec.payload == "arguments");
+}
+
+TEST_CASE("how a detached actor ended, and its parked job, is logged, and said to who looks for it") {
+  // Was: both were gone without a word anywhere.
+  Detached s(0);
+  s.driver_ends();
+  REQUIRE(s.head->log().size() == 1);
+  CHECK(s.head->log()[0] == "job main is parked: the driver has ended");
+  s.on(ActorDown{s.at, s.id, "killed by signal 9", 1});
+  REQUIRE(s.head->log().size() == 2);
+  CHECK_THAT(s.head->log()[0], Catch::Contains("detached actor T 'it' of job main has ended") &&
+                                   Catch::Contains("killed by signal 9"));
+  CHECK(s.head->log()[1] == "job main, which was parked, has ended: its last detached actor has ended");
+  s.on(Tick{});
+  CHECK(s.head->log().empty());
+  s.next_driver();
+  s.on(LookupActor{{kNextDriver, 50}, s.get<JobAnswered>()->job, "it"});
+  CHECK_FALSE(s.get<NameAnswered>()->ok);
+  CHECK_THAT(s.get<NameAnswered>()->error.what, Catch::Contains("killed by signal 9"));
+  REQUIRE(s.head->detached_ends("main").size() == 1);
+  CHECK_THAT(s.head->detached_ends("main")[0], Catch::StartsWith("it: ") && Catch::Contains("signal 9"));
+  CHECK(s.head->detached_ends("other").empty());
+}
+
 TEST_CASE("the parked job goes with its last detached actor") {
   Detached s(0);
   const ActorId second = s.spawn_detached(2, "second", 0);
@@ -222,7 +273,11 @@ TEST_CASE(
   }
   SECTION("nobody has it: it has no other life, and says why") {
     s.on(ActorDown{s.at, s.id, "signal 9", 1});
-    s.pass(61, {s.at});
+    s.pass(20, {s.at});
+    CHECK_THAT(
+        s.head->why(s.head->actors().at(s.id)),
+        Catch::Contains("waits for a node that has what it is constructed with, for 40 s more at most"));
+    s.pass(41, {s.at});
     CHECK(s.record().state == ActorState::kDead);
     CHECK_THAT(s.head->actors().at(s.id).reason, Catch::Contains("no node has what it is constructed with"));
     CHECK(s.stored().ended);

@@ -305,6 +305,35 @@ TEST_CASE(
   CHECK(s.record("again").message == "attempt 3 of 3: its node n2 is dead: killed");
 }
 
+TEST_CASE("a clock that jumps changes the times that are shown, and nothing else") {
+  ClusterConfig config;
+  Jobs s(config);
+  constexpr std::int64_t kYear_ms = 365LL * 24 * 3600 * 1000, kNow_ms = 50 * kYear_ms;
+  s.head->set_wall_clock(kNow_ms);
+  s.joins(1, 1);
+  s.submit("job", 1, 1);
+  const StartDriver first = s.started();
+  s.on(DriverStarted{NodeId{1}, "job", 1});
+  s.submit("next", 1);
+  s.head->set_wall_clock(kNow_ms + 10 * kYear_ms);  // forth: no delay, no silence and no history is over
+  s.on(Tick{});
+  CHECK(s.last.empty());
+  s.ends(first, kBad);
+  CHECK(s.started().spec.id == "next");
+  s.ends(s.started(), kGood);
+  CHECK(s.record("job").state == State::kQueued);
+  CHECK(s.record("next").ended_ms == kNow_ms + 10 * kYear_ms);
+  s.head->set_wall_clock(1);  // back: nothing waits ten years
+  s.pass(1, {NodeId{1}});
+  CHECK(s.started().attempt == 2);
+  s.ends(s.started(), kGood);
+  CHECK(s.record("job").ended_ms == 1);
+  s.pass(60, {NodeId{1}});
+  CHECK(s.store.contains("submission/next"));
+  s.restart();
+  CHECK(s.record("job").state == State::kSucceeded);
+}
+
 TEST_CASE("a node that leaves before it started a job gives it back, and the retries are not touched") {
   Jobs s;
   s.joins(1, 1);

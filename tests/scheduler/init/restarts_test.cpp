@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "runtime/link/key_refused.hpp"
+
 using namespace troupe;
 using namespace std::chrono_literals;
 
@@ -72,9 +74,11 @@ TEST_CASE("who came up once waits for what may come back; how far it came says w
   Restarts removed;
   removed.up(Instant{});
   const auto next =
-      removed.failed(Instant{} + 1h, "node 1", {ErrorCode::kRefused, "x", "its key", ""}, Failed::kStart);
+      removed.failed(Instant{} + 1h, "node 1", {ErrorCode::kRefused, "x", kKeyRefused, ""}, Failed::kStart);
   CHECK_FALSE(next.wait);
-  CHECK(next.why_not.why == "its key");
+  CHECK(next.why_not.why == kKeyRefused);
+  // Was: two handshakes that a head's death broke off were the end, too.
+  CHECK(blocks(ErrorCode::kRefused, Failed::kStart));
   CHECK(blocks(ErrorCode::kTimeout, Failed::kJoin));  // the head's store
   CHECK_FALSE(blocks(ErrorCode::kUnavailable, Failed::kJoin));
   CHECK_FALSE(blocks(ErrorCode::kTimeout, Failed::kReady));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -36,6 +37,22 @@ bool is_removed(const std::string& base, const std::vector<std::string>& folders
 }
 
 }  // namespace
+
+TEST_CASE("the folder is in /tmp where XDG_RUNTIME_DIR is not set, or set to nothing", "[folder]") {
+  const char* before = std::getenv("XDG_RUNTIME_DIR");
+  const std::string kept = before == nullptr ? "" : before;
+  ::setenv("XDG_RUNTIME_DIR", "", 1);
+  CHECK(temporary_base() == "/tmp");  // was: an error about a folder without a name
+  ::unsetenv("XDG_RUNTIME_DIR");
+  CHECK(temporary_base() == "/tmp");
+  if (before != nullptr) ::setenv("XDG_RUNTIME_DIR", kept.c_str(), 1);
+}
+
+TEST_CASE("each name that is chosen is one that a later program removes", "[folder]") {
+  // Was: one of sixteen numbers has a digit less, and its folder was nobody's.
+  const std::size_t digits = choose_temporary_folder("").size();
+  for (int i = 0; i < 1000; ++i) REQUIRE(choose_temporary_folder("").size() == digits);
+}
 
 TEST_CASE("a folder that nobody holds is removed, with a store or without", "[folder]") {
   // Was: kill -9 of a program and its children at once left its folder for ever.
