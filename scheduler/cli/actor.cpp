@@ -5,6 +5,7 @@
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/job.hpp"
+#include "scheduler/cli/processes.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/placement/placement.hpp"
 
@@ -84,12 +85,16 @@ int list(const Words& words) {
   const std::size_t found = actors.size();
   if (words.limit > 0 && found > static_cast<std::size_t>(words.limit))
     actors.resize(static_cast<std::size_t>(words.limit));
+  const auto pids = ask_pids({words.address, words.folder}, all, actors);
   if (words.output == "json") {
     json shown = json::array();
-    for (const auto* actor : actors) shown.push_back(as_json(all, *actor));
+    for (const auto* actor : actors) {
+      shown.push_back(as_json(all, *actor));
+      shown.back()["pid"] = pid_as_json(pids, actor->record.actor);
+    }
     print_json(shown);
   } else {
-    print_actors(all, actors);
+    print_actors(all, actors, pids);
   }
   say_left_out(found - actors.size());
   if (found == 0 && !all.actors.empty()) say_none("actor", all.actors.size(), what_there_is(words, all));
@@ -99,8 +104,11 @@ int list(const Words& words) {
 int show(const Words& words) {
   const auto all = ask_status(words.folder, words.address);
   const wire::ActorStatus& one = actor_called(all, words.actor);
+  const auto pids = ask_pids({words.address, words.folder}, all, {&one});
   if (words.output == "json") {
-    print_json(as_json(all, one));
+    json shown = as_json(all, one);
+    shown["pid"] = pid_as_json(pids, one.record.actor);
+    print_json(shown);
     return 0;
   }
   const auto line = [](const char* what, const std::string& text) {
@@ -112,6 +120,7 @@ int show(const Words& words) {
   line("class", actor.spec.type);
   line("job", job_name(all, actor.spec.job) + " (" + to_string(actor.spec.job) + ")");
   line("node", node_name(all, actor.node) + (actor.node ? " (" + to_string(actor.node) + ")" : ""));
+  if (const auto pid = pids.find(actor.actor); pid != pids.end()) line("pid", std::to_string(pid->second));
   line("state", state_name(actor.state));
   line("why", one.reason);
   line("CPUs", format_cpus(actor.spec.demand.cpu_e4));

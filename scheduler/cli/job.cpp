@@ -325,7 +325,13 @@ void print(const JobInfo& job) {
   line("ended", time_of(job.ended_ms));
 }
 
-int show(const JobWords& words, const JobInfo& job) {
+/// With how far its package is, which its node alone knows.
+void add_package(const JobWords& words, const JobInfo& job, std::string& why) {
+  if (const std::string text = package_on_its_way(words.where, job); !text.empty()) why += "; " + text;
+}
+
+int show(const JobWords& words, JobInfo job) {
+  add_package(words, job, job.why);
   wire::StatusAnswer all;
   std::vector<SeenProcess> processes;
   if (job.attempt > 0) {
@@ -358,7 +364,8 @@ int show(const JobWords& words, const JobInfo& job) {
   return 0;
 }
 
-int explain(const JobWords& words, const JobReport& report) {
+int explain(const JobWords& words, JobReport report) {
+  add_package(words, report.job, report.sentence);
   if (words.output == "json") {
     print_json(as_json(report));
     return 0;

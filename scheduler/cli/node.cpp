@@ -5,6 +5,7 @@
 #include "runtime/core/count.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/processes.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/placement/placement.hpp"
 
@@ -60,10 +61,14 @@ int show(const Words& words) {
   for (const auto& actor : all.actors) {
     if (actor.record.node == node.node.id) actors.push_back(&actor);
   }
+  const auto pids = ask_pids({words.address, words.folder}, all, actors);
   if (words.output == "json") {
     json shown = as_json(node);
     shown["holds"] = json::array();
-    for (const auto* actor : actors) shown["holds"].push_back(as_json(all, *actor));
+    for (const auto* actor : actors) {
+      shown["holds"].push_back(as_json(all, *actor));
+      shown["holds"].back()["pid"] = pid_as_json(pids, actor->record.actor);
+    }
     print_json(shown);
     return 0;
   }
@@ -86,7 +91,7 @@ int show(const Words& words) {
   if (!node.node.other.labels.empty()) line("labels", labels_of(node.node));
   if (node.node.gateway) line("of", "a program, which joins the cluster through it; it holds no actors");
   std::printf("\n");
-  print_actors(all, actors);
+  print_actors(all, actors, pids);
   return 0;
 }
 

@@ -7,6 +7,7 @@
 
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
+#include "runtime/core/progress.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/jobs/head_session.hpp"
@@ -54,6 +55,27 @@ std::string as_time(std::int64_t s) {
   return two(s / 86'400, 'd', s / 3600 % 24, 'h');
 }
 
+Result<node::ProcessList> ask_node(HeadSession& head, const std::string& id) {
+  const auto bytes =
+      head.ask(wire::LogAsk{.id = std::string(node::kProcesses) + id, .most_bytes = kMostBytes}, kAnswers);
+  if (!bytes) return bytes.error();
+  const auto part = wire::decode<wire::LogPart>(*bytes);
+  if (!part) return part.error();
+  return wire::decode<node::ProcessList>(part->bytes);
+}
+
+HeadSession session_to(const JobClientOptions& where) {
+  return HeadSession(
+      ClusterFolder::find(where.folder).value(),
+      where.address.empty() ? std::nullopt : std::optional(parse_endpoint(where.address).value()));
+}
+
+std::string actors_of(const node::ProcessStatus& status) {
+  if (status.actors.empty()) return "-";
+  const std::size_t more = status.actors.size() - 1;
+  return to_string(status.actors.front()) + (more == 0 ? "" : "+" + std::to_string(more));
+}
+
 }  // namespace
 
 bool may_have_processes(const wire::NodeStatus& node) {
@@ -61,9 +83,7 @@ bool may_have_processes(const wire::NodeStatus& node) {
 }
 
 std::vector<SeenProcess> ask_processes(const JobClientOptions& where, const wire::StatusAnswer& all) {
-  HeadSession head(
-      ClusterFolder::find(where.folder).value(),
-      where.address.empty() ? std::nullopt : std::optional(parse_endpoint(where.address).value()));
+  HeadSession head = session_to(where);
   std::vector<SeenProcess> seen;
   std::size_t asked = 0, left_out = 0;
   const MonotonicClock clock;
@@ -74,11 +94,7 @@ std::vector<SeenProcess> ask_processes(const JobClientOptions& where, const wire
       ++left_out;
       continue;
     }
-    const auto bytes = head.ask(
-        wire::LogAsk{.id = std::string(node::kProcesses) + to_string(node.node.id), .most_bytes = kMostBytes},
-        kAnswers);
-    const auto part = bytes ? wire::decode<wire::LogPart>(*bytes) : Result<wire::LogPart>(bytes.error());
-    auto list = part ? wire::decode<node::ProcessList>(part->bytes) : Result<node::ProcessList>(part.error());
+    auto list = ask_node(head, to_string(node.node.id));
     if (!list) {
       std::fprintf(stderr, "troupe: the processes of node %s are not shown: %s\n",
                    escape_name(node.node.name).c_str(), escape_text(list.error().message()).c_str());
@@ -88,6 +104,44 @@ std::vector<SeenProcess> ask_processes(const JobClientOptions& where, const wire
   }
   if (left_out > 0) std::fprintf(stderr, "troupe: the processes of %zu more nodes are not shown\n", left_out);
   return seen;
+}
+
+std::string package_on_its_way(const JobClientOptions& where, const JobInfo& job) {
+  if (job.status != JobStatus::kStarting || job.node_id.empty()) return {};
+  HeadSession head = session_to(where);
+  const auto list = ask_node(head, job.node_id);
+  if (!list) return {};
+  for (const auto& package : list->packages) {
+    if (package.submission != job.id) continue;
+    return "its node fetches its package" +
+           (package.total == 0 ? "" : ": " + part_of_bytes(package.bytes, package.total));
+  }
+  return {};
+}
+
+std::map<ActorId, std::int64_t> pids_of_actors(const std::vector<SeenProcess>& processes) {
+  std::map<ActorId, std::int64_t> pids;
+  for (const auto& [node, status] : processes) {
+    for (const ActorId actor : status.actors) pids[actor] = status.pid;
+  }
+  return pids;
+}
+
+std::map<ActorId, std::int64_t> ask_pids(const JobClientOptions& where, const wire::StatusAnswer& all,
+                                         const std::vector<const wire::ActorStatus*>& actors) {
+  wire::StatusAnswer theirs;
+  for (const auto& node : all.nodes) {
+    if (std::any_of(actors.begin(), actors.end(),
+                    [&](const auto* actor) { return actor->record.node == node.node.id; }))
+      theirs.nodes.push_back(node);
+  }
+  if (theirs.nodes.empty()) return {};
+  return pids_of_actors(ask_processes(where, theirs));
+}
+
+json pid_as_json(const std::map<ActorId, std::int64_t>& pids, ActorId actor) {
+  const auto at = pids.find(actor);
+  return at == pids.end() ? json() : json(at->second);
 }
 
 std::vector<SeenProcess> processes_of(const std::string& submission, const wire::StatusAnswer& all,
@@ -104,7 +158,7 @@ std::vector<SeenProcess> processes_of(const std::string& submission, const wire:
 
 void print_processes(const wire::StatusAnswer& all, const std::vector<SeenProcess>& processes) {
   if (processes.empty()) return;
-  std::printf("\n%-8s %-18s %-32s %-7s %s\n", "pid", "node", "process", "up", "is at");
+  std::printf("\n%-8s %-18s %-18s %-32s %-7s %s\n", "pid", "actor", "node", "process", "up", "is at");
   for (const auto& [node, status] : processes) {
     std::string notes, up = "-";
     for (const auto& [key, value] : status.notes) {
@@ -114,9 +168,10 @@ void print_processes(const wire::StatusAnswer& all, const std::vector<SeenProces
         notes += (notes.empty() ? "" : " ") + key + "=" + value;
       }
     }
-    std::printf("%-8lld %-18s %-32s %-7s %s\n", static_cast<long long>(status.pid),
-                escape_name(node_name(all, node)).c_str(), escape_name(status.title).c_str(), up.c_str(),
-                escape_name(notes).c_str());
+    std::printf("%-8lld %-18s %-18s %-32s %-7s %s\n", static_cast<long long>(status.pid),
+                actors_of(status).c_str(), escape_name(node_name(all, node)).c_str(),
+                escape_name(status.title).c_str(), up.c_str(),
+                notes.empty() ? "-" : escape_name(notes).c_str());
   }
 }
 

@@ -152,16 +152,19 @@ void print_nodes(const NodeList& nodes) {
   }
 }
 
-void print_actors(const wire::StatusAnswer& all, const ActorList& actors) {
-  std::printf("%-18s %-18s %-18s %-18s %s\n", "actor", "class", "job", "node", "state");
+void print_actors(const wire::StatusAnswer& all, const ActorList& actors,
+                  const std::map<ActorId, std::int64_t>& pids) {
+  std::printf("%-18s %-18s %-18s %-18s %-8s %s\n", "actor", "class", "job", "node", "pid", "state");
   for (const auto* one : actors) {
     const auto& [actor, reason] = *one;
     const bool settled = actor.state == cluster::ActorState::kAlive;
     std::string why = settled ? "" : ": " + reason;
     if (actor.spec.detached) why += ", detached as " + actor.spec.name;
-    std::printf("%-18s %-18s %-18s %-18s %s%s\n", to_string(actor.actor).c_str(),
+    const auto pid = pids.find(actor.actor);
+    std::printf("%-18s %-18s %-18s %-18s %-8s %s%s\n", to_string(actor.actor).c_str(),
                 escape_name(actor.spec.type).c_str(), escape_name(job_name(all, actor.spec.job)).c_str(),
-                escape_name(node_name(all, actor.node)).c_str(), state_name(actor.state),
+                escape_name(node_name(all, actor.node)).c_str(),
+                pid == pids.end() ? "-" : std::to_string(pid->second).c_str(), state_name(actor.state),
                 escape_name(why).c_str());
   }
 }
@@ -198,12 +201,12 @@ void print_programs(const wire::StatusAnswer& all, bool with_ended) {
                 ended == 1 ? "1 that has" : (std::to_string(ended) + " that have").c_str());
 }
 
-void print(const wire::StatusAnswer& all, bool with_ended) {
+void print(const wire::StatusAnswer& all, const std::vector<SeenProcess>& processes, bool with_ended) {
   std::printf("head  %s\n\n", all.address.c_str());
   print_nodes(pointers(all.nodes));
   print_programs(all, with_ended);
   std::printf("\n");
-  print_actors(all, pointers(all.actors));
+  print_actors(all, pointers(all.actors), pids_of_actors(processes));
   if (!all.groups.empty()) {
     std::printf("\n");
     print_groups(all);
@@ -295,10 +298,13 @@ int status(const StatusOptions& options) {
   const auto processes = ask_processes({options.address, options.folder}, all);
   if (options.json || options.output == "json") {
     json shown = as_json(all);
+    const auto pids = pids_of_actors(processes);
+    for (std::size_t i = 0; i < all.actors.size(); ++i)
+      shown["actors"][i]["pid"] = pid_as_json(pids, all.actors[i].record.actor);
     shown["processes"] = as_json(all, processes);
     print_json(shown);
   } else {
-    print(all, options.all);
+    print(all, processes, options.all);
     print_processes(all, processes);
   }
   return 0;

@@ -1,6 +1,7 @@
 /// What the head says of its cluster, as words and as JSON.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -40,7 +41,9 @@ using NodeList = std::vector<const wire::NodeStatus*>;
 using ActorList = std::vector<const wire::ActorStatus*>;
 /// A table, with a line for what each node that drains waits for.
 void print_nodes(const NodeList& nodes);
-void print_actors(const wire::StatusAnswer& all, const ActorList& actors);
+/// `pids`: of those whose processes are known.
+void print_actors(const wire::StatusAnswer& all, const ActorList& actors,
+                  const std::map<ActorId, std::int64_t>& pids);
 nlohmann::json as_json(const wire::NodeStatus& node);
 nlohmann::json as_json(const wire::StatusAnswer& all, const wire::ActorStatus& actor);
 /// Placement groups: a table, and what troupe group list -o json prints.
