@@ -81,6 +81,7 @@ void NodeMachine::handle(const HeadRefused& e) {
 }
 void NodeMachine::handle(const HeadUnreachable& e) {
   unreachable_ = e.why;
+  refusals_ = 0;  // nobody refused: what broke a handshake off before was a head that went
 }
 void NodeMachine::handle(const HeadSaid& e) {
   head_silent_ = Duration{0};

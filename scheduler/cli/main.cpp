@@ -335,6 +335,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   troupe::become_role_if_asked();
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // as in the heads and nodes that it starts
   try {
     const int code = run(argc, argv);
     // A full disk is told when the last of it is written.

@@ -8,8 +8,10 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
@@ -24,8 +26,20 @@ struct Adder {
   int add(int n) { return total += n; }
   /// Ends the session that it is of.
   void end_session();
+  /// How a write beyond `ulimit -f` fails.
+  std::string write_beyond(std::string path);
   int total = 0;
 };
+
+std::string Adder::write_beyond(std::string path) {
+  const rlimit limit{4096, RLIM_INFINITY};
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const std::string bytes(8192, 'x');
+  while (::write(file.get(), bytes.data(), bytes.size()) > 0) {
+  }
+  return std::strerror(errno);
+}
 
 /// Made before main, it goes after all that the first session made.
 std::unique_ptr<DriverSession> global_session;
@@ -83,6 +97,14 @@ TEST_CASE("a low limit on descriptors is one clear error", "[environment]") {
                              : "works"));
     CHECK(err.empty());
   }
+}
+
+// Was: SIGXFSZ ended whichever of them wrote.
+TEST_CASE("what is written beyond ulimit -f is an error of workers, not their end", "[environment]") {
+  const TempFolder folder;
+  auto session = init(0, nullptr);
+  const auto adder = session.spawn<Adder>({.isolated = true});
+  CHECK(adder.call<&Adder::write_beyond>(folder.path() + "/file").get(60s) == std::strerror(EFBIG));
 }
 
 TEST_CASE("program: has closed streams", "[.program]") {

@@ -18,7 +18,9 @@ constexpr unsigned kHandshakesToRefuse = 2;
 
 constexpr const char* kNobodyAnswers = "nobody answers there";
 constexpr const char* kNoHandshake =
-    "what answers there did not complete the handshake: it is no troupe head, or its key is another one";
+    "what answers there did not complete the handshake: it went meanwhile, its key is another one, or it is "
+    "no "
+    "troupe head";
 constexpr const char* kSilent =
     "it takes connections and does not answer: it is stopped or too busy, or no troupe head";
 

@@ -60,7 +60,7 @@ void limits(const MachineFacts& facts, Findings& all) {
             "ulimit -u 4096");
   if (facts.file_bytes != 0)
     all.add(Finding::kWarning, "length of a file", bytes(facts.file_bytes),
-            "ulimit -f unlimited: shared memory counts, and who goes beyond is killed (SIGXFSZ)");
+            "ulimit -f unlimited: shared memory counts, and writes beyond it fail");
   char cores[32];
   std::snprintf(cores, sizeof cores, "%.3g", facts.cores);
   all.add(Finding::kGood, "cores", cores);

@@ -504,6 +504,9 @@ TEST_CASE("One refused handshake is a head that is coming up, five end the node"
   for (int i = 0; i < 4; ++i) REQUIRE(F::find<EndLoop>(f.on(HeadRefused{"no"})) == nullptr);
   f.on(HeadConnected{});
   for (int i = 0; i < 4; ++i) REQUIRE(F::find<EndLoop>(f.on(HeadRefused{"no"})) == nullptr);
+  // A head that is killed again and again breaks off a handshake now and then: that is no refusal.
+  f.on(HeadUnreachable{"10.0.0.9:1: nobody answers there"});
+  for (int i = 0; i < 4; ++i) REQUIRE(F::find<EndLoop>(f.on(HeadRefused{"no"})) == nullptr);
   const auto last = f.on(HeadRefused{"no"});
   REQUIRE_FALSE(F::find<TellMember>(last)->joined.ok());
   REQUIRE(F::find<EndLoop>(last) != nullptr);

@@ -117,9 +117,17 @@ TEST_CASE("what travels with a job comes from the head once, piece by piece, bef
   f.start("b");
   CHECK(f.on(JobUnpacked{"b", true, {}}).empty());  // it is on its way
   CHECK(f.joined().size() == 2);
+  // Was: nobody knew that they wait for their package, nor how much of it is here.
+  const auto coming = [&](std::uint64_t bytes, std::uint64_t total) {
+    const auto all = f.machine.packages_on_their_way();
+    return all.size() == 2 && all[0].submission == "a" && all[1].submission == "b" && all[1].bytes == bytes &&
+           all[1].total == total;
+  };
+  CHECK(coming(0, 0));
   CHECK(Jobs::find<TakeJobPart>(f.gives(0)) != nullptr);
   CHECK(f.gives(0).empty());  // asked for twice, and one is being written
   CHECK(Jobs::find<AskJobPart>(f.on(JobPartTaken{f.package, 10, false, {}}))->ask.offset == 10);
+  CHECK(coming(10, 20));
   for (int i = 0; i < 4; ++i) f.tick();
   f.on(HeadLost{"killed"});  // for as long as it takes
   for (int i = 0; i < 60; ++i) CHECK(Jobs::find<AskJobPart>(f.tick()) == nullptr);
@@ -129,6 +137,7 @@ TEST_CASE("what travels with a job comes from the head once, piece by piece, bef
   const Actions whole = f.on(JobPartTaken{f.package, 20, true, {}});
   CHECK(std::count_if(whole.begin(), whole.end(),
                       [](const auto& a) { return std::holds_alternative<UnpackJob>(a); }) == 2);
+  CHECK(f.machine.packages_on_their_way().empty());
   CHECK(Jobs::find<StartProgram>(f.on(JobUnpacked{"a", false, {}})) != nullptr);
   CHECK(Jobs::find<StartProgram>(f.on(JobUnpacked{"b", false, {}})) != nullptr);
   for (const char* id : {"a", "b"}) {

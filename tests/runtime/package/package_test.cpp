@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "runtime/core/progress.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/package/package_shelf.hpp"
 #include "runtime/package/package_source.hpp"
@@ -97,7 +98,14 @@ std::string refusal(const PackageManifest& manifest) {
 TEST_CASE("a folder travels whole: contents, what is executable, empty folders, links within as files") {
   const Tree tree;
   const Folder head, node;
-  auto source = PackageSource::of_folder(tree.path).value();
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> told;
+  auto source = PackageSource::of_folder(tree.path, {}, [&](std::uint64_t done, std::uint64_t total) {
+                  told.emplace_back(done, total);
+                }).value();
+  REQUIRE(told.size() > 2);
+  CHECK(std::is_sorted(told.begin(), told.end()));
+  CHECK(told.front().first < told.back().first);  // within the large one, too
+  CHECK(told.back().first == told.back().second);
   const auto& entries = source.manifest().entries;
   REQUIRE(entries.size() == 10);
   CHECK((entries[1].path == "data/noise" && entries[1].bytes == 1'500'000));
@@ -311,4 +319,16 @@ TEST_CASE("a file that changes while it is sent is found, and named") {
   const auto changed = bring(shelf, source);
   REQUIRE_FALSE(changed);
   CHECK(changed.error().why.find("'a' are others than its list says") != std::string::npos);
+}
+
+TEST_CASE("what takes a while is told after a second, and every ten seconds, in megabytes") {
+  CHECK(part_of_bytes(120'500'000, 546'000'001) == "120 of 546 MB");
+  CHECK(part_of_bytes(0, 999) == "0 of 1 MB");
+  using std::chrono::seconds;
+  ProgressTimes times(seconds(5));
+  std::vector<int> told;
+  for (int s = 5; s < 40; ++s) {
+    if (times.is_due(seconds(s))) told.push_back(s);
+  }
+  CHECK(told == std::vector{6, 16, 26, 36});
 }
