@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -106,13 +107,13 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
   }
 }
 
-int submit_serving(JobClient& jobs, const JobSpec& spec, const config::ServingFile& file,
-                   const ServeRunWords& words) {
+std::string submit_serving(JobClient& jobs, const JobSpec& spec, const config::ServingFile& file,
+                           const ServeRunWords& words) {
   const std::string id = jobs.submit(spec);
   std::printf("job %s is submitted\n", id.c_str());
   std::fflush(stdout);
   if (!words.detach) wait_until_up(jobs, id, file, words.timeout_s);
-  return 0;
+  return id;
 }
 
 /// A job beside the one that runs: its program takes the place of that one's, which then ends.
@@ -120,11 +121,19 @@ int replace_serving(JobClient& jobs, const JobInfo& former, const config::Servin
                     const ServeRunWords& words) {
   JobSpec spec = spec_of(file);
   spec.name = file.job.name + "~" + std::to_string(place_of_job(file.job.name, former.name) + 1);
-  spec.env[config::kTakeOverVariable] = "1";
-  submit_serving(jobs, spec, file, words);
+  spec.env[config::kTakeOverVariable] = former.id;
+  const std::string id = submit_serving(jobs, spec, file, words);
   if (words.detach) return 0;
   const Instant latest = MonotonicClock().now() + std::chrono::seconds(words.timeout_s);
+  std::set<int> told;
   while (!jobs.status(former.id).has_ended()) {
+    const auto before = program_of(former.id), after = program_of(id);
+    if (before && after) {
+      for (const int port : left_ports(before->deployments, after->deployments)) {
+        if (told.insert(port).second)
+          (void)ask_program(before->pid, {{"do", "taken"}, {"port", port}}, kAnswerWithin);
+      }
+    }
     if (MonotonicClock().now() > latest)
       throw_error({ErrorCode::kTimeout, "job " + former.id + " has not ended",
                    "another program answers in its place; a program ends so where it is in wait()",
@@ -160,6 +169,34 @@ void change_running(const ServingProgramHere& program, const config::ServingChan
 
 }  // namespace
 
+std::vector<int> left_ports(const OrderedJson& before, const OrderedJson& after) {
+  const auto places_in = [](const OrderedJson& deployments) {
+    std::map<std::string, std::set<int>> places;
+    for (const OrderedJson& one : deployments) {
+      const auto name = one.is_object() ? one.value("name", OrderedJson()) : OrderedJson();
+      const auto port = one.is_object() ? one.value("port", OrderedJson()) : OrderedJson();
+      if (name.is_string() && port.is_number_unsigned())
+        places[name.get<std::string>()].insert(port.get<int>());
+    }
+    return places;
+  };
+  const auto now = places_in(after);
+  std::map<int, bool> left;
+  for (const auto& [name, ports] : places_in(before)) {
+    const auto at = now.find(name);
+    for (const int port : ports) {
+      const bool moved = ports.size() == 1 && at != now.end() && !at->second.contains(port);
+      const auto [it, is_new] = left.emplace(port, moved);
+      it->second = it->second && moved;
+    }
+  }
+  std::vector<int> all;
+  for (const auto& [port, moved] : left) {
+    if (moved) all.push_back(port);
+  }
+  return all;
+}
+
 int place_of_job(const std::string& name, const std::string& job) {
   if (job == name) return 1;
   if (!job.starts_with(name + "~")) return 0;
@@ -178,14 +215,20 @@ int serve_run(const ServeRunWords& words) {
     const int place = one.has_ended() ? 0 : place_of_job(file.job.name, one.name);
     if (place > (job ? place_of_job(file.job.name, job->name) : 0)) job = one;
   }
-  if (!job) return submit_serving(jobs, spec_of(file), file, words);
+  if (!job) {
+    submit_serving(jobs, spec_of(file), file, words);
+    return 0;
+  }
 
   JobSpec again = spec_of(file);
   again.name = job->name;
   again.replace = true;
   const auto program = program_of(job->id);
   if (!program || program->config.empty()) {
-    if (words.restart) return submit_serving(jobs, again, file, words);
+    if (words.restart) {
+      submit_serving(jobs, again, file, words);
+      return 0;
+    }
     // One that was to take another's place, and hangs, say: the other one serves on.
     const bool is_beside = place_of_job(file.job.name, job->name) > 1;
     throw_error({ErrorCode::kRefused, "cannot apply " + words.file,
@@ -200,7 +243,10 @@ int serve_run(const ServeRunWords& words) {
   const auto now = config::parse_serving_file(program->config, "what was applied before").value();
   const auto changes = config::changes_between(now, file);
   if (!changes.restarted.empty()) {
-    if (words.restart) return submit_serving(jobs, again, file, words);
+    if (words.restart) {
+      submit_serving(jobs, again, file, words);
+      return 0;
+    }
     std::string why;
     for (const std::string& one : changes.restarted) why += (why.empty() ? "" : "; ") + one;
     throw_error({ErrorCode::kRefused, "cannot apply " + words.file + " while it serves", escape_text(why),
