@@ -23,9 +23,9 @@ namespace troupe::tune {
 
 template <class Job>
 struct SweepOptions {
-  Space<Job> space;
+  Space<Job> space{};
   int trials = 1;              ///< configs to try; with grids alone: their points, where it is 0
-  std::string metric;          ///< "validation/accuracy", "test/loss": one that the job reports
+  std::string metric{};        ///< "validation/accuracy", "test/loss": one that the job reports
   std::optional<Mode> mode{};  ///< which values are better; none: smaller ones of what ends in "loss"
   AnyScheduler scheduler = Fifo{};
   /// A scheduler of your own instead. It must be a function of its events and this context.

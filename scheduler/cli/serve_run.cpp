@@ -27,8 +27,10 @@ config::ServingFile read_serving_file(const std::string& path) {
   const auto wrong_path = [&](const std::string& of) {
     const auto whole = (folder / of).lexically_normal();
     std::error_code error;
-    if (std::filesystem::path(of).is_absolute() || std::filesystem::exists(whole, error))
-      return std::string();
+    const bool is_here = std::filesystem::exists(whole, error);
+    if (is_here && !std::filesystem::is_regular_file(whole, error))
+      return escape_name(whole.string()) + " is no file";
+    if (std::filesystem::path(of).is_absolute() || is_here) return std::string();
     return "there is no file " + escape_name(whole.string());
   };
   auto file = config::parse_serving_file(text, path, wrong_path).value();
@@ -57,9 +59,12 @@ struct ServingProgramHere {
   std::string config;  ///< what was applied last
   OrderedJson deployments;
 };
-std::optional<ServingProgramHere> program_of(const std::string& job) {
+/// `silent`: why one that serves here may be it, and has not answered.
+std::optional<ServingProgramHere> program_of(const std::string& job, std::string* silent = nullptr) {
   for (const int pid : serving_pids()) {
     const auto answer = ask_program(pid, {{"do", "status"}}, kAnswerWithin);
+    if (!answer && answer.error().code != ErrorCode::kUnavailable && silent != nullptr)
+      *silent = escape_text(answer.error().message());
     if (!answer || answer->value("job", OrderedJson()) != job) continue;
     const OrderedJson config = answer->value("config", OrderedJson());
     return ServingProgramHere{pid, config.is_string() ? config.get<std::string>() : std::string(),
@@ -124,14 +129,20 @@ int replace_serving(JobClient& jobs, const JobInfo& former, const config::Servin
   submit_serving(jobs, spec, file, words);
   if (words.detach) return 0;
   const Instant latest = MonotonicClock().now() + std::chrono::seconds(words.timeout_s);
-  while (!jobs.status(former.id).has_ended()) {
+  JobInfo ended = jobs.status(former.id);
+  for (; !ended.has_ended(); ended = jobs.status(former.id)) {
     if (MonotonicClock().now() > latest)
       throw_error({ErrorCode::kTimeout, "job " + former.id + " has not ended",
                    "another program answers in its place; a program ends so where it is in wait()",
                    "troupe job stop " + former.id});
     std::this_thread::sleep_for(kAskAgain);
   }
-  std::printf("job %s has answered what it had, and ended\n", former.id.c_str());
+  if (ended.status == JobStatus::kSucceeded) {
+    std::printf("job %s has answered what it had, and ended\n", former.id.c_str());
+  } else {  // it was killed, say, and what it had is lost
+    std::printf("job %s %s: %s\n", former.id.c_str(), to_string(ended.status),
+                escape_name(ended.why).c_str());
+  }
   return 0;
 }
 
@@ -183,14 +194,16 @@ int serve_run(const ServeRunWords& words) {
   JobSpec again = spec_of(file);
   again.name = job->name;
   again.replace = true;
-  const auto program = program_of(job->id);
+  std::string silent;
+  const auto program = program_of(job->id, &silent);
   if (!program || program->config.empty()) {
     if (words.restart) return submit_serving(jobs, again, file, words);
     // One that was to take another's place, and hangs, say: the other one serves on.
     const bool is_beside = place_of_job(file.job.name, job->name) > 1;
     throw_error({ErrorCode::kRefused, "cannot apply " + words.file,
                  "job " + job->id + " has the name '" + job->name +
-                     "', and is no program that serves here: " +
+                     (silent.empty() ? "', and is no program that serves here: "
+                                     : "', and may be one that does not answer: " + silent + "; ") +
                      (job->status == JobStatus::kRunning ? "it runs on node " + job->node : job->why),
                  is_beside ? "end it, and apply the file to the one before it: troupe job stop " +
                                  shell_word(job->name) + "; or apply it on the machine where it runs"
