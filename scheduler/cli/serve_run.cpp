@@ -9,6 +9,7 @@
 
 #include "runtime/config/serving_file.hpp"
 #include "runtime/config/small_file.hpp"
+#include "runtime/core/count.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/serving_programs.hpp"
 
@@ -96,7 +97,10 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
     const JobInfo job = jobs.status(id);
     if (job.has_ended()) {
       std::string said;
-      jobs.read_output(id, {.tail = 20}, [&](const JobOutput& output) { said += output.bytes; });
+      try {
+        jobs.read_output(id, {.tail = 20}, [&](const JobOutput& output) { said += output.bytes; });
+      } catch (const Error&) {  // one that was stopped before it began has none
+      }
       throw_error({ErrorCode::kRefused, "the program ended before it served '" + *waits.begin() + "'",
                    job.why, said.empty() ? "it printed nothing" : "it printed: " + escape_text(said)});
     }
@@ -155,7 +159,8 @@ void change_running(const ServingProgramHere& program, const config::ServingChan
       ask_program(program.pid, {{"do", "scale"}, {"name", change.deployment}, {"min", min}, {"max", max}},
                   kAnswerWithin)
           .value();
-      std::printf("%s: %d to %d replicas\n", name.c_str(), min, max);
+      const std::string least = min == max ? "" : std::to_string(min) + " to ";
+      std::printf("%s: %s%s\n", name.c_str(), least.c_str(), count_of(max, "replica").c_str());
     }
     if (change.weights) {
       const OrderedJson answer =
