@@ -10,6 +10,7 @@
 
 #include "runtime/config/serving_file.hpp"
 #include "runtime/config/small_file.hpp"
+#include "runtime/core/count.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/serving_programs.hpp"
 
@@ -28,8 +29,10 @@ config::ServingFile read_serving_file(const std::string& path) {
   const auto wrong_path = [&](const std::string& of) {
     const auto whole = (folder / of).lexically_normal();
     std::error_code error;
-    if (std::filesystem::path(of).is_absolute() || std::filesystem::exists(whole, error))
-      return std::string();
+    const bool is_here = std::filesystem::exists(whole, error);
+    if (is_here && !std::filesystem::is_regular_file(whole, error))
+      return escape_name(whole.string()) + " is no file";
+    if (std::filesystem::path(of).is_absolute() || is_here) return std::string();
     return "there is no file " + escape_name(whole.string());
   };
   auto file = config::parse_serving_file(text, path, wrong_path).value();
@@ -58,9 +61,12 @@ struct ServingProgramHere {
   std::string config;  ///< what was applied last
   OrderedJson deployments;
 };
-std::optional<ServingProgramHere> program_of(const std::string& job) {
+/// `silent`: why one that serves here may be it, and has not answered.
+std::optional<ServingProgramHere> program_of(const std::string& job, std::string* silent = nullptr) {
   for (const int pid : serving_pids()) {
     const auto answer = ask_program(pid, {{"do", "status"}}, kAnswerWithin);
+    if (!answer && answer.error().code != ErrorCode::kUnavailable && silent != nullptr)
+      *silent = escape_text(answer.error().message());
     if (!answer || answer->value("job", OrderedJson()) != job) continue;
     const OrderedJson config = answer->value("config", OrderedJson());
     return ServingProgramHere{pid, config.is_string() ? config.get<std::string>() : std::string(),
@@ -92,7 +98,10 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
     const JobInfo job = jobs.status(id);
     if (job.has_ended()) {
       std::string said;
-      jobs.read_output(id, {.tail = 20}, [&](const JobOutput& output) { said += output.bytes; });
+      try {
+        jobs.read_output(id, {.tail = 20}, [&](const JobOutput& output) { said += output.bytes; });
+      } catch (const Error&) {  // one that was stopped before it began has none
+      }
       throw_error({ErrorCode::kRefused, "the program ended before it served '" + *waits.begin() + "'",
                    job.why, said.empty() ? "it printed nothing" : "it printed: " + escape_text(said)});
     }
@@ -126,7 +135,8 @@ int replace_serving(JobClient& jobs, const JobInfo& former, const config::Servin
   if (words.detach) return 0;
   const Instant latest = MonotonicClock().now() + std::chrono::seconds(words.timeout_s);
   std::set<int> told;
-  while (!jobs.status(former.id).has_ended()) {
+  JobInfo ended = jobs.status(former.id);
+  for (; !ended.has_ended(); ended = jobs.status(former.id)) {
     const auto before = program_of(former.id), after = program_of(id);
     if (before && after) {
       for (const int port : left_ports(before->deployments, after->deployments)) {
@@ -140,7 +150,12 @@ int replace_serving(JobClient& jobs, const JobInfo& former, const config::Servin
                    "troupe job stop " + former.id});
     std::this_thread::sleep_for(kAskAgain);
   }
-  std::printf("job %s has answered what it had, and ended\n", former.id.c_str());
+  if (ended.status == JobStatus::kSucceeded) {
+    std::printf("job %s has answered what it had, and ended\n", former.id.c_str());
+  } else {  // it was killed, say, and what it had is lost
+    std::printf("job %s %s: %s\n", former.id.c_str(), to_string(ended.status),
+                escape_name(ended.why).c_str());
+  }
   return 0;
 }
 
@@ -153,7 +168,8 @@ void change_running(const ServingProgramHere& program, const config::ServingChan
       ask_program(program.pid, {{"do", "scale"}, {"name", change.deployment}, {"min", min}, {"max", max}},
                   kAnswerWithin)
           .value();
-      std::printf("%s: %d to %d replicas\n", name.c_str(), min, max);
+      const std::string least = min == max ? "" : std::to_string(min) + " to ";
+      std::printf("%s: %s%s\n", name.c_str(), least.c_str(), count_of(max, "replica").c_str());
     }
     if (change.weights) {
       const OrderedJson answer =
@@ -223,7 +239,8 @@ int serve_run(const ServeRunWords& words) {
   JobSpec again = spec_of(file);
   again.name = job->name;
   again.replace = true;
-  const auto program = program_of(job->id);
+  std::string silent;
+  const auto program = program_of(job->id, &silent);
   if (!program || program->config.empty()) {
     if (words.restart) {
       submit_serving(jobs, again, file, words);
@@ -233,7 +250,8 @@ int serve_run(const ServeRunWords& words) {
     const bool is_beside = place_of_job(file.job.name, job->name) > 1;
     throw_error({ErrorCode::kRefused, "cannot apply " + words.file,
                  "job " + job->id + " has the name '" + job->name +
-                     "', and is no program that serves here: " +
+                     (silent.empty() ? "', and is no program that serves here: "
+                                     : "', and may be one that does not answer: " + silent + "; ") +
                      (job->status == JobStatus::kRunning ? "it runs on node " + job->node : job->why),
                  is_beside ? "end it, and apply the file to the one before it: troupe job stop " +
                                  shell_word(job->name) + "; or apply it on the machine where it runs"

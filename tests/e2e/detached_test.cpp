@@ -90,6 +90,11 @@ TEST_CASE("a detached actor goes on when its program has ended, and the next one
   cluster.spawn_and_end();
   CHECK(contains(cluster.ask("job list"), "PARKED"));
   CHECK(contains(cluster.ask("job list --state PARKED -o json"), "detached actors stay: counter"));
+  // Was: "there is no job counting".
+  for (const char* words : {"job status counting", "job why counting", "job status counting -o json"})
+    CHECK(contains(cluster.ask(words), "alive"));
+  for (const char* words : {"job logs counting", "logs --job counting"})
+    CHECK(contains(cluster.ask(words), "troupe logs --actor counter"));
   pid_t pid = 0;
   {
     auto session = cluster.join();
@@ -148,6 +153,8 @@ TEST_CASE("a parked job outlives the head, and its actor the node; troupe actor 
   CHECK(contains(cluster.ask("actor kill counter"), "is killed"));
   CHECK(eventually([&] { return !cluster.is_parked(); }));
   CHECK(contains(cluster.ask("status"), "ended"));
+  CHECK(contains(cluster.ask("job why counting"), "has ended; detached actor counter: troupe actor kill"));
+  CHECK(contains(cluster.ask("job wait counting"), "has ended; detached actor counter: troupe actor kill"));
   cluster.spawn_and_end();
   CHECK(contains(cluster.ask("job stop counting"), "job counting STOPPED"));
   CHECK(eventually([&] { return !cluster.is_parked() && cluster.node_of_counter().empty(); }));

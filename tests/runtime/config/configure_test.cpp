@@ -381,6 +381,8 @@ TEST_CASE("what no deployment can have is refused with its line before anything 
   CHECK_THAT(refused_serving("program = \"x\"\n[deployment.digits]\nport = 1\n"),
              Contains("line 3: there is no table 'deployment'; the nearest is 'deployments'"));
   CHECK_THAT(refused_serving("program = \"x\"\n[deploymets]\n"), Contains("the nearest is 'deployments'"));
+  CHECK_THAT(refused_serving("program = \"x\"\ndeployments = 5\n"),
+             Contains("line 2: 'deployments' is a table (write [deployments.NAME]"));
   CHECK_THAT(refused_serving("programm = \"x\"\n"), Contains("the nearest is 'program'"));
   const auto looked =
       config::parse_serving_file("program = \"x\"\n[deployments.a]\nport = 1\nweights = \"w\"\n", "a.toml",

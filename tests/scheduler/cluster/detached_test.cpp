@@ -130,7 +130,6 @@ TEST_CASE(
   // One of another name that is there, too, has no executable of it: it is asked of its node's successor.
   one.on(NodeJoined{{NodeId{7}, "n1", "", "", 0, false}, {}, {}, {}});
   one.node(8, 2);
-  one.on(Tick{});
   REQUIRE(one.get<StartActor>() != nullptr);
   CHECK(one.get<StartActor>()->node == NodeId{8});
   CHECK(one.get<StartActor>()->package_from == NodeId{7});
