@@ -36,6 +36,7 @@ struct Actor {
   bool moves = false;           ///< its node drains, and was told to end it: it starts again elsewhere
   NodeId was_at{};              ///< of a kept one: where its last life was
   NodeId keeper{};              ///< of a kept one: another node that has its arguments and executable
+  int not_begun = 0;            ///< starts in a row for which a node found no executable
 };
 
 /// Everything takes O(log n). Not thread-safe.
