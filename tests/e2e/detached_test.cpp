@@ -160,6 +160,30 @@ TEST_CASE("a parked job outlives the head, and its actor the node; troupe actor 
   CHECK(eventually([&] { return !cluster.is_parked() && cluster.node_of_counter().empty(); }));
 }
 
+TEST_CASE("an actor that is killed while its life ends and the head is dead has no other life",
+          "[detached]") {
+  // Was: the word went to a head that was dead, and the next life went on.
+  const Cluster cluster;
+  cluster.spawn_and_end();
+  {
+    auto session = cluster.join();
+    const auto counter = session.find<Counter>("counter");
+    const auto pid = counter.call<&Counter::pid>().get(20s);
+    const pid_t supervisor = cluster.supervisor("a");
+    const pid_t head = children(supervisor, "troupe-head").at(0);
+    CHECK(stand_still(supervisor));  // it stays dead for a moment
+    ::kill(head, SIGKILL);
+    ::kill(pid, SIGKILL);
+    session.kill(counter);
+    CHECK(eventually([&] { return !is_alive(pid); }));
+    ::kill(supervisor, SIGCONT);
+    Promise<std::string> death;
+    session.monitor(counter, [death](const std::string& why) mutable { death.set(why); });
+    CHECK_NOTHROW(death.future().get(60s));
+  }
+  CHECK(eventually([&] { return !cluster.is_parked() && cluster.node_of_counter().empty(); }));
+}
+
 TEST_CASE("a detached actor that could not outlive its program is refused with the reason", "[detached]") {
   auto session = init(0, nullptr);
   const ActorOptions detached{.isolated = true, .name = "it", .detached = true};
