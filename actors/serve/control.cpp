@@ -37,6 +37,10 @@ std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+std::string failed_at_it(const std::exception& error) {
+  return dump({{"error", {{"what", "the program failed at it"}, {"why", error.what()}, {"todo", ""}}}});
+}
+
 Json as_json(const DeploymentStatus& status) {
   const auto& view = status.view;
   const bool ready = view.ready > 0;
@@ -50,6 +54,8 @@ Json as_json(const DeploymentStatus& status) {
                                                                 : "starting"},
           {"weights", view.version},
           {"weights_from", status.weights_from},
+          {"fleet", status.fleet.empty() ? Json() : Json(status.fleet)},
+          {"node", status.node.empty() ? Json() : Json(status.node)},
           {"rolls_out", view.rolls_out == 0 ? Json() : Json(view.rolls_out)},
           {"rolls_out_from", status.update_from.empty() ? Json() : Json(status.update_from)},
           {"replicas",
@@ -114,6 +120,11 @@ Control::Control(UniqueFd listening) : listening_(std::move(listening)), wake_(:
 }
 
 Control::~Control() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
   const std::uint64_t one = 1;
   static_cast<void>(::write(wake_.get(), &one, sizeof one) == sizeof one);
   thread_.join();
@@ -138,6 +149,13 @@ void Control::listen() {
     if (::poll(waits, 2, -1) < 0 && errno != EINTR) return;
     if (waits[1].revents != 0) return;
     if (waits[0].revents == 0) continue;
+    {
+      // Who asks meanwhile waits in the kernel's queue: one whose connection was closed takes this program
+      // for one that has ended, and whoever replaces it would not get its sockets.
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return talks_ < kMostTalks || ends_; });
+      if (ends_) return;
+    }
     auto link = accept_by_name(listening_);
     if (!link) {  // out of descriptors, perhaps: who asks stays in the queue
       ::poll(&waits[1], 1, kAgainMs);
@@ -146,11 +164,13 @@ void Control::listen() {
     if (!link->peer_is_us()) continue;
     auto connection = std::make_shared<UniqueFd>(std::move(link->socket()));
     const std::lock_guard lock(mutex_);
-    if (talks_ == kMostTalks) continue;
     try {
       start_quiet_thread([this, connection] { talk(std::move(*connection)); }).detach();
-      ++talks_;                        // it cannot have ended: that takes the lock
-    } catch (const std::exception&) {  // no thread: it is not answered
+      ++talks_;  // it cannot have ended: that takes the lock
+    } catch (const std::exception& error) {
+      std::string question(kMostBytes, '\0');  // one that is left unread would cut the answer off
+      (void)::recv(connection->get(), question.data(), question.size(), MSG_DONTWAIT);
+      answer_serving(connection->get(), failed_at_it(error));
     }
   }
 }
@@ -275,7 +295,7 @@ std::string Control::answer(std::string_view text, std::vector<UniqueFd>* fds) t
   const ErrorInfo& info = error.info();
   return dump({{"error", {{"what", info.what}, {"why", info.why}, {"todo", info.todo}}}});
 } catch (const std::exception& error) {
-  return dump({{"error", {{"what", "the program failed at it"}, {"why", error.what()}, {"todo", ""}}}});
+  return failed_at_it(error);
 }
 
 }  // namespace troupe::serve

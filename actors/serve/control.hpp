@@ -43,6 +43,8 @@ struct DeploymentStatus {
   std::string weights_from{}, update_from{};  ///< Deployment::weights_from
   std::vector<int> pids;                      ///< of the replicas that are ready
   std::string last_failure{};                 ///< of a replica, and why; empty: none
+  std::string fleet{};  ///< of proxies on other nodes, which serve it, too; empty: none do
+  std::string node{};   ///< of a proxy: where it is
 };
 
 /// A deployment that can be asked. Its methods are called in threads of the Control's, several at a time, and
@@ -92,6 +94,7 @@ class Control {
   std::condition_variable changed_;
   std::map<Controlled*, int> asked_;  ///< how many ask it now
   int talks_ = 0;
+  bool ends_ = false;
   std::string config_;  ///< what was applied last
   std::thread thread_;
 };

@@ -14,6 +14,7 @@ constexpr int kMostMissed = 3;
 
 std::vector<StartProxy> FleetMachine::nodes(const std::vector<NodeId>& there, Instant now) {
   std::vector<StartProxy> starts;
+  knows_nodes_ = true;
   std::erase_if(places_, [&](const auto& one) {
     return one.second.proxy == 0 && std::find(there.begin(), there.end(), one.first) == there.end();
   });
@@ -53,6 +54,13 @@ void FleetMachine::failed(ProxyId proxy, Instant now) {
 
 void FleetMachine::leaves(ProxyId proxy, bool stays) {
   if (Place* place = place_of(proxy)) place->leaves = !stays;
+}
+
+bool FleetMachine::all_listen() const {
+  return knows_nodes_ && std::all_of(places_.begin(), places_.end(), [](const auto& one) {
+           const Place& place = one.second;
+           return place.leaves || (place.proxy != 0 && place.listens);
+         });
 }
 
 bool FleetMachine::is_leaving(ProxyId proxy) const {

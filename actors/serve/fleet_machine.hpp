@@ -30,6 +30,8 @@ class FleetMachine {
   void failed(ProxyId proxy, Instant now);
   /// Its node drains: it ends, and no other starts there. `stays`: it does not any more.
   void leaves(ProxyId proxy, bool stays);
+  /// The nodes are known, and each has one that listens.
+  bool all_listen() const;
   /// It is one that nobody has ended.
   bool is_wanted(ProxyId proxy) const;
   /// Its node drains.
@@ -49,6 +51,7 @@ class FleetMachine {
 
   train::RestartPolicy restart_;
   std::map<NodeId, Place> places_;
+  bool knows_nodes_ = false;
   ProxyId last_ = 0;
 };
 

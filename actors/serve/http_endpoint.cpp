@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "actors/serve/http/raw_tensor.hpp"
+#include "actors/serve/proxy_fleet.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::serve {
@@ -115,21 +116,39 @@ bool HttpEndpoint::listens() const {
   return server_ != nullptr;
 }
 
+/// False: something that the other serves is not ready here, and it may become so yet.
+bool HttpEndpoint::is_wanted_there(const Predecessor& other, bool all) const {
+  const std::lock_guard lock(mutex_);
+  std::string missing;
+  bool any = other.is_certain;
+  for (const std::string& name : other.names) {
+    const auto at = deployments_.find(name);
+    any = any || at != deployments_.end();
+    if (at == deployments_.end() || !at->second->is_ready())
+      missing += (missing.empty() ? "'" : ", '") + name + "'";
+  }
+  if (all) return any && missing.empty();
+  const std::string process = "process " + std::to_string(other.pid);
+  if (!any)
+    throw_error({ErrorCode::kUnavailable, "cannot listen on port " + std::to_string(other.port),
+                 process + " serves " + missing + " there, and nothing of that is served here",
+                 "give another port, 0 for any free one, or end that one: troupe serve stop"});
+  if (!missing.empty())
+    log(LogLevel::kWarning,
+        missing + ": served by " + process + ", whose place this program takes, and not ready here");
+  return true;
+}
+
 void HttpEndpoint::take_over(bool all) {
   const std::lock_guard taking(taking_);
   std::optional<Predecessor> other;
+  std::shared_ptr<ProxyFleet> fleet;
   {
     const std::lock_guard lock(mutex_);
     other = other_;
-    if (!other) return;
-    for (const std::string& name : other->names) {
-      const auto at = deployments_.find(name);
-      if (at != deployments_.end() && at->second->is_ready()) continue;
-      if (all) return;
-      log(LogLevel::kWarning, "'" + name + "' is served by process " + std::to_string(other->pid) +
-                                  ", whose place this program takes, and not here");
-    }
+    fleet = fleet_;
   }
+  if (!other || !is_wanted_there(*other, all)) return;
   auto sockets = ask_for_sockets(*other);
   const bool is_gone = !sockets && sockets.error().code == ErrorCode::kUnavailable;
   if (!sockets && !is_gone) throw_error(sockets.error());
@@ -142,7 +161,9 @@ void HttpEndpoint::take_over(bool all) {
   }
   log(LogLevel::kInfo,
       "this program listens on " + url() + " in place of process " + std::to_string(other->pid));
-  if (is_gone) return;
+  // Its proxies leave when it does, so ours listen first.
+  if (fleet) fleet->take_over();
+  if (is_gone || other->who == Serving::kProxy) return;  // a proxy is told by its program
   if (const auto told = tell_taken(*other); !told && told.error().code != ErrorCode::kUnavailable)
     log(LogLevel::kWarning, "both programs answer: " + told.error().message());
 }

@@ -41,8 +41,9 @@ class HttpEndpoint {
   bool drain(std::chrono::milliseconds timeout);
 
   /// Listens in place of the other program, unless it does so already: on its sockets, or, where it has
-  /// ended, anew. With `all` not before everything that it served here is ready. Throws Refused where it
-  /// does not hand them over, Unavailable for a port that somebody has.
+  /// ended, anew; so do its proxies (ProxyFleet::take_over). With `all` not before everything that it served
+  /// here is ready. Throws Refused where it does not hand them over, Unavailable for a port that somebody
+  /// has, and where nothing of what a program serves is served here that only has the port.
   void take_over(bool all);
   bool listens() const;
   /// http::Server's, of the program that is replaced.
@@ -60,6 +61,7 @@ class HttpEndpoint {
   http::Response measured();
 
  private:
+  bool is_wanted_there(const Predecessor& other, bool all) const;
   void handle(http::Request request, http::Answer answer);
   void predict(const std::shared_ptr<Front>& to, http::Request request, http::Answer answer);
   void handle_kserve(const http::KserveRoute& route, http::Request request, http::Answer answer);

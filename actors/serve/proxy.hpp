@@ -14,6 +14,7 @@
 
 namespace troupe::serve {
 
+class Control;
 class HttpEndpoint;
 class ProxyFront;
 
@@ -22,6 +23,10 @@ struct ProxyListen {
   std::string host;
   std::uint16_t port = 0;
   std::string tls_certificate, tls_key;  ///< files of its node
+  std::string fleet;                     ///< that it is of
+  /// The fleet of the program whose place its own takes: where one of that listens on this node, it waits for
+  /// take_over(). Empty: it takes nobody's.
+  std::string in_place_of;
 };
 
 /// What it is told of a deployment.
@@ -46,6 +51,8 @@ class Proxy {
 
   /// "http://10.0.0.7:8000"
   std::string url() const;
+  /// HttpEndpoint's. Returns whether it listens.
+  bool take_over(bool all);
   Future<ProxyReport> hear(const ProxyTold& told);
   /// The deployment is over. Responses under way are sent first where it was the last.
   void remove(const std::string& name);
@@ -53,8 +60,14 @@ class Proxy {
   Future<bool> drain(std::int64_t timeout_ms);
 
  private:
+  struct Shown;
+  void show(const std::string& name);
+
+  const std::string fleet_;
   std::shared_ptr<HttpEndpoint> endpoint_;
   std::map<std::string, std::shared_ptr<ProxyFront>> fronts_;
+  std::map<std::string, std::unique_ptr<Shown>> shown_;  ///< of all that it ever had
+  std::unique_ptr<Control> control_;  ///< where its successor asks; null: it cannot. The first to go
 };
 
 }  // namespace troupe::serve

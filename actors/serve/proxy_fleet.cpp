@@ -1,9 +1,11 @@
 #include "actors/serve/proxy_fleet.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
 #include "runtime/core/log.hpp"
+#include "runtime/core/random.hpp"
 #include "runtime/wire/messages.hpp"
 
 namespace troupe::serve {
@@ -15,6 +17,10 @@ constexpr Duration kFleetFlush = std::chrono::seconds(6);
 /// For those of one whose node drains.
 constexpr std::int64_t kDrainMs = 20'000;
 
+/// Until all have taken the places of others.
+constexpr Duration kPlaces = std::chrono::seconds(10);
+constexpr Duration kPlaceAgain = std::chrono::milliseconds(50);
+
 /// Of "http://10.0.0.7:8000"; 0: it has none.
 std::uint16_t port_of(const std::string& url) {
   std::uint16_t port = 0;
@@ -22,7 +28,20 @@ std::uint16_t port_of(const std::string& url) {
   return port;
 }
 
+std::string random_id() {
+  SystemRandom random;
+  return std::to_string(random.next());
+}
+
 }  // namespace
+
+ProxyFleet::ProxyFleet(const Session& session, ProxyListen listen)
+    : session_(session),
+      listen_([&] {
+        listen.fleet = random_id();
+        return std::move(listen);
+      }()),
+      waits_(!listen_.in_place_of.empty()) {}
 
 void ProxyFleet::add(const std::shared_ptr<Deployment>& deployment) {
   bool begins = false;
@@ -139,13 +158,87 @@ void ProxyFleet::started(ProxyId id, const Result<ActorHandle<Proxy>>& proxy) {
 }
 
 void ProxyFleet::listens(ProxyId id, const std::string& url) {
+  ActorHandle<Proxy> takes_place;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto seat = seats_.find(id);
+    if (seat == seats_.end()) return;
+    log(LogLevel::kInfo, "proxy " + std::to_string(id) + " serves on " + url);
+    seat->second.url = url;
+    seat->second.is_placed = listen_.in_place_of.empty();
+    machine_.listens(id, port_of(url), clock_.now());
+    for (const auto& [name, deployment] : deployments_) deployment->add_proxy(id, seat->second.handle);
+    if (!waits_ && !seat->second.is_placed) takes_place = seat->second.handle;
+  }
+  if (takes_place) take_place(id, takes_place);
+}
+
+void ProxyFleet::take_over() {
+  if (listen_.in_place_of.empty()) return;
+  std::map<ProxyId, ActorHandle<Proxy>> ready;
+  std::unique_lock lock(mutex_);
+  places_by_ = clock_.now() + kPlaces;
+  if (std::exchange(waits_, false)) {
+    for (const auto& [id, seat] : seats_) {
+      if (!seat.url.empty()) ready[id] = seat.handle;
+    }
+  }
+  lock.unlock();
+  for (const auto& [id, handle] : ready) take_place(id, handle);
+  lock.lock();
+  const bool all = placed_.wait_for(lock, kPlaces, [&] {
+    return machine_.all_listen() &&
+           std::all_of(seats_.begin(), seats_.end(), [](const auto& one) { return one.second.is_placed; });
+  });
+  if (!all)
+    log(LogLevel::kWarning,
+        "on some node no proxy listens yet in place of the former program's: who asks "
+        "there is refused until one does");
+}
+
+/// Again and again, until it has heard of all that the other one serves.
+void ProxyFleet::take_place(ProxyId id, const ActorHandle<Proxy>& proxy) {
+  bool all = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!seats_.contains(id)) return;
+    all = clock_.now() < places_by_;
+  }
+  proxy.call<&Proxy::take_over>(all).then([weak = weak_from_this(), id, proxy](const Result<bool>& listens) {
+    const auto me = weak.lock();
+    if (!me) return;
+    if (!listens) {
+      log(LogLevel::kWarning, "proxy " + std::to_string(id) + ": " + listens.error().message());
+      return me->stop(id, "it cannot listen");
+    }
+    if (!*listens)
+      return me->session_.process().later(kPlaceAgain, [weak, id, proxy] {
+        if (const auto still = weak.lock()) still->take_place(id, proxy);
+      });
+    const std::lock_guard lock(me->mutex_);
+    if (const auto seat = me->seats_.find(id); seat != me->seats_.end()) seat->second.is_placed = true;
+    me->placed_.notify_all();
+  });
+}
+
+void ProxyFleet::leave(std::chrono::milliseconds timeout) {
   const std::lock_guard lock(mutex_);
-  const auto seat = seats_.find(id);
-  if (seat == seats_.end()) return;
-  log(LogLevel::kInfo, "proxy " + std::to_string(id) + " serves on " + url);
-  seat->second.url = url;
-  machine_.listens(id, port_of(url), clock_.now());
-  for (const auto& [name, deployment] : deployments_) deployment->add_proxy(id, seat->second.handle);
+  if (!std::exchange(runs_, false)) return;
+  leaves_by_ = clock_.now() + timeout + kFleetFlush;
+  for (const auto& [id, seat] : seats_) {
+    if (!seat.url.empty()) leaving_.push_back(seat.handle.call<&Proxy::drain>(timeout.count()));
+  }
+}
+
+void ProxyFleet::wait_left() const {
+  std::vector<Future<bool>> leaving;
+  Instant latest;
+  {
+    const std::lock_guard lock(mutex_);
+    leaving = leaving_;
+    latest = leaves_by_;
+  }
+  for (const auto& one : leaving) (void)one.wait(std::max<Duration>(latest - clock_.now(), Duration{0}));
 }
 
 void ProxyFleet::failed(ProxyId id, const std::string& why) {

@@ -2,6 +2,7 @@
 /// serve the same deployments there.
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,20 +20,33 @@ namespace troupe::serve {
 /// Thread-safe. Held by shared_ptr.
 class ProxyFleet : public std::enable_shared_from_this<ProxyFleet> {
  public:
-  ProxyFleet(const Session& session, ProxyListen listen) : session_(session), listen_(std::move(listen)) {}
+  /// `listen`: without its fleet, which is this one.
+  ProxyFleet(const Session& session, ProxyListen listen);
 
   /// The deployment is served by all of them from here on.
   void add(const std::shared_ptr<Deployment>& deployment);
   /// It is over: where it was the last, the proxies send the responses that are under way, and end. Waits for
   /// that for some seconds.
   void remove(const std::string& name);
-  /// Of those that listen.
+  /// Of those that listen, or have an address and take the place of another there.
   std::vector<std::string> urls() const;
+  /// Of all programs and machines.
+  const std::string& id() const { return listen_.fleet; }
+
+  /// Those that are to take another fleet's place (ProxyListen::in_place_of) do so, each once it has heard of
+  /// what is served. Waits for that, ten seconds at most: a node without a proxy keeps nobody waiting longer.
+  void take_over();
+  /// Another program's proxies listen where these do: these answer what they have accepted, and take no more.
+  /// No other is started. Does not wait.
+  void leave(std::chrono::milliseconds timeout);
+  /// Until they have, where they leave.
+  void wait_left() const;
 
  private:
   struct Seat {
     ActorHandle<Proxy> handle;
-    std::string url;  ///< empty: it does not listen yet
+    std::string url;         ///< empty: it has not said where it listens
+    bool is_placed = false;  ///< it listens, and not some other one in its place
   };
 
   void look_at_nodes();
@@ -40,6 +54,7 @@ class ProxyFleet : public std::enable_shared_from_this<ProxyFleet> {
   void start(const StartProxy& action);
   void started(ProxyId id, const Result<ActorHandle<Proxy>>& proxy);
   void listens(ProxyId id, const std::string& url);
+  void take_place(ProxyId id, const ActorHandle<Proxy>& proxy);
   void failed(ProxyId id, const std::string& why);
   void leaves(ProxyId id, bool stays);
   void stop(ProxyId id, const std::string& reason);
@@ -49,11 +64,16 @@ class ProxyFleet : public std::enable_shared_from_this<ProxyFleet> {
   const MonotonicClock clock_;
 
   mutable std::mutex mutex_;  ///< guards what follows
+  std::condition_variable placed_;
   FleetMachine machine_;
   std::map<ProxyId, Seat> seats_;
   std::map<std::string, std::shared_ptr<Deployment>> deployments_;
-  bool runs_ = false;   ///< there is a deployment
-  bool looks_ = false;  ///< at the nodes, again and again
+  bool runs_ = false;    ///< there is a deployment
+  bool looks_ = false;   ///< at the nodes, again and again
+  bool waits_ = false;   ///< in place of others: until take_over()
+  Instant places_by_{};  ///< then they listen, whatever they have heard of
+  std::vector<Future<bool>> leaving_;
+  Instant leaves_by_{};
 };
 
 }  // namespace troupe::serve

@@ -1,6 +1,7 @@
 #include "actors/serve/serve.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 
 #include "actors/checkpoint/safetensors.hpp"
@@ -159,7 +160,8 @@ struct Served::State final : Controlled {
             .weights_from = deployment->weights_from().first,
             .update_from = deployment->weights_from().second,
             .pids = deployment->pids(),
-            .last_failure = deployment->last_failure()};
+            .last_failure = deployment->last_failure(),
+            .fleet = fleet ? fleet->id() : ""};
   }
   void scale(Replicas replicas) override {
     check(deployment->name(), replicas);
@@ -177,16 +179,11 @@ struct Served::State final : Controlled {
     stop(false);
   }
 
-  std::vector<UniqueFd> listening() override {
-    if (fleet)
-      throw BadConfig("cannot hand over '" + deployment->name() + "'",
-                      "proxies on other nodes listen for it, too (on_every_node)",
-                      "start the new program when this one has ended");
-    return endpoint->listening();
-  }
+  std::vector<UniqueFd> listening() override { return endpoint->listening(); }
   void leave() override {
     log(LogLevel::kInfo, "another program serves '" + deployment->name() + "' from here on");
     endpoint->leave();
+    if (fleet) fleet->leave(std::chrono::ceil<std::chrono::milliseconds>(drain_timeout));
     leaves = true;
   }
 
@@ -322,8 +319,10 @@ int Served::wait() {
   while (signal() == 0 && !state_->stopped && !state_->leaves) {
     if (state_->deployment->wait_stopped(kLook)) break;
   }
-  if (state_->leaves)  // what comes on connections that it has accepted is answered first
+  if (state_->leaves) {  // what comes on connections that it has accepted is answered first
     state_->endpoint->drain(std::chrono::ceil<std::chrono::milliseconds>(state_->drain_timeout));
+    if (state_->fleet && !state_->session_life.expired()) state_->fleet->wait_left();
+  }
   const int ended_by = signal();
   if (!state_->stopped && !state_->session_life.expired())
     state_->calls->drain_callers_of(state_->deployment->name());
@@ -348,10 +347,10 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
                                    .tls_certificate = options.tls_certificate,
                                    .tls_key = options.tls_key};
   std::optional<Predecessor> other;
-  if (options.take_over) other = find_predecessor(parts.name, options.port).value();
-  if (other && options.on_every_node)
-    refuse(parts.name, "its proxies on other nodes cannot take the place of another program's",
-           "leave take_over out, and start it when that one has ended");
+  if (options.take_over) {
+    const char* const job = std::getenv(config::kTakeOverVariable);
+    other = find_predecessor({parts.name, options.host, options.port, job == nullptr ? "" : job}).value();
+  }
   state->endpoint = other ? HttpEndpoint::in_place_of(*other, server) : HttpEndpoint::at(server);
   state->url = state->endpoint->url();
   state->port = state->endpoint->address().port;
@@ -362,8 +361,12 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
   state->endpoint->add(deployment);
   state->deployment = deployment;
   if (options.on_every_node) {
-    const ProxyListen listen{options.host, static_cast<std::uint16_t>(options.port), options.tls_certificate,
-                             options.tls_key};
+    const ProxyListen listen{.host = options.host,
+                             .port = static_cast<std::uint16_t>(options.port),
+                             .tls_certificate = options.tls_certificate,
+                             .tls_key = options.tls_key,
+                             .fleet = {},
+                             .in_place_of = other ? other->fleet : ""};
     state->fleet =
         state->endpoint->fleet([&] { return std::make_shared<ProxyFleet>(Session(session), listen); });
     state->fleet->add(deployment);
@@ -376,6 +379,10 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
                    "a signal came before its replicas were ready", ""});
   }
   served.state_->endpoint->take_over(true);
+  if (other && !other->is_certain && !served.state_->endpoint->listens())
+    log(LogLevel::kWarning, "'" + deployment->name() + "' waits for port " + std::to_string(other->port) +
+                                ", which process " + std::to_string(other->pid) +
+                                " has, until something of what that serves is served here");
   served.state_->control = Control::of_this_program();
   if (served.state_->control) served.state_->control->add(*served.state_);
   return served;

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "runtime/core/clock.hpp"
-#include "runtime/link/socket/serving_sockets.hpp"
+#include "runtime/core/endpoint.hpp"
 
 namespace troupe::serve {
 namespace {
@@ -18,7 +18,7 @@ constexpr Duration kOtherAnswers = std::chrono::seconds(10);
 
 Result<ServingAnswer> ask_other(const Predecessor& other, const char* what) {
   const std::string question = PlainJson{{"do", what}, {"port", other.port}}.dump();
-  auto answer = std::move(ask_serving(std::span(&other.pid, 1), question, kOtherAnswers).front());
+  auto answer = std::move(ask_serving(std::span(&other.pid, 1), question, kOtherAnswers, other.who).front());
   if (!answer) return answer;
   const PlainJson said = PlainJson::parse(answer->text, nullptr, false);
   if (said.is_object() && !said.contains("error")) return answer;
@@ -32,32 +32,83 @@ Result<ServingAnswer> ask_other(const Predecessor& other, const char* what) {
       part("why").empty() ? "its answer is not understood" : part("what") + ": " + part("why"), part("todo")};
 }
 
+std::string text_at(const PlainJson& json, const char* key) {
+  const auto at = json.is_object() ? json.find(key) : json.end();
+  return json.is_object() && at != json.end() && at->is_string() ? at->get<std::string>() : std::string();
+}
+
+/// A deployment, as its program tells of it.
+struct Told {
+  std::string name, url, fleet, node;
+  int port = 0;
+};
+std::vector<Told> deployments_of(const PlainJson& status) {
+  std::vector<Told> all;
+  const auto list = status.is_object() ? status.find("deployments") : status.end();
+  if (!status.is_object() || list == status.end() || !list->is_array()) return all;
+  for (const PlainJson& one : *list) {
+    if (!one.is_object() || !one.contains("name") || !one["name"].is_string()) continue;
+    if (!one.contains("port") || !one["port"].is_number_unsigned()) continue;
+    const auto port = one["port"].get<std::uint64_t>();
+    if (port == 0 || port > 65535) continue;
+    all.push_back({text_at(one, "name"), text_at(one, "url"), text_at(one, "fleet"), text_at(one, "node"),
+                   static_cast<int>(port)});
+  }
+  return all;
+}
+
+/// What it serves at that port.
+Predecessor at_port(int pid, int port, const std::vector<Told>& served) {
+  Predecessor found{.pid = pid, .port = port, .names = {}};
+  for (const Told& one : served) {
+    if (one.port != port) continue;
+    found.names.push_back(one.name);
+    if (found.fleet.empty()) found.fleet = one.fleet;
+  }
+  return found;
+}
+
+bool is_host(const Told& told, const std::string& host) {
+  const Endpoint at{host == "localhost" ? "127.0.0.1" : host, static_cast<std::uint16_t>(told.port)};
+  return told.url.find("://" + to_string(at) + "/") != std::string::npos;
+}
+
+ServingStatus ask_all(const std::vector<int>& pids, Serving who) {
+  const auto said = ask_serving(pids, R"({"do":"status"})", kOtherAnswers, who);
+  ServingStatus answers;
+  for (std::size_t i = 0; i < pids.size(); ++i) {
+    if (said[i]) answers.emplace_back(pids[i], said[i]->text);
+  }
+  return answers;
+}
+
+std::vector<int> others(Serving who) {
+  auto pids = serving_pids(who);
+  std::erase(pids, static_cast<int>(::getpid()));
+  return pids;
+}
+
 }  // namespace
 
-Result<std::optional<Predecessor>> predecessor_among(const std::vector<std::pair<int, std::string>>& answers,
-                                                     const std::string& name, int port) {
-  std::vector<Predecessor> all;
-  for (const auto& [pid, text] : answers) {
+Result<std::optional<Predecessor>> predecessor_among(const ServingStatus& programs, const Replaced& what) {
+  std::vector<Predecessor> by_name, by_port;
+  for (const auto& [pid, text] : programs) {
     const PlainJson status = PlainJson::parse(text, nullptr, false);
-    const PlainJson deployments =
-        status.is_object() ? status.value("deployments", PlainJson::array()) : PlainJson::array();
-    std::vector<std::pair<std::string, int>> served;
-    for (const PlainJson& one : deployments) {
-      if (!one.is_object() || !one.contains("name") || !one["name"].is_string()) continue;
-      if (!one.contains("port") || !one["port"].is_number_unsigned()) continue;
-      served.emplace_back(one["name"].get<std::string>(), one["port"].get<int>());
+    if (!what.job.empty() && text_at(status, "job") != what.job) continue;
+    const std::vector<Told> served = deployments_of(status);
+    bool has_port = false;
+    for (const Told& one : served) {
+      if (what.port != 0 && one.port != what.port) continue;
+      if (one.name == what.name) by_name.push_back(at_port(pid, one.port, served));
+      has_port = has_port || (what.port != 0 && is_host(one, what.host));
     }
-    for (const auto& [its_name, its_port] : served) {
-      if (its_name != name || (port != 0 && its_port != port)) continue;
-      Predecessor found{pid, its_port, {}};
-      for (const auto& [other, other_port] : served) {
-        if (other_port == its_port) found.names.push_back(other);
-      }
-      all.push_back(std::move(found));
-    }
+    if (!has_port) continue;
+    by_port.push_back(at_port(pid, what.port, served));
+    by_port.back().is_certain = !what.job.empty();
   }
+  auto& all = by_name.empty() ? by_port : by_name;
   if (all.size() > 1)
-    return ErrorInfo{ErrorCode::kBadConfig, "cannot take over '" + name + "'",
+    return ErrorInfo{ErrorCode::kBadConfig, "cannot take over '" + what.name + "'",
                      "several programs of this user on this machine serve that: processes " +
                          std::to_string(all[0].pid) + " and " + std::to_string(all[1].pid),
                      "give its port, or stop one of them"};
@@ -65,15 +116,27 @@ Result<std::optional<Predecessor>> predecessor_among(const std::vector<std::pair
   return std::optional(std::move(all.front()));
 }
 
-Result<std::optional<Predecessor>> find_predecessor(const std::string& name, int port) {
-  auto pids = serving_pids();
-  std::erase(pids, static_cast<int>(::getpid()));
-  const auto said = ask_serving(pids, R"({"do":"status"})", kOtherAnswers);
-  std::vector<std::pair<int, std::string>> answers;
-  for (std::size_t i = 0; i < pids.size(); ++i) {
-    if (said[i]) answers.emplace_back(pids[i], said[i]->text);
+Result<std::optional<Predecessor>> find_predecessor(const Replaced& what) {
+  return predecessor_among(ask_all(others(Serving::kProgram), Serving::kProgram), what);
+}
+
+std::optional<Predecessor> proxy_among(const ServingStatus& proxies, const std::string& fleet,
+                                       const std::string& node) {
+  std::optional<Predecessor> found;
+  for (const auto& [pid, text] : proxies) {
+    const std::vector<Told> served = deployments_of(PlainJson::parse(text, nullptr, false));
+    if (served.empty() || served.front().fleet != fleet) continue;
+    const bool is_there = served.front().node == node;
+    if (found && !is_there) continue;
+    found = at_port(pid, served.front().port, served);
+    found->who = Serving::kProxy;
+    if (is_there) return found;
   }
-  return predecessor_among(answers, name, port);
+  return found;
+}
+
+std::optional<Predecessor> find_former_proxy(const std::string& fleet, const std::string& node) {
+  return proxy_among(ask_all(others(Serving::kProxy), Serving::kProxy), fleet, node);
 }
 
 Result<std::vector<UniqueFd>> ask_for_sockets(const Predecessor& predecessor) {

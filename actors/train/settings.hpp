@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "actors/checkpoint/manifest.hpp"
 #include "actors/checkpoint/sha256.hpp"
@@ -26,7 +27,8 @@ enum class Shard : std::uint8_t {
 
 struct Sharding {
   Shard what = Shard::kNothing;
-  std::int64_t min_num_params = 0;  ///< of a unit; with kGradients and kParameters
+  std::int64_t min_num_params = 0;   ///< of a unit; with kGradients and kParameters
+  std::vector<std::string> units{};  ///< by name; the same
 };
 
 /// Fixed from the start of a run. All of it but the run's name is the job's identity or how it is kept.

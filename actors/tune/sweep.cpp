@@ -430,6 +430,7 @@ class Sweep {
     }
     if (!options.tensorboard_folder.empty())
       options.tensorboard_folder += "/" + SweepBoard::session_of(trial);
+    if (plan_.set_options) plan_.set_options(trial.config, options);
     if (plan_.adjust) {
       try {
         plan_.adjust(trial, options);
@@ -440,7 +441,7 @@ class Sweep {
     }
     if (options.epochs > plan_.train.epochs)
       throw BadConfig("the trial's options cannot be set",
-                      "adjust gave it " + std::to_string(options.epochs) + " epochs, and the sweep has " +
+                      "it has " + std::to_string(options.epochs) + " epochs, and the sweep has " +
                           std::to_string(plan_.train.epochs),
                       "give the sweep's train.epochs the most, and a trial fewer");
     options.hold = true;

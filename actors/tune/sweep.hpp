@@ -57,6 +57,8 @@ struct SweepPlan {
   std::string space;
   SweepMachine::Sample sample;
   SweepMachine::Settle settle;
+  std::vector<std::string> swept_options{};  ///< settings that are fields of TrainOptions
+  std::function<void(const Config&, train::TrainOptions&)> set_options{};  ///< these; null: there are none
   std::vector<Parameter> parameters;
   /// Begins a trial.
   std::function<std::unique_ptr<TrialRun>(const Config&, const train::TrainOptions&,

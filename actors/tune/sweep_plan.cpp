@@ -31,6 +31,28 @@ Mode mode_of(const SweepPlan& plan) {
   return plan.mode.value_or(plan.metric.ends_with("loss") ? Mode::kMin : Mode::kMax);
 }
 
+/// What a trial cannot change of how it trains: where its state comes from, goes to, and what it is compared
+/// by.
+void check_swept_options(const SweepPlan& plan) {
+  for (const std::string& name : plan.swept_options) {
+    if (!plan.trains)
+      refuse("the space names train." + name + ", and the trials train no net", "name fields of the struct");
+    for (const char* fixed : {"max_steps", "checkpoint_folder", "resume", "from", "hold", "keep_best"}) {
+      if (name == fixed) refuse("the space names train." + name + ", which the sweep sets", "leave it out");
+    }
+    const auto* pbt = std::get_if<Pbt>(&plan.scheduler);
+    if (pbt == nullptr || plan.own_scheduler) continue;
+    const auto& mutations = pbt->mutations;
+    const bool changes = mutations.empty() ? pbt->custom_explore == nullptr
+                                           : std::any_of(mutations.begin(), mutations.end(),
+                                                         [&](const Mutation& m) { return m.name == name; });
+    const bool is_fixed = name == "logical_ranks" || name == "micro_batch" || name == "seed";
+    if (changes && is_fixed)
+      refuse("PBT would change train." + name + " of a trial that goes on from another's state",
+             "name the fields that it may change: Pbt{.mutations = {&Job::lr}}");
+  }
+}
+
 }  // namespace
 
 void refuse(const std::string& why, const std::string& todo) {
@@ -88,6 +110,7 @@ void check(const DriverSession& session, const SweepPlan& plan) {
     refuse("the name '" + escape_name(plan.name) + "' cannot be a folder's",
            "use a plain name of at most 200 bytes, without a slash and without control characters");
   if (plan.resume && plan.name.empty()) refuse("resume without a name", "name the sweep to go on with");
+  check_swept_options(plan);
   if (!(plan.silent_seconds >= 0))
     refuse("silent_seconds = " + to_text(Value(plan.silent_seconds)),
            "use seconds above 0, or 0 for no limit");

@@ -66,7 +66,8 @@ struct SweepOptions {
 /// What tune::run returns.
 template <class Job>
 struct SweepResult : SweepOutcome {
-  Job job;  ///< with the best config; as it was given, where there is no best
+  Job job;                      ///< with the best config; as it was given, where there is no best
+  train::TrainOptions train{};  ///< the same of the sweep's, where the space names options; without adjust
 };
 
 namespace detail {
@@ -83,6 +84,11 @@ SweepPlan plan_of(const Job& job, const SweepOptions<Job>& options) {
   plan.settle = [space = options.space, job](const Config& config) {
     return space.apply(job, config).config;
   };
+  plan.swept_options = options.space.options();
+  if (!plan.swept_options.empty())
+    plan.set_options = [space = options.space, job](const Config& config, train::TrainOptions& train) {
+      space.apply(job, config, &train);
+    };
   plan.trials = options.trials;
   plan.metric = options.metric;
   plan.mode = options.mode;
@@ -92,7 +98,7 @@ SweepPlan plan_of(const Job& job, const SweepOptions<Job>& options) {
   plan.adjust = options.adjust;
   plan.search = options.search;
   plan.own_search = options.own_search;
-  for (const Job& each : options.try_first) plan.first.push_back(options.space.config_of(each));
+  for (const Job& each : options.try_first) plan.first.push_back(options.space.config_of(each, &plan.train));
   plan.target = options.target;
   plan.repeats = options.repeats;
   plan.silent_seconds = options.silent_seconds;
@@ -117,8 +123,8 @@ inline ActorTrialOptions actor_options(const train::TrainOptions& of) {
 template <class Job>
 SweepResult<Job> run_plan(const DriverSession& session, const Job& job, const SweepOptions<Job>& options,
                           SweepPlan plan) {
-  SweepResult<Job> result{run_sweep(session, std::move(plan)), job};
-  if (result.best >= 0) result.job = options.space.apply(job, result.config).job;
+  SweepResult<Job> result{run_sweep(session, std::move(plan)), job, options.train};
+  if (result.best >= 0) result.job = options.space.apply(job, result.config, &result.train).job;
   return result;
 }
 

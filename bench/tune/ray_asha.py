@@ -2,7 +2,9 @@
 
 TRIALS.JSON has what bench_tune ran: "configs", "samples", "evaluated", "epochs", "batch". Prints one JSON object:
 "seconds" of Tuner.fit(), and "epochs", those that its trials trained. The data are read once, into Ray's object store;
-trials of one thread run two at a time.
+trials of one thread run two at a time. Tensors are made without NumPy's bridge, so that a torch older than NumPy will do:
+PYTHONPATH=FOLDER, with links to torch and torchgen of Debian's python3-torch in it, gives the peer the LibTorch that
+bench_tune was built with.
 """
 import gzip
 import json
@@ -38,24 +40,30 @@ def train(config, images, labels, test_images, test_labels, of):
     net = nn.Sequential(block(1, 16), block(16, 32), nn.Flatten(), nn.Linear(7 * 7 * 32, 10))
     optimizer = torch.optim.SGD(net.parameters(), lr=here["lr"], momentum=here["momentum"])
 
+    def tensor(array):
+        return torch.frombuffer(array, dtype=torch.uint8).view(array.shape)
+
+    images, test_images = tensor(images), tensor(test_images)
+    labels, test_labels = tensor(labels).long(), tensor(test_labels).long()
+
     def batch(pixels, which):
-        return torch.from_numpy(pixels[which]).unsqueeze(1).float().div_(255).sub_(0.1307).div_(0.3081)
+        return pixels[which].unsqueeze(1).float().div_(255).sub_(0.1307).div_(0.3081)
 
     for epoch in range(of["epochs"]):
         net.train()
-        order = numpy.random.default_rng(epoch).permutation(len(labels))
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))
         for begin in range(0, len(order), of["batch"]):
             which = order[begin:begin + of["batch"]]
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(net(batch(images, which)), torch.from_numpy(labels[which]).long())
+            loss = nn.functional.cross_entropy(net(batch(images, which)), labels[which])
             loss.backward()
             optimizer.step()
         net.eval()
         with torch.no_grad():
             right = 0
             for begin in range(0, len(test_labels), 250):
-                which = numpy.arange(begin, min(begin + 250, len(test_labels)))
-                right += int((net(batch(test_images, which)).argmax(1).numpy() == test_labels[which]).sum())
+                which = torch.arange(begin, min(begin + 250, len(test_labels)))
+                right += int((net(batch(test_images, which)).argmax(1) == test_labels[which]).sum())
         tune.report({"accuracy": right / len(test_labels)})
 
 

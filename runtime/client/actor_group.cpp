@@ -45,6 +45,27 @@ std::shared_ptr<CallState> all_of_members(States states, MemberNames names, bool
   return named;
 }
 
+ReadyOrder::ReadyOrder(const States& states) {
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    states[i]->on_ready([shared = shared_, i] {
+      const std::lock_guard lock(shared->mutex);
+      shared->ready.push_back(i);
+      shared->changed.notify_all();
+    });
+  }
+}
+
+std::optional<std::size_t> ReadyOrder::next(Instant deadline) {
+  const MonotonicClock clock;
+  std::unique_lock lock(shared_->mutex);
+  for (Instant now = clock.now(); shared_->ready.empty() && now < deadline; now = clock.now())
+    shared_->changed.wait_for(lock, deadline - now);
+  if (shared_->ready.empty()) return std::nullopt;
+  const std::size_t place = shared_->ready.front();
+  shared_->ready.pop_front();
+  return place;
+}
+
 void await_members(const std::shared_ptr<CallState>& all, const States& states, const MemberNames& names,
                    Duration timeout) {
   if (all->wait(timeout)) return;

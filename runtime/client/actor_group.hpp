@@ -6,14 +6,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/client/actor_handle.hpp"
+#include "runtime/client/group_fold.hpp"
 #include "runtime/client/group_shape.hpp"
+#include "runtime/core/condition.hpp"
 
 namespace troupe {
 
@@ -32,10 +37,21 @@ decltype(auto) for_member(const T& argument, const std::size_t& place) {
   }
 }
 
-using MemberNames = std::shared_ptr<const std::vector<std::string>>;
-using States = std::vector<std::shared_ptr<CallState>>;
-/// As all_of(); the failure says whose it is.
-std::shared_ptr<CallState> all_of_members(States states, MemberNames names, bool values);
+/// Which of some calls are ready, in the order in which they came to be so.
+class ReadyOrder {
+ public:
+  explicit ReadyOrder(const States& states);
+  /// The next one; nothing when `deadline` is over first.
+  std::optional<std::size_t> next(Instant deadline);
+
+ private:
+  struct Shared {
+    std::mutex mutex;
+    Condition changed;
+    std::deque<std::size_t> ready;  ///< under mutex
+  };
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+};
 /// Waits for it; throws a Timeout that names the members without an answer.
 void await_members(const std::shared_ptr<CallState>& all, const States& states, const MemberNames& names,
                    Duration timeout);
@@ -98,19 +114,39 @@ class GroupAnswers : public std::vector<Future<R>> {
     std::vector<Result<R>> all;
     all.reserve(this->size());
     for (std::size_t i = 0; i < this->size(); ++i) {
-      const auto& state = (*this)[i].state();
-      if (state->wait(std::max(deadline - MonotonicClock().now(), Duration::zero()))) {
-        all.push_back(detail::decode_outcome<R>(detail::outcome_of(*state, detail::kAnswerLoads), gate_));
-      } else {
-        all.push_back(ErrorInfo{ErrorCode::kTimeout, names_->at(i) + " gave no answer", "in time", ""});
-      }
+      (*this)[i].state()->wait(std::max(deadline - MonotonicClock().now(), Duration::zero()));
+      all.push_back(outcome_of(i));
     }
     return all;
+  }
+  /// Calls `use(place, Result<R>)` for each as it comes, in this thread; for those that have given no answer
+  /// when `timeout` is over, with kTimeout.
+  template <class Use>
+  void as_they_come(Use use, Duration timeout = std::chrono::hours(1)) const {
+    detail::check_may_block("GroupAnswers::as_they_come", detail::kInsteadOfWaiting);
+    const Instant deadline = MonotonicClock().now() + timeout;
+    detail::ReadyOrder order(detail::states_of(*this));
+    std::vector<bool> used(this->size());
+    for (std::size_t left = used.size(); left > 0; --left) {
+      const auto place = order.next(deadline);
+      if (!place) break;
+      used[*place] = true;
+      use(*place, outcome_of(*place));
+    }
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      if (!used[i]) use(i, outcome_of(i));
+    }
   }
 
  private:
   template <class T>
   friend class ActorGroup;
+  Result<R> outcome_of(std::size_t place) const {
+    const auto& state = (*this)[place].state();
+    if (state->ready())
+      return detail::decode_outcome<R>(detail::outcome_of(*state, detail::kAnswerLoads), gate_);
+    return ErrorInfo{ErrorCode::kTimeout, names_->at(place) + " gave no answer", "in time", ""};
+  }
   detail::MemberNames names_;
   ProcessGate* gate_ = nullptr;
 };
@@ -160,6 +196,17 @@ class ActorGroup {
   template <auto M> requires detail::Takes<M, 2> auto call_all(At<M, 0> a, At<M, 1> b) const { return send<M>(a, b); }
   template <auto M> requires detail::Takes<M, 3> auto call_all(At<M, 0> a, At<M, 1> b, At<M, 2> c) const { return send<M>(a, b, c); }
   template <auto M> requires detail::Takes<M, 4> auto call_all(At<M, 0> a, At<M, 1> b, At<M, 2> c, At<M, 3> d) const { return send<M>(a, b, c, d); }
+  // clang-format on
+  /// Calls a method of each member, and folds the answers by a function of two of them, in the order of
+  /// places: through a tree of the members, so that nobody gets more than five of them, and the caller one.
+  /// `combine` runs in the members, and must be associative. The failure names the member, behind those that
+  /// passed it on. Arguments are values: throws BadConfig for a reference to an object.
+  // clang-format off
+  template <auto M, auto Combine> requires detail::Takes<M, 0> auto call_fold() const { return fold<M, Combine>(); }
+  template <auto M, auto Combine> requires detail::Takes<M, 1> auto call_fold(At<M, 0> a) const { return fold<M, Combine>(a); }
+  template <auto M, auto Combine> requires detail::Takes<M, 2> auto call_fold(At<M, 0> a, At<M, 1> b) const { return fold<M, Combine>(a, b); }
+  template <auto M, auto Combine> requires detail::Takes<M, 3> auto call_fold(At<M, 0> a, At<M, 1> b, At<M, 2> c) const { return fold<M, Combine>(a, b, c); }
+  template <auto M, auto Combine> requires detail::Takes<M, 4> auto call_fold(At<M, 0> a, At<M, 1> b, At<M, 2> c, At<M, 3> d) const { return fold<M, Combine>(a, b, c, d); }
   // clang-format on
   /// Calls the living member with the fewest calls of this group that have no answer.
   // clang-format off
@@ -247,6 +294,21 @@ class ActorGroup {
     answers.gate_ = gate();
     for (std::size_t i = 0; i < size(); ++i) answers.push_back(counted<M>(i, body));
     return answers;
+  }
+  template <auto M, auto Combine, class... P>
+  auto fold(const Argument<P>&... argument) const {
+    using Entry = detail::FoldEntry<T, M, Combine>;
+    if (members_.empty())
+      throw BadConfig("cannot fold the answers of " + std::string(Entry::kName), "the group has no members",
+                      "spawn some");
+    CallBody body;
+    if constexpr (sizeof...(P) > 0)
+      body = detail::encode_message(wire::kUnbounded, Entry::kName, argument...);
+    if (!body.kept.empty())
+      throw BadConfig("cannot fold the answers of " + std::string(Entry::kName),
+                      "an argument refers to an object, which members would pass on to others",
+                      "give the value, or use call_all");
+    return Future<typename Entry::Answer>(Entry::ask(gate(), members_, *names_, body.bytes), gate());
   }
   template <auto M, class... P>
   auto send_any(const Argument<P>&... argument) const {

@@ -218,4 +218,8 @@ void run_task(TaskRoot task) {
   current_actor()->tasks().start(*task.promise);
 }
 
+void check_runs_tasks() {
+  if (current_actor() != nullptr) current_actor()->tasks();
+}
+
 }  // namespace troupe::detail

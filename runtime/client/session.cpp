@@ -60,6 +60,18 @@ void check_restarts(const ActorSpawn& spawn) {
     throw BadConfig(what, asked, "calls are sent again to the next life: set max_restarts, too");
 }
 
+void check_concurrency(const ActorSpawn& spawn) {
+  const auto refuse = [&](std::string why, std::string todo) {
+    throw BadConfig("cannot spawn a " + spawn.type,
+                    "max_concurrency = " + std::to_string(spawn.max_concurrency) + why, std::move(todo));
+  };
+  if (spawn.max_concurrency < 1 || spawn.max_concurrency > 1024)
+    refuse("", "let 1 to 1,024 methods run at a time");
+  if (spawn.max_concurrency > 1 && !spawn.isolated)
+    refuse(" for an actor that shares its process with others",
+           "spawn it with .isolated = true, or return Tasks, which wait by co_await");
+}
+
 /// `args_kept`: it refers to objects of this process.
 void check_detached(const ActorSpawn& spawn, bool args_kept) {
   if (!spawn.detached) return;
@@ -120,10 +132,13 @@ std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to,
     gate->call(to, method, std::move(args), false);
     return nullptr;
   }
-  if (limit == nullptr || one_way) return gate->call(to, method, std::move(args), one_way);
-  limit->check();
+  if (limit != nullptr && !one_way) limit->check();
   auto state = gate->call(to, method, std::move(args), one_way);
-  limit->add(state);
+  if (state == nullptr) return state;
+  if (limit != nullptr) limit->add(state);
+  const ActorContext* actor = current_actor();
+  if (actor != nullptr && actor->address().actor == to.actor && actor->runs_one_at_a_time())
+    state->set_own_call(actor);
   return state;
 }
 
@@ -162,6 +177,8 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
   spawn.max_restarts = options.max_restarts;
   spawn.max_task_retries = options.max_task_retries;
   check_restarts(spawn);
+  spawn.max_concurrency = options.max_concurrency;
+  check_concurrency(spawn);
   spawn.detached = options.detached;
   check_detached(spawn, !args.kept.empty() || args.object_bytes != 0);
   const bool restarts = spawn.max_restarts != 0;

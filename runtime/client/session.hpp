@@ -57,6 +57,10 @@ struct ActorOptions {
   /// How often a call is sent again that had no answer when the actor died: then it may run more than once.
   /// 0: it throws Unavailable, and ran once at most. -1: without end. Only with `max_restarts`.
   int max_task_retries = 0;
+  /// So many of its methods run at a time, each in a thread of the actor's own: what they share needs locks.
+  /// Calls begin in the order in which they came. Its methods return values, not Tasks, which wait by
+  /// co_await where one thread does. Only with `isolated`, at most 1,024.
+  int max_concurrency = 1;
   /// It outlives the program that spawned it, on a cluster that does: the next program of the same job name
   /// finds it by its name. Only with `name` and `isolated`, and with no references among its arguments.
   bool detached = false;

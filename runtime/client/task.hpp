@@ -173,6 +173,8 @@ struct TaskRoot {
 
 /// Runs `task` in the actor whose turn it is.
 void run_task(TaskRoot task);
+/// Throws BadConfig in an actor of which several threads run methods.
+void check_runs_tasks();
 
 }  // namespace detail
 }  // namespace troupe

@@ -51,6 +51,9 @@ std::optional<std::pair<const char*, std::string>> wrong_field(const ServingEntr
 std::optional<ErrorInfo> wrong_table(const Setting& setting) {
   const auto dot = setting.name.find('.');
   const std::string table = setting.name.substr(0, dot);
+  if (setting.name + "." == kDeployments && setting.value)
+    return ErrorInfo{ErrorCode::kBadConfig, "cannot take " + setting.where, "'deployments' is a table",
+                     "write [deployments.NAME] for each that the program serves"};
   if (table + "." == kDeployments || (dot == std::string::npos && setting.value) ||
       !nearest(table, {"deployments"}))
     return std::nullopt;

@@ -24,7 +24,7 @@
 namespace troupe::config {
 
 inline constexpr const char* kServingVariable = "TROUPE_SERVE_CONFIG";
-/// Set: the program takes the place of the one that serves (ServeOptions::take_over).
+/// The submitted job that serves, whose place the program takes (ServeOptions::take_over).
 inline constexpr const char* kTakeOverVariable = "TROUPE_SERVE_TAKE_OVER";
 /// It travels in the program's environment.
 inline constexpr std::size_t kMostServingBytes = std::size_t{32} << 10;

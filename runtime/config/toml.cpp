@@ -4,10 +4,23 @@
 #include "runtime/config/value.hpp"
 #include "runtime/core/escape.hpp"
 
+namespace troupe::config {
+/// Thrown where toml++ asserts what the text should be, as 3.3 does of `[$x]`. With NDEBUG it would take for
+/// granted what does not hold.
+struct TomlAssertion {};
+[[noreturn]] static void toml_asserts() {
+  throw TomlAssertion();
+}
+}  // namespace troupe::config
+
+#pragma push_macro("NDEBUG")
+#undef NDEBUG
+#define TOML_ASSERT(expr) (static_cast<bool>(expr) ? static_cast<void>(0) : ::troupe::config::toml_asserts())
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
 #define TOML_ENABLE_FORMATTERS 0
 #include <toml++/toml.h>
+#pragma pop_macro("NDEBUG")
 
 namespace troupe::config {
 namespace {
@@ -64,6 +77,25 @@ std::optional<std::size_t> line_of_long_key(std::string_view text) {
     }
   }
   return std::nullopt;
+}
+
+/// Nothing: toml++ has no words for what is wrong.
+std::optional<toml::parse_result> parsed_if_it_can(std::string_view text) try {
+  return toml::parse(text);
+} catch (const TomlAssertion&) {
+  return std::nullopt;
+}
+
+/// The first line with which it cannot.
+std::size_t line_of_assertion(std::string_view text) {
+  std::vector<std::size_t> ends;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\n') ends.push_back(i + 1);
+  }
+  const auto first = std::partition_point(ends.begin(), ends.end(), [&](std::size_t end) {
+    return parsed_if_it_can(text.substr(0, end)).has_value();
+  });
+  return static_cast<std::size_t>(first - ends.begin()) + 1;
 }
 
 std::string line_of(const toml::source_region& source) {
@@ -146,7 +178,11 @@ Result<std::vector<Setting>> parse_toml(std::string_view text, const std::string
   if (const auto line = line_of_long_key(text))
     return unreadable(file, *line, "the key has more than " + std::to_string(kMostParts) + " parts",
                       "see --help for the names");
-  const toml::parse_result parsed = toml::parse(text);
+  const auto tried = parsed_if_it_can(text);
+  if (!tried)
+    return unreadable(file, line_of_assertion(text), "it is no TOML",
+                      "a name is letters, digits, '-' and '_', or stands in quotes");
+  const toml::parse_result& parsed = *tried;
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
     return ErrorInfo{ErrorCode::kBadInput, "cannot read " + file,

@@ -29,6 +29,8 @@ class ActorContext {
   virtual ProcessGate& process() const = 0;
   /// An isolated actor has a thread of its own and may block; a light one may not.
   virtual bool may_block() const = 0;
+  /// False with max_concurrency.
+  virtual bool runs_one_at_a_time() const { return true; }
   /// Why it ended, while its destructor runs; otherwise null.
   virtual const std::string* ended() const = 0;
   /// Runs work in the actor's mailbox, from any thread and also when the actor has ended meanwhile (then it

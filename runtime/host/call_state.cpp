@@ -76,15 +76,15 @@ bool CallState::resolve_as(CallState& other) {
   return resolve_stored(std::move(load), other.refers_to());
 }
 
-bool CallState::fill(Outcome outcome, Load load, wire::Kept refers_to) {
+bool CallState::fill(Outcome outcome, Load load, wire::Kept refers_to, bool goes_on) {
   const bool is_stored = load != nullptr;
   std::vector<std::function<void()>> readers;  // of a stored one
   std::vector<std::function<void()>> callbacks;
   decltype(kept_) kept;  // goes at the end, without the lock
   {
     const std::lock_guard lock(mutex_);
+    if (!goes_on) kept = std::move(kept_);
     if (ready()) return false;
-    kept = std::move(kept_);
     outcome_ = std::move(outcome);
     if (is_stored) stored_ = std::make_unique<Stored>(Stored{std::move(load), nullptr});
     if (!refers_to.empty()) refers_to_ = std::make_unique<wire::Kept>(std::move(refers_to));
@@ -170,6 +170,10 @@ wire::Kept CallState::refers_to() const {
 
 bool CallState::wait(Duration timeout) {
   if (ready()) return true;
+  if (own_call_of_ != nullptr && own_call_of_ == this_thread.turn)
+    throw BadConfig("an actor waits for itself",
+                    "it answers this call when the method that waits has returned",
+                    "co_await it in a method that returns troupe::Task<T>, or call the method itself");
   const Counted counted(waiting_);
   const MonotonicClock clock;
   const Instant now = clock.now();
@@ -256,7 +260,8 @@ void CallState::set_on_cancel(std::function<void(Duration)> hook) {
 }
 
 void CallState::cancel(ErrorInfo why, Duration grace) {
-  if (resolve(std::move(why)) && on_cancel_ != nullptr) (*on_cancel_)(grace);
+  const bool goes_on = on_cancel_ == nullptr;  // its callee reads what it was given
+  if (fill(std::move(why), nullptr, {}, goes_on) && !goes_on) (*on_cancel_)(grace);
 }
 
 }  // namespace troupe

@@ -15,6 +15,7 @@
 
 namespace troupe {
 
+class ActorContext;
 using Outcome = Result<wire::Bytes>;
 
 /// Lets a waiting thread do the process's receiving itself instead of being woken by another thread.
@@ -73,19 +74,24 @@ class CallState {
   void watch(const void* owner, std::function<void()> callback);
   void unwatch(const void* owner);
 
-  /// Keeps these alive until it is ready: what the message refers to that it waits for an answer of.
+  /// Keeps these alive until it is answered: what the message refers to that it waits for an answer of.
   void keep(wire::Kept kept);
-  /// These. Empty once it is ready.
+  /// These. Empty once it is answered.
   wire::Kept kept() const;
 
   /// Why the request behind this call waits, as far as it was told; empty: nothing was.
   std::string waits_for() const;
   void set_waits_for(std::string why);
 
+  /// `by` calls itself, and answers one call at a time: where it waits for this one, wait() throws BadConfig.
+  /// REQUIRES: set before the state is handed out.
+  void set_own_call(const ActorContext* by) { own_call_of_ = by; }
+
   /// What cancel() does about the request behind this call. REQUIRES: set before the state is handed out.
   /// It is given `grace`.
   void set_on_cancel(std::function<void(Duration)> hook);
   /// Nobody wants the answer any more: resolves with `why` and runs the hook, unless the answer is there.
+  /// Without a hook the call goes on, and what it refers to is kept until resolve() brings its answer.
   void cancel(ErrorInfo why, Duration grace = Duration::zero());
 
  private:
@@ -94,11 +100,12 @@ class CallState {
     Load load;                        ///< null: somebody has begun to read it
     std::shared_ptr<CallState> here;  ///< of that; it stays
   };
-  bool fill(Outcome outcome, Load load, wire::Kept refers_to);
+  bool fill(Outcome outcome, Load load, wire::Kept refers_to, bool goes_on = false);
   std::shared_ptr<CallState> loaded() const;
   std::shared_ptr<CallState> begin_load();
 
   Waiter* waiter_;
+  const ActorContext* own_call_of_ = nullptr;
   std::atomic<std::uint32_t> ready_{kPending};
   std::atomic<std::uint32_t> sleepers_{0};
   std::atomic<std::uint32_t> waiting_{0};  ///< threads in wait()

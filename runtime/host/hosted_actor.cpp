@@ -9,6 +9,7 @@
 #include "runtime/core/fork_guard.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
+#include "runtime/host/method_threads.hpp"
 #include "runtime/host/task_frames.hpp"
 #include "runtime/host/turn.hpp"
 #include "runtime/objects/objects.hpp"
@@ -43,7 +44,10 @@ class Host final : public caf::event_based_actor, public ActorContext {
         constructor_(start.constructor),
         args_(std::move(start.args)),
         on_ready_(std::move(on_ready)),
-        on_end_(std::move(on_end)) {
+        on_end_(std::move(on_end)),
+        threads_(start.max_concurrency > 1
+                     ? std::make_unique<MethodThreads>(static_cast<std::size_t>(start.max_concurrency))
+                     : nullptr) {
     hand_over(ctrl());
   }
   ~Host() override { Turn last(ctrl()); }
@@ -67,6 +71,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
   ActorAddress address() const override { return address_; }
   ProcessGate& process() const override { return home_.gate(); }
   bool may_block() const override { return isolated_; }
+  bool runs_one_at_a_time() const override { return threads_ == nullptr; }
   const std::string* ended() const override { return ended_ ? &*ended_ : nullptr; }
   Executor executor() override {
     return [me = handle()](std::function<void()> work) {
@@ -81,7 +86,12 @@ class Host final : public caf::event_based_actor, public ActorContext {
   void stop(std::string reason) override {
     troupe::enqueue(handle(), caf::make_message(StopMessage{bounded_text(std::move(reason))}), nullptr);
   }
-  detail::TaskFrames& tasks() override { return tasks_; }
+  detail::TaskFrames& tasks() override {
+    if (threads_ != nullptr)
+      throw BadConfig("cannot wait by co_await", "several threads run this actor's methods (max_concurrency)",
+                      "return the value: a method of such an actor may get() and block");
+    return tasks_;
+  }
 
  private:
   caf::strong_actor_ptr handle() { return caf::actor_cast<caf::strong_actor_ptr>(this); }
@@ -136,7 +146,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
     // order.
     const auto at = waiting_.find(call->from);
     if (at != waiting_.end()) return at->second.push_back(std::move(call));
-    if (!must_wait(*call)) return carry_out(*call);
+    if (!must_wait(*call)) return carry_out(std::move(call));
     wait_for(*waiting_[call->from].emplace_back(std::move(call)));
   }
 
@@ -144,7 +154,12 @@ class Host final : public caf::event_based_actor, public ActorContext {
     return home_.is_congested(call.from) || (call.references != nullptr && !call.references->ready());
   }
 
-  void carry_out(IncomingCall& call) {
+  void carry_out(std::shared_ptr<IncomingCall> call) {
+    if (threads_ == nullptr) return run_method(*call);
+    threads_->run([this, call = std::move(call)] { run_method(*call); });
+  }
+
+  void run_method(IncomingCall& call) {
     const CurrentActorScope scope(this);
     const auto invoke = [&](Responder responder) {
       Registry::instance().invoke(call.method, *object_, call.args, std::move(responder));
@@ -166,10 +181,10 @@ class Host final : public caf::event_based_actor, public ActorContext {
     for (auto at = waiting_.find(message.caller); at != waiting_.end(); at = waiting_.find(message.caller)) {
       auto& calls = at->second;
       if (must_wait(*calls.front())) return wait_for(*calls.front());
-      const auto call = std::move(calls.front());
+      auto call = std::move(calls.front());
       calls.pop_front();
       if (calls.empty()) waiting_.erase(at);
-      carry_out(*call);
+      carry_out(std::move(call));
     }
   }
 
@@ -190,12 +205,15 @@ class Host final : public caf::event_based_actor, public ActorContext {
 
   void end(std::string reason) {
     if (ended_) return;
+    std::deque<MethodThreads::Work> not_begun;
+    if (threads_ != nullptr) not_begun = threads_->stop();  // what runs comes to its end
     ended_ = reason;
     {
       const CurrentActorScope scope(this);
       const ForkScope fork_scope("an actor's destructor");
       tasks_.clear();  // they refer to the object
       object_.reset();
+      not_begun.clear();
       waiting_.clear();
     }
     on_end_(address_, reason);
@@ -211,7 +229,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
   OnActorReady on_ready_;
   OnActorEnd on_end_;
   std::unique_ptr<ActorObject> object_;
-  detail::TaskFrames tasks_;  ///< empty before object_ goes
+  const std::unique_ptr<MethodThreads> threads_;  ///< null: methods run in its turns
+  detail::TaskFrames tasks_;                      ///< empty before object_ goes
   /// Calls that wait for their callers to read answers, or for objects. Invariant: no queue is empty.
   std::unordered_map<ProcessAddress, std::deque<std::shared_ptr<IncomingCall>>> waiting_;
   std::optional<std::string> ended_;  ///< why
@@ -222,6 +241,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
 caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, ActorStart start, bool threads,
                                  OnActorReady on_ready, OnActorEnd on_end) {
   const bool detached = start.isolated && threads;
+  if (!detached) start.max_concurrency = 1;
   caf::actor actor = detached ? system.spawn<Host, caf::detached>(home, std::move(start), std::move(on_ready),
                                                                   std::move(on_end))
                               : system.spawn<Host, caf::lazy_init>(home, std::move(start),

@@ -75,6 +75,7 @@ struct ActorStart {
   std::uint64_t constructor = 0;
   wire::Bytes args;
   bool isolated = false;  ///< a thread of its own
+  std::int32_t max_concurrency = 1;
 };
 using OnActorReady = std::function<void(Result<void>)>;
 using OnActorEnd = std::function<void(const ActorAddress&, const std::string& reason)>;

@@ -211,6 +211,7 @@ struct MethodEntry {
         run();
         responder.answer({});
       } else if constexpr (std::is_same_v<Task<Answer>, Return>) {
+        check_runs_tasks();
         run_task(answer_when_done(self, *std::move(args), std::move(responder)));
       } else if constexpr (!std::is_same_v<Answer, std::decay_t<Return>>) {
         const auto later = run();  // before the responder moves: it may throw

@@ -192,7 +192,7 @@ std::shared_ptr<CallState> Process::call(const ActorAddress& to, std::uint64_t m
   if (to.home() == address()) {
     auto state = one_way ? nullptr : std::make_shared<CallState>(rings_.get());
     auto call = std::make_shared<IncomingCall>(*this, address(), method, std::move(args.bytes),
-                                               one_way ? Responder() : Responder(state), 0);
+                                               one_way ? Responder() : Responder(state, this), 0);
     if (refers) {
       state->keep(std::move(args.kept));
       call->references = objects_->references(call->args).value();
@@ -305,6 +305,8 @@ void Process::on_call(Message message, caf::execution_unit* unit, std::size_t by
     Responder plain = one_way ? Responder() : answer_as_it_is(header);
     if (header.method == tasks::kCancelTask)
       return tasks_->asked_to_cancel(header.from, message.body, std::move(plain));
+    if (header.method == tasks::kTakeTaskBack)
+      return tasks_->asked_for_task(header.from, message.body, std::move(plain));
     return objects_->asked(header.from, header.method, message.body, std::move(plain));
   }
   Responder responder = one_way ? Responder() : Responder(this, header.from, header.id);
@@ -396,7 +398,7 @@ void Process::on_control(Message message) {
 void Process::handle(wire::StartActorHere&& start) {
   const ActorAddress at{config_.node, config_.process, start.actor};
   actors_->start(
-      {at, start.constructor, std::move(start.args), start.isolated},
+      {at, start.constructor, std::move(start.args), start.isolated, start.max_concurrency},
       [this, id = start.actor](Result<void> started) {
         if (started) {
           node_->tell(wire::ActorUp{id});
@@ -431,15 +433,15 @@ std::shared_ptr<CallState> Process::spawn_here(ActorSpawn spawn) {
   auto state = std::make_shared<CallState>(rings_.get());
   const ActorAddress at{config_.node, config_.process, next_light_id()};
   actors_->start(
-      {at, spawn.constructor, std::move(spawn.args), spawn.isolated},
+      {at, spawn.constructor, std::move(spawn.args), spawn.isolated, spawn.max_concurrency},
       [state, at](Result<void> started) { state->resolve(started ? spawned(at) : Outcome(started.error())); },
       nullptr, nullptr);
   return state;
 }
 
 std::shared_ptr<CallState> Process::spawn_through_head(ActorSpawn spawn) {
-  const wire::ActorPayload payload{spawn.constructor, spawn.label, driver(), config_.package,
-                                   std::move(spawn.args)};
+  const wire::ActorPayload payload{spawn.constructor, spawn.label,           driver(),
+                                   config_.package,   std::move(spawn.args), spawn.max_concurrency};
   const auto bytes = wire::encode(payload);
   cluster::ActorSpec spec;
   spec.job = config_.job;
@@ -497,6 +499,7 @@ void Process::construct_in(ProcessAddress process, ActorSpawn spawn, std::shared
 
 void Process::kill(const ActorAddress& actor, std::string reason) {
   if (actor.home() == address() && actors_->stop(actor.actor, reason)) return;
+  if (is_restartable(actor.actor)) return kill_for_good(actor, std::move(reason));
   if (!is_light(actor.actor)) return node_->tell(wire::KillAsk{actor, std::move(reason)});
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kStop;

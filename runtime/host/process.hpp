@@ -68,6 +68,7 @@ class Process final : public ProcessGate, public ActorHome {
   std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, CallBody args,
                                   bool one_way) override;
   void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome, wire::Kept refers_to) override;
+  void resolve(const std::shared_ptr<CallState>& call, Outcome outcome, wire::Kept refers_to) override;
   void reply_parts(ProcessAddress to, std::uint64_t call, wire::ByteView head, wire::ByteView rest) override;
   std::shared_ptr<CallState> spawn(ActorSpawn spawn) override;
   void kill(const ActorAddress& actor, std::string reason) override;
@@ -124,6 +125,7 @@ class Process final : public ProcessGate, public ActorHome {
   /// A monitor, a kill or a call of a restartable actor whose link broke is sent again after this long.
   static constexpr Duration kAgain = std::chrono::milliseconds(200);
   std::unique_ptr<ActorDirectory> make_directory();  // process_restarts.cpp
+  void kill_for_good(const ActorAddress& actor, std::string reason);
   Result<void> send_moving(const std::shared_ptr<MovingCall>& call, ProcessAddress to);
   void fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why);
   void ask_for_ring(ProcessId peer);

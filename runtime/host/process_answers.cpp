@@ -98,7 +98,10 @@ void Process::answer_in_object(PendingCall call, const Message& message, wire::K
                                   "it is no object of who was called", "both must run the same executable"});
     return;
   }
-  if (call.state->ready()) return decline_answer(message);
+  if (call.state->ready()) {  // it was cancelled
+    call.state->resolve(wire::Bytes{});
+    return decline_answer(message);
+  }
   const bool is_awaited = call.state->is_awaited();
   auto then = [this, call = std::move(call), refers_to = std::move(refers_to)](Outcome outcome,
                                                                                CallState::Load load) mutable {
@@ -116,6 +119,13 @@ void Process::answer_in_object(PendingCall call, const Message& message, wire::K
   if (!is_awaited) return objects_->store(*name, std::move(then));
   objects_->take(*name,
                  [then = std::move(then)](Outcome outcome) mutable { then(std::move(outcome), nullptr); });
+}
+
+void Process::resolve(const std::shared_ptr<CallState>& call, Outcome outcome, wire::Kept refers_to) {
+  const bool is_large = outcome.ok() && outcome->size() > objects::kInlineBytes;
+  if (is_large && threads_ && !ending_ && !call->ready() && !call->is_awaited())
+    return resolve_in_store(call, *std::move(outcome), std::move(refers_to));
+  call->resolve(std::move(outcome), std::move(refers_to));
 }
 
 /// Of what came in a message: a large one that nobody waits for goes into the node's store.

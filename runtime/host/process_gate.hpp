@@ -97,6 +97,7 @@ struct ActorSpawn {
   std::int32_t max_restarts = 0;
   std::int32_t max_task_retries = 0;
   bool detached = false;
+  std::int32_t max_concurrency = 1;  ///< of isolated actors: threads that run its methods
   /// Whether the head places it. Others are constructed straight in a leased process.
   bool through_head() const {
     return !here && (isolated || cpu_e4 != 0 || !other.empty() || !name.empty() || group);
@@ -133,6 +134,9 @@ class ProcessGate {
 
   /// The same of an answer in two parts that refers to nothing.
   virtual void reply_parts(ProcessAddress to, std::uint64_t call, wire::ByteView head, wire::ByteView rest);
+
+  /// Answers a call of an actor of this process.
+  virtual void resolve(const std::shared_ptr<CallState>& call, Outcome outcome, wire::Kept refers_to);
 
   /// Starts an actor. The state is resolved with its encoded ActorAddress (wire::SpawnAnswer). If nobody
   /// waits any more, CallState::cancel runs the hook that the gate has set: the actor is not wanted, started

@@ -1,4 +1,5 @@
 // Calls of actors that are started again when they die.
+#include "runtime/core/log.hpp"
 #include "runtime/host/process.hpp"
 
 namespace troupe {
@@ -29,6 +30,20 @@ std::unique_ptr<ActorDirectory> Process::make_directory() {
     });
   };
   return std::make_unique<ActorDirectory>(std::move(floor));
+}
+
+/// Its node repeats it until the head has written it down: a life that ends meanwhile has no next one.
+void Process::kill_for_good(const ActorAddress& actor, std::string reason) {
+  const auto asked = node_->ask(
+      [&](std::uint64_t request) {
+        return wire::KillAsk{actor, std::move(reason), request};
+      },
+      rings_.get());
+  asked.state->on_ready([this, state = asked.state, id = actor.actor] {
+    if (state->outcome().ok() || ending_) return;
+    log(LogLevel::kError,
+        "actor " + to_string(id) + " was not killed: " + state->outcome().error().message());
+  });
 }
 
 Result<void> Process::send_moving(const std::shared_ptr<MovingCall>& call, ProcessAddress to) {

@@ -21,15 +21,22 @@ void ProcessGate::reply_parts(ProcessAddress to, std::uint64_t call, wire::ByteV
   reply(to, call, joined(head, rest), {});
 }
 
+void ProcessGate::resolve(const std::shared_ptr<CallState>& call, Outcome outcome, wire::Kept refers_to) {
+  call->resolve(std::move(outcome), std::move(refers_to));
+}
+
 void Responder::outcome(Outcome outcome, wire::Kept refers_to) {
-  if (local_ != nullptr)
-    std::exchange(local_, nullptr)->resolve(std::move(outcome), std::move(refers_to));
-  else if (gate_ != nullptr)
-    std::exchange(gate_, nullptr)->reply(to_, call_, outcome, std::move(refers_to));
+  const auto local = std::exchange(local_, nullptr);
+  ProcessGate* gate = std::exchange(gate_, nullptr);
+  if (local == nullptr && gate == nullptr) return;
+  if (local == nullptr) return gate->reply(to_, call_, outcome, std::move(refers_to));
+  if (gate != nullptr) return gate->resolve(local, std::move(outcome), std::move(refers_to));
+  local->resolve(std::move(outcome), std::move(refers_to));
 }
 
 void Responder::answer_parts(wire::ByteView head, wire::ByteView rest) {
-  if (gate_ != nullptr) return std::exchange(gate_, nullptr)->reply_parts(to_, call_, head, rest);
+  if (local_ == nullptr && gate_ != nullptr)
+    return std::exchange(gate_, nullptr)->reply_parts(to_, call_, head, rest);
   answer(joined(head, rest));
 }
 

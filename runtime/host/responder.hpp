@@ -20,7 +20,9 @@ class Responder {
  public:
   /// A call that wants no answer.
   Responder() = default;
-  explicit Responder(std::shared_ptr<CallState> local) : local_(std::move(local)) {}
+  /// With `gate` a large answer that nobody waits for goes into its node's store.
+  explicit Responder(std::shared_ptr<CallState> local, ProcessGate* gate = nullptr)
+      : local_(std::move(local)), gate_(gate) {}
   Responder(ProcessGate* gate, ProcessAddress to, std::uint64_t call) : gate_(gate), to_(to), call_(call) {}
   Responder(Responder&& other) noexcept
       : local_(std::move(other.local_)),

@@ -31,4 +31,10 @@ inline ErrorInfo unavailable(std::string why) {
           "it may or may not have heard: ask it again if that does no harm"};
 }
 
+/// Of what a driver asks whose job goes on without it.
+inline ErrorInfo replaced(std::string what) {
+  return {ErrorCode::kRefused, std::move(what), "its job has ended, or a newer driver took it over",
+          "give each program that runs a job name of its own"};
+}
+
 }  // namespace troupe::node

@@ -53,10 +53,20 @@ bool HeadLine::answered(ProcessId process, std::uint64_t request) {
 }
 
 void HeadLine::unload(ProcessId process, std::size_t bytes) {
-  Load& load = loads_[process];
-  --load.requests;
-  load.bytes -= bytes;
-  if (load.requests == 0) loads_.erase(process);
+  const auto at = loads_.find(process);
+  if (at == loads_.end()) {
+    --orphans_;
+    return;
+  }
+  --at->second.requests;
+  at->second.bytes -= bytes;
+  if (at->second.requests == 0) loads_.erase(at);
+}
+
+bool HeadLine::has_kills() const {
+  return std::any_of(open_.begin(), open_.end(), [](const auto& one) {
+    return std::holds_alternative<cluster::KillRequested>(one.second.event);
+  });
 }
 
 bool HeadLine::answered_and_kept(ProcessId process, std::uint64_t request, ActorId actor) {
@@ -101,17 +111,22 @@ void HeadLine::remember_unwanted(const Key& key) {
 }
 
 void HeadLine::forget(ProcessId process, bool job_ends, Actions& out) {
-  const auto begin = open_.lower_bound({process, 0});
-  auto end = begin;
-  for (; end != open_.end() && end->first.first == process; ++end) {
-    const auto* spawn = std::get_if<cluster::SpawnRequested>(&end->second.event);
-    const auto* group = std::get_if<cluster::GroupRequested>(&end->second.event);
-    if (spawn == nullptr && (group == nullptr || group->verb != cluster::GroupVerb::kMake)) continue;
-    remember_unwanted(end->first);
-    const auto& requester = spawn != nullptr ? spawn->requester : group->requester;
-    if (up_ && !job_ends) out.push_back(TellHead{cluster::SpawnCancelled{requester}});
+  for (auto at = open_.lower_bound({process, 0}); at != open_.end() && at->first.first == process;) {
+    const auto* spawn = std::get_if<cluster::SpawnRequested>(&at->second.event);
+    const auto* group = std::get_if<cluster::GroupRequested>(&at->second.event);
+    const bool kills = std::holds_alternative<cluster::KillRequested>(at->second.event);
+    if (kills && orphans_ < limits_.kept_events) {
+      ++orphans_;
+      ++at;
+      continue;
+    }
+    if (spawn != nullptr || (group != nullptr && group->verb == cluster::GroupVerb::kMake)) {
+      remember_unwanted(at->first);
+      const auto& requester = spawn != nullptr ? spawn->requester : group->requester;
+      if (up_ && !job_ends) out.push_back(TellHead{cluster::SpawnCancelled{requester}});
+    }
+    at = open_.erase(at);
   }
-  open_.erase(begin, end);
   std::erase_if(arguments_, [&](const auto& kept) { return kept.first.first == process; });
   loads_.erase(process);
 }

@@ -37,7 +37,7 @@ class HeadLine {
   /// Who asked wants no answer any more.
   void cancel(ProcessId process, std::uint64_t request);
   /// Nobody waits for what `process` asked for: the head is told, so that it stays in no line, unless the end
-  /// of its job says so.
+  /// of its job says so. What it wanted killed is repeated until the head has heard it.
   void forget(ProcessId process, bool job_ends, Actions& out);
   /// Whether it was cancelled or forgotten while it was open. A head that was away may answer a request
   /// twice, and the second answer is not one that nobody wants.
@@ -59,6 +59,8 @@ class HeadLine {
   void say_back(Actions& out);
   bool up() const { return up_; }
   std::size_t open() const { return open_.size(); }
+  /// Whether the head may not have heard that an actor is to be killed.
+  bool has_kills() const;
 
  private:
   struct Open {
@@ -87,7 +89,9 @@ class HeadLine {
   std::set<Key> unwanted_;
   std::deque<Key> unwanted_order_;  ///< the oldest first. Invariant: the elements of unwanted_
   std::map<Key, Kept> arguments_;
-  std::map<ProcessId, Load> loads_;  ///< Invariant: the sums over open_ and arguments_, by process.
+  /// Invariant: the sums over open_ and arguments_, by process that lives.
+  std::map<ProcessId, Load> loads_;
+  std::size_t orphans_ = 0;  ///< kills in open_ of processes that have ended
   /// By driver, too: of two that had the job one after another, one's end is not the other's.
   std::map<std::pair<JobId, ProcessId>, cluster::JobEnded> ending_;
   std::deque<cluster::ClusterEvent> kept_;

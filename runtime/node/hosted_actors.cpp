@@ -6,9 +6,10 @@
 
 namespace troupe::node {
 
-void HostedActors::fail(ActorLifeId actor, ErrorInfo error, Actions& out) {
+void HostedActors::fail(ActorLifeId actor, ErrorInfo error, Actions& out, bool not_begun) {
   ended_.add(actor, error.message());
-  head_.tell(cluster::ActorFailed{self_.info.id, actor.actor, std::move(error), actor.incarnation}, out);
+  head_.tell(cluster::ActorFailed{self_.info.id, actor.actor, std::move(error), actor.incarnation, not_begun},
+             out);
 }
 
 void HostedActors::down(ActorLifeId actor, const std::string& reason, Actions& out, bool on_purpose) {
@@ -32,7 +33,7 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
     return fail(actor,
                 {ErrorCode::kLimit, "cannot get the job's executable", "this node is getting many others",
                  "spawn it again"},
-                out);
+                out, true);
   }
   if (need == PackageFetches::Need::kComing) {
     waiting_[payload->package].emplace(actor, told);
@@ -52,7 +53,8 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
     process = &locals_.start(worker, now, out);
   }
   out.push_back(ActorBegins{actor.actor, actor.incarnation, process->id, spec.name});
-  wire::StartActorHere here{actor.actor, isolated, payload->constructor, std::move(payload->args)};
+  wire::StartActorHere here{actor.actor, isolated, payload->constructor, std::move(payload->args),
+                            payload->max_concurrency};
   Hosted hosted{process->id, spec.job, false, isolated, {}};
   if (process->state == LocalProcess::State::kUp) {
     out.push_back(SendLocal{process->id, std::move(here), {}});
@@ -174,7 +176,7 @@ void HostedActors::package_done(const PackageFetches::Done& done, Instant now, A
   }
   for (const auto& [actor, told] : ready) {
     if (done.error) {
-      fail(actor, *done.error, out);
+      fail(actor, *done.error, out, true);
     } else {
       start(told, now, out);
     }

@@ -80,7 +80,8 @@ class HostedActors {
     wire::StartActorHere start;  ///< until its process has said hello
   };
   using Lives = std::map<ActorLifeId, Hosted>;
-  void fail(ActorLifeId actor, ErrorInfo error, Actions& out);
+  /// `not_begun`: its executable could not be had.
+  void fail(ActorLifeId actor, ErrorInfo error, Actions& out, bool not_begun = false);
   void down(ActorLifeId actor, const std::string& reason, Actions& out, bool on_purpose = false);
   /// The life of that actor which satisfies `which`; end() if there is none.
   template <class Which>

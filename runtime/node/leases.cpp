@@ -158,6 +158,17 @@ void Leases::end_job(JobId job, const ErrorInfo& error, Instant now, Actions& ou
   answer_all(lease, error, now, out);
 }
 
+void Leases::replaced(const LocalProcess& driver, Actions& out) {
+  for (auto at = passed_.begin(); at != passed_.end();) {
+    if (at->second.process != driver.id) {
+      ++at;
+      continue;
+    }
+    out.push_back(answer_to(driver.id, at->second.request, node::replaced("no process for light actors")));
+    at = passed_.erase(at);
+  }
+}
+
 void Leases::close(const ErrorInfo& error, Instant now, Actions& out) {
   closed_ = error;
   while (!leases_.empty()) end_job(leases_.begin()->first, error, now, out);

@@ -144,6 +144,12 @@ void NodeMachine::said(const cluster::NodesAnswered& e) {
   if (head_.answered(e.to.from.process, e.to.request))
     give_answer(e.to, wire::encode(wire::NodesAnswer{e.nodes}));
 }
+void NodeMachine::said(const cluster::KillAnswered& e) {
+  const bool was_open = head_.answered(e.to.from.process, e.to.request);
+  if (was_open && locals_.living(e.to.from.process) != nullptr)
+    give_answer(e.to, e.ok ? Result<wire::Bytes>(wire::Bytes{}) : Result<wire::Bytes>(e.error));
+  if (leaving_ && !left_) finish_leaving();
+}
 void NodeMachine::said(const cluster::GroupAnswered& e) {
   if (!head_.answered(e.to.from.process, e.to.request)) {
     const bool unwanted = e.ok && e.to.from.node == self_.info.id;  // as of a spawn: nobody knows the group
@@ -244,6 +250,11 @@ void NodeMachine::asked(LocalProcess& from, const wire::Hello& hello) {
   actors_.process_up(from, out_);
   leases_.process_up(from, now_, out_);
 }
+/// The head cannot tell: a parked job that is taken over has its id.
+bool NodeMachine::refuse_replaced(const LocalProcess& from, std::uint64_t request, std::string what) {
+  if (from.replaced) out_.push_back(answer_to(from.id, request, replaced(std::move(what))));
+  return from.replaced;
+}
 void NodeMachine::asked(LocalProcess& from, const wire::SpawnAsk& ask) {
   cluster::ActorSpec spec = ask.spec;
   spec.job = from.job;  // a process speaks for no other
@@ -253,13 +264,7 @@ void NodeMachine::asked(LocalProcess& from, const wire::SpawnAsk& ask) {
                                        "this process has no job", "register a job first"}));
     return;
   }
-  if (from.replaced) {  // the head cannot tell: a parked job that is taken over has its id
-    out_.push_back(answer_to(from.id, ask.request,
-                             ErrorInfo{ErrorCode::kRefused, "cannot spawn " + spec.type,
-                                       "its job has ended, or a newer driver took it over",
-                                       "give each program that runs a job name of its own"}));
-    return;
-  }
+  if (refuse_replaced(from, ask.request, "cannot spawn " + spec.type)) return;
   const std::size_t bytes = spec.payload.size();
   ask_head(from, ask.request,
            cluster::SpawnRequested{{{self_.info.id, from.id}, ask.request}, std::move(spec)}, bytes);
@@ -269,6 +274,7 @@ void NodeMachine::asked(LocalProcess& from, const wire::SpawnCancel& ask) {
   head_.tell(cluster::SpawnCancelled{{{self_.info.id, from.id}, ask.request}}, out_);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::LeaseAsk& ask) {
+  if (refuse_replaced(from, ask.request, "no process for light actors")) return;
   leases_.ask(from, ask, now_, out_);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::JobAsk& ask) {
@@ -315,6 +321,9 @@ void NodeMachine::asked(LocalProcess& from, const wire::NodesAsk& ask) {
   ask_head(from, ask.request, cluster::NodesWanted{{{self_.info.id, from.id}, ask.request}}, 0);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::GroupAsk& ask) {
+  if (ask.verb == cluster::GroupVerb::kMake &&
+      refuse_replaced(from, ask.request, "cannot make a placement group"))
+    return;
   const std::size_t bytes = ask.spec.name.size() + ask.spec.bundles.size() * sizeof(cluster::BundleDemand);
   ask_head(from, ask.request,
            cluster::GroupRequested{
@@ -327,7 +336,10 @@ void NodeMachine::asked(LocalProcess& from, const wire::FindAsk& ask) {
            ask.name.size());
 }
 void NodeMachine::asked(LocalProcess& from, const wire::KillAsk& ask) {
-  head_.tell(cluster::KillRequested{self_.info.id, from.job, ask.actor.actor, ask.reason}, out_);
+  const cluster::KillRequested kill{self_.info.id, from.job, ask.actor.actor,
+                                    ask.reason,    from.id,  ask.request};
+  if (ask.request != 0) return ask_head(from, ask.request, kill, ask.reason.size());
+  head_.tell(kill, out_);
   if (is_restartable(ask.actor.actor)) return;  // it may be elsewhere by now, and must not start again
   if (ask.actor.node == self_.info.id) {
     actors_.kill_for(from.job, ask.actor.actor, ask.reason, out_);
@@ -537,6 +549,7 @@ void NodeMachine::handle(const Tick& /*e*/) {
     for (auto& [id, process] : locals_.all()) {
       if (!process.is_parent) locals_.kill(process, process.leave_reason, out_);
     }
+    finish_leaving();
   }
 }
 
@@ -564,6 +577,8 @@ void NodeMachine::finish_leaving() {
     if (!process.is_parent) return;  // called again when it is gone
   }
   if (submissions_.any_runs()) return;
+  // A program that ends at once after it has killed an actor: only this node repeats that.
+  if (self_.info.gateway && head_.has_kills() && now_ < leave_deadline_) return;
   if (std::exchange(left_, true)) return;
   head_.tell(cluster::NodeLeft{self_.info.id, "it left"}, out_);
   if (const LocalProcess* parent = locals_.parent(); parent != nullptr && parent->lives())

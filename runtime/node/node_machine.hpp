@@ -73,6 +73,7 @@ class NodeMachine {
   void said(const cluster::PeerAnswered& e);
   void said(const cluster::NodesAnswered& e);
   void said(const cluster::GroupAnswered& e);
+  void said(const cluster::KillAnswered& e);
   void said(const cluster::NodeDead& e);
   void said(const cluster::RefuseNode& e);
   void said(const cluster::RequestRegistration& e);
@@ -169,6 +170,7 @@ class NodeMachine {
   void ask_head(LocalProcess& from, std::uint64_t request, cluster::ClusterEvent event, std::size_t bytes);
   void give_answer(const cluster::Requester& to, Result<wire::Bytes> value);
   void begin_end(LocalProcess& process, const std::string& how);
+  bool refuse_replaced(const LocalProcess& from, std::uint64_t request, std::string what);
   void kill_workers_of(ProcessAddress driver, const std::string& reason);
   void package_done(const PackageFetches::Done& done);
   void libraries_done(const std::optional<JobLibraries::Done>& done);

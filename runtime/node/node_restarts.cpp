@@ -33,6 +33,7 @@ void NodeMachine::said(const cluster::EndJob& e) {
     if (process.job != e.job) continue;
     if (process.is_driver) {
       process.replaced = true;
+      leases_.replaced(process, out_);
       continue;
     }
     if (!stays.contains(id)) {

@@ -1,5 +1,8 @@
 // Objects that tasks compute. What such an object is called stays; the object that has its value may change:
 // when that is lost, the task runs again (runtime/tasks/lineage.hpp).
+#include <algorithm>
+#include <map>
+
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
@@ -39,6 +42,28 @@ HandlePtr Objects::hold_computed(std::uint64_t number) {
   }
   if (before.known != nullptr) resolve(*before.known, freed(own_name(number)));
   return std::make_shared<Handle>(weak_from_this(), own_name(number));
+}
+
+NodeId Objects::mostly_on(const wire::Kept& handles) const {
+  constexpr std::uint64_t kUnknown = std::uint64_t{1} << 20;  // of those that others have, or have on disk
+  std::map<NodeId, std::uint64_t> bytes;
+  const std::lock_guard lock(mutex_);
+  for (const auto& kept : handles) {
+    const ObjectName& name = std::static_pointer_cast<const Handle>(kept)->name();
+    if (name.owner != gate_.address()) {
+      const auto place = places_.find(name);
+      bytes[place == places_.end() ? name.owner.node : place->second.owner.node] += kUnknown;
+    } else if (const auto value = values_.find(name.number); value != values_.end()) {
+      if (value->second.bytes > kInlineBytes) bytes[name.owner.node] += value->second.bytes;
+    } else if (const auto found = computed_.find(name.number); found != computed_.end() && found->second.at) {
+      const ObjectName& at = found->second.at->name();
+      const auto own = at.owner == gate_.address() ? values_.find(at.number) : values_.end();
+      if (own == values_.end() || own->second.bytes > kInlineBytes) bytes[at.owner.node] += kUnknown;
+    }
+  }
+  const auto most = std::max_element(bytes.begin(), bytes.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? NodeId() : most->first;
 }
 
 void Objects::set_hooks(Hooks hooks) {

@@ -87,6 +87,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   HandlePtr put(wire::ByteView head, wire::ByteView rest);
   /// A reference that arrived, or another one to what is held already.
   HandlePtr hold(const ObjectName& name);
+  /// The node where most of these objects' bytes are, as far as this process knows; none: they are small.
+  NodeId mostly_on(const wire::Kept& handles) const;
   /// The object's bytes, fetched if they are not here. `waits`: for one that is being computed.
   /// `of_call`: it is an argument of that one.
   std::shared_ptr<Fetch> fetch(const ObjectName& name, bool waits = true,

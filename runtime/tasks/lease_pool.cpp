@@ -10,6 +10,10 @@ namespace {
 
 /// So many tasks wait for each worker that one of them may as well wait there.
 constexpr std::size_t kManyAWorker = 2;
+/// So many workers, and tasks, are looked at for those whose arguments are on the node.
+constexpr std::size_t kLooks = 16;
+/// A task lets so many go first.
+constexpr int kMostPassed = 16;
 
 ErrorInfo task_lost(std::uint32_t attempts, const ErrorInfo& why) {
   return {
@@ -95,11 +99,12 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
   for (std::size_t load = 0; load < kPlaces; ++load) {
     const std::size_t least = load == 0 ? 1 : std::max<std::size_t>(1, kManyAWorker * up);
     while (group.queue.size() >= least) {
-      const TaskNumber number = *group.queue.begin();
-      Task& task = tasks_.at(number);
-      if (load > 0 && !is_short(task.what.function)) break;
-      const LeaseNumber to = with_place(group, load);
+      const Task& first = tasks_.at(*group.queue.begin());
+      if (load > 0 && !is_short(first.what.function)) break;
+      const LeaseNumber to = with_place(group, load, first.what.prefers);
       if (to == 0) break;
+      const TaskNumber number = load == 0 ? next_for(group, to) : *group.queue.begin();
+      Task& task = tasks_.at(number);
       Lease& lease = leases_.at(to);
       dequeue(number, task);
       task.lease = to;
@@ -109,6 +114,7 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
       lease.tasks.push_back(number);
       place(to, lease, group);
       out.push_back(Push{to, number, task.attempt});
+      if (load > 0) wake(lease.begun + limits_.runs_long, out);
     }
   }
   if (group.queue.empty()) return emptied(group, now, out);
@@ -128,8 +134,14 @@ bool LeasePool::is_short(std::uint64_t function) const {
 }
 
 /// A worker with `load` tasks that takes one more: not behind one that may take long. 0: there is none.
-LeaseNumber LeasePool::with_place(const Class& group, std::size_t load) const {
-  if (load == 0) return group.up[0].empty() ? 0 : *group.up[0].begin();
+LeaseNumber LeasePool::with_place(const Class& group, std::size_t load, NodeId prefers) const {
+  if (load == 0) {
+    std::size_t looks = kLooks;
+    for (auto at = group.up[0].begin(); prefers && at != group.up[0].end() && looks > 0; ++at, --looks) {
+      if (leases_.at(*at).node == prefers) return *at;
+    }
+    return group.up[0].empty() ? 0 : *group.up[0].begin();
+  }
   LeaseNumber first = 0;
   for (const auto& [function, leases] : group.with_one) {
     if (is_short(function) && (first == 0 || *leases.begin() < first)) first = *leases.begin();
@@ -137,20 +149,34 @@ LeaseNumber LeasePool::with_place(const Class& group, std::size_t load) const {
   return first;
 }
 
+TaskNumber LeasePool::next_for(const Class& group, LeaseNumber to) {
+  const NodeId node = leases_.at(to).node;
+  Task& first = tasks_.at(*group.queue.begin());
+  const bool waits = first.what.prefers && first.what.prefers != node && first.passed < kMostPassed;
+  std::size_t looks = kLooks;
+  for (auto at = group.queue.begin(); waits && at != group.queue.end() && looks > 0; ++at, --looks) {
+    if (tasks_.at(*at).what.prefers != node) continue;
+    ++first.passed;
+    return *at;
+  }
+  return *group.queue.begin();
+}
+
 void LeasePool::place(LeaseNumber number, const Lease& lease, Class& group) {
   group.up[lease.tasks.size()].insert(number);
-  if (lease.tasks.size() == 1) group.with_one[tasks_.at(lease.tasks.front()).what.function].insert(number);
+  if (lease.tasks.size() == 1 && !lease.is_long)
+    group.with_one[tasks_.at(lease.tasks.front()).what.function].insert(number);
 }
 
 void LeasePool::unplace(LeaseNumber number, const Lease& lease, Class& group) {
   group.up[lease.tasks.size()].erase(number);
-  if (lease.tasks.size() != 1) return;
+  if (lease.tasks.size() != 1 || lease.is_long) return;
   const auto of = group.with_one.find(tasks_.at(lease.tasks.front()).what.function);
   of->second.erase(number);
   if (of->second.empty()) group.with_one.erase(of);
 }
 
-void LeasePool::granted(LeaseNumber number, Instant now, Actions& out) {
+void LeasePool::granted(LeaseNumber number, Instant now, Actions& out, NodeId node) {
   const auto at = leases_.find(number);
   if (at == leases_.end()) {
     out.push_back(ReturnLease{number, "it was granted when it was not needed any more"});
@@ -160,6 +186,7 @@ void LeasePool::granted(LeaseNumber number, Instant now, Actions& out) {
   group.asked.erase(number);
   group.failed_asks = 0;
   at->second.up = true;
+  at->second.node = node;
   at->second.idle_since = now;
   place(number, at->second, group);
   fill(at->second.demand, now, out);
@@ -191,25 +218,68 @@ void LeasePool::refused(LeaseNumber number, const ErrorInfo& why, Instant now, A
   fill(demand, now, out);
 }
 
-bool LeasePool::ended(TaskNumber number, std::uint32_t attempt, Instant now, Actions& out) {
+bool LeasePool::is_present(TaskNumber number, std::uint32_t attempt) const {
   const auto at = tasks_.find(number);
-  if (at == tasks_.end() || at->second.attempt != attempt || at->second.lease == 0) return false;
-  const LeaseNumber on = at->second.lease;
+  return at != tasks_.end() && at->second.attempt == attempt && at->second.lease != 0;
+}
+
+void LeasePool::leave(TaskNumber number, Instant now) {
+  const LeaseNumber on = tasks_.at(number).lease;
   Lease& lease = leases_.at(on);
   Class& group = classes_[lease.demand];
+  const bool had_begun = lease.tasks.front() == number;
+  unplace(on, lease, group);
+  std::erase(lease.tasks, number);
+  if (had_begun) {
+    lease.begun = now;
+    lease.is_long = false;
+  }
+  place(on, lease, group);
+  if (lease.tasks.empty()) lease.idle_since = now;
+}
+
+bool LeasePool::ended(TaskNumber number, std::uint32_t attempt, Instant now, Actions& out) {
+  if (!is_present(number, attempt)) return false;
+  const auto at = tasks_.find(number);
+  const Lease& lease = leases_.at(at->second.lease);
   const Duration took = now - lease.begun;
   const auto [mean, is_first] = means_.try_emplace(at->second.what.function, took);
   if (!is_first) mean->second = (mean->second * 7 + took) / 8;
-  lease.begun = now;
-  unplace(on, lease, group);
-  std::erase(lease.tasks, number);
-  place(on, lease, group);
+  leave(number, now);
   cancelled_.erase(number);
   tasks_.erase(at);
-  if (lease.tasks.empty()) lease.idle_since = now;
   fill(lease.demand, now, out);
   if (lease.tasks.empty()) wake(now + limits_.idle, out);
   return true;
+}
+
+bool LeasePool::threw(TaskNumber number, std::uint32_t attempt, Instant now, Actions& out) {
+  if (!is_present(number, attempt)) return false;
+  Task& task = tasks_.at(number);
+  if (task.cancelled || task.what.retries <= 0) return false;
+  --task.what.retries;
+  out.push_back(Retry{number});
+  const Lease& lease = leases_.at(task.lease);
+  leave(number, now);
+  enqueue(number, task);
+  fill(lease.demand, now, out);
+  if (lease.tasks.empty()) wake(now + limits_.idle, out);
+  return true;
+}
+
+void LeasePool::taken_back(TaskNumber number, std::uint32_t attempt, Instant now, Actions& out) {
+  if (!is_present(number, attempt)) return;
+  Task& task = tasks_.at(number);
+  if (task.cancelled) return;  // its worker says that it does not run it
+  const Demand demand = task.what.demand;
+  leave(number, now);
+  enqueue(number, task);
+  fill(demand, now, out);
+}
+
+TaskNumber LeasePool::stands_behind(const Lease& lease) const {
+  if (lease.tasks.size() < kPlaces || lease.is_long) return 0;
+  return tasks_.at(lease.tasks.back()).cancelled ? 0 : lease.tasks.back();
 }
 
 void LeasePool::lost(TaskNumber number, std::uint32_t attempt, const ErrorInfo& why, Instant now,
@@ -265,7 +335,16 @@ void LeasePool::tick(Instant now, Actions& out) {
   wake_at_ = Instant::max();
   std::vector<LeaseNumber> over;
   Instant next = Instant::max();
-  for (const auto& [number, lease] : leases_) {
+  for (auto& [number, lease] : leases_) {
+    if (const TaskNumber second = stands_behind(lease); second != 0) {
+      const Instant long_from = lease.begun + limits_.runs_long;
+      if (long_from > now) {
+        next = std::min(next, long_from);
+      } else {
+        lease.is_long = true;
+        out.push_back(TakeBack{number, second, tasks_.at(second).attempt});
+      }
+    }
     if (!lease.tasks.empty()) continue;
     const Class& group = classes_.at(lease.demand);
     if (!lease.up && !group.queue.empty()) continue;

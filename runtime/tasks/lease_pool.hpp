@@ -53,6 +53,9 @@ struct PoolLimits {
   /// Tasks of functions that take less than this get a worker's second place where many wait: the next one is
   /// there when it is done. A longer one would keep the next one waiting that another worker could begin.
   Duration short_task = std::chrono::milliseconds(5);
+  /// A worker's second task goes to another worker when the first has run so long: it was none of the short
+  /// ones, and may wait for just that task.
+  Duration runs_long = std::chrono::milliseconds(20);
   /// What comes back from a lost worker, and may be why it was lost, is left to a new one so long; then the
   /// task that submitted it may run it.
   Duration new_worker = std::chrono::seconds(10);
@@ -87,7 +90,13 @@ class LeasePool {
     LeaseNumber lease = 0;
     TaskNumber task = 0;
   };
-  /// One of its retries is used: its worker was lost.
+  /// Ask its worker for it, which has not begun it, or says that it has: taken_back() if not.
+  struct TakeBack {
+    LeaseNumber lease = 0;
+    TaskNumber task = 0;
+    std::uint32_t attempt = 0;
+  };
+  /// One of its retries is used: its worker was lost, or its code threw.
   struct Retry {
     TaskNumber task = 0;
   };
@@ -100,7 +109,8 @@ class LeasePool {
   struct WakeAt {
     Instant at{};
   };
-  using Action = std::variant<AskLease, CancelAsk, ReturnLease, Push, Interrupt, Retry, Fail, WakeAt>;
+  using Action =
+      std::variant<AskLease, CancelAsk, ReturnLease, Push, Interrupt, TakeBack, Retry, Fail, WakeAt>;
   using Actions = std::vector<Action>;
 
   LeasePool() = default;
@@ -112,6 +122,7 @@ class LeasePool {
     std::uint64_t parent = 0;  ///< the task that submitted it; 0: none
     std::uint64_t bytes = 0;
     std::uint64_t function = 0;  ///< which the task calls: how long it takes is known by function
+    NodeId prefers{};            ///< where most of its arguments are; none: anywhere
   };
   /// REQUIRES: has_room().
   TaskNumber submitted(const Submitted& task, Instant now, Actions& out);
@@ -127,10 +138,16 @@ class LeasePool {
   /// Nobody wants it any more. True: it was waiting, and is forgotten. Else its worker is asked to end it,
   /// and is given back (killed) if it runs it after `grace` still; it is not tried again.
   bool cancel(TaskNumber task, Duration grace, Instant now, Actions& out);
-  void granted(LeaseNumber lease, Instant now, Actions& out);
+  /// `at`: the worker's node.
+  void granted(LeaseNumber lease, Instant now, Actions& out, NodeId at = {});
   void refused(LeaseNumber lease, const ErrorInfo& why, Instant now, Actions& out);
   /// That attempt of the task ended with an answer, or what its code threw. False: it is not the present one.
   bool ended(TaskNumber task, std::uint32_t attempt, Instant now, Actions& out);
+  /// That attempt ended with what its code threw, and is to be tried again for that. False: it has no retry
+  /// left, or is not the present one.
+  bool threw(TaskNumber task, std::uint32_t attempt, Instant now, Actions& out);
+  /// That attempt does not begin on its worker, which was asked for it.
+  void taken_back(TaskNumber task, std::uint32_t attempt, Instant now, Actions& out);
   /// That attempt has no answer, since its worker died or cannot be reached.
   void lost(TaskNumber task, std::uint32_t attempt, const ErrorInfo& why, Instant now, Actions& out);
   void lease_lost(LeaseNumber lease, const ErrorInfo& why, Instant now, Actions& out);
@@ -161,20 +178,23 @@ class LeasePool {
     std::uint32_t attempt = 0;
     LeaseNumber lease = 0;  ///< 0: it waits
     bool cancelled = false;
+    int passed = 0;      ///< later ones went first, as their arguments were there
     Instant own_from{};  ///< not before does the task that submitted it run it
   };
   struct Lease {
     Demand demand;
+    NodeId node{};  ///< if it is up
     bool up = false;
     std::deque<TaskNumber> tasks;  ///< the oldest runs
     Instant begun{};               ///< when the oldest began, as far as is known
+    bool is_long = false;          ///< the oldest runs long: nothing goes behind it
     Instant idle_since{};
   };
   struct Class {
     std::set<TaskNumber> queue;
     std::set<LeaseNumber> asked;
     std::array<std::set<LeaseNumber>, kPlaces + 1> up;        ///< by how many tasks they have
-    std::map<std::uint64_t, std::set<LeaseNumber>> with_one;  ///< of up[1], by the function of that task
+    std::map<std::uint64_t, std::set<LeaseNumber>> with_one;  ///< of up[1] where it may be short, by function
     int failed_asks = 0;
     Instant empty_since{};
   };
@@ -185,10 +205,18 @@ class LeasePool {
   /// Gives what waits to workers with a place, and asks for more of them.
   void fill(const Demand& demand, Instant now, Actions& out);
   bool is_short(std::uint64_t function) const;
-  LeaseNumber with_place(const Class& group, std::size_t load) const;
+  LeaseNumber with_place(const Class& group, std::size_t load, NodeId prefers) const;
+  /// The one of the queue that the idle worker `to` gets: the first, or soon after it one whose arguments are
+  /// there, if those of the first are elsewhere.
+  TaskNumber next_for(const Class& group, LeaseNumber to);
   /// Into the class's sets and out of them, around every change of the lease's tasks.
   void place(LeaseNumber number, const Lease& lease, Class& group);
   void unplace(LeaseNumber number, const Lease& lease, Class& group);
+  bool is_present(TaskNumber number, std::uint32_t attempt) const;
+  /// Its worker has it no more.
+  void leave(TaskNumber number, Instant now);
+  /// The second task of a worker whose first runs on and on; 0: there is none.
+  TaskNumber stands_behind(const Lease& lease) const;
   void again(TaskNumber number, bool had_begun, const ErrorInfo& why, Instant now, Actions& out);
   void emptied(Class& group, Instant now, Actions& out);
   void end_lease(Leases::iterator at, const ErrorInfo& why, Instant now, Actions& out);

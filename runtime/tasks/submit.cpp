@@ -71,6 +71,7 @@ TaskSpec spec_of(std::uint64_t function, std::string_view name, CallBody args, c
                  options.bundle,
                  std::move(other)};
   spec.retries = options.max_retries;
+  spec.retry_exceptions = options.retry_exceptions;
   return spec;
 }
 

@@ -29,8 +29,10 @@ struct TaskOptions {
   std::map<std::string, double> resources{};
   std::map<std::string, std::string> labels{};
   int max_retries =
-      3;          ///< how often it is tried again when its worker or node dies; never when its code throws
-  NodeId node{};  ///< on this node and no other
+      3;  ///< how often it is tried again when its worker or node dies, or what retry_exceptions says
+  /// It is tried again as well when its code throws, of the same max_retries; the last failure is its answer.
+  bool retry_exceptions = false;
+  NodeId node{};              ///< on this node and no other
   GroupId placement_group{};  ///< as ActorOptions::placement_group
   int bundle = -1;            ///< as ActorOptions::bundle
 };

@@ -24,6 +24,11 @@ bool is_lost(const ErrorInfo* why) {
   return why->code == ErrorCode::kActorDied || why->code == ErrorCode::kUnavailable;
 }
 
+/// The task's own code did.
+bool has_thrown(const ErrorInfo* why) {
+  return why != nullptr && !why->origin.empty() && why->code != ErrorCode::kCancelled;
+}
+
 /// Tasks that run in this thread, each while the one before it waits for it.
 thread_local int depth = 0;
 
@@ -98,9 +103,11 @@ class Tasks::Frame final : public Helper {
 
 void Tasks::add(TaskSpec spec, std::uint64_t frame, const std::shared_ptr<CallState>& answer,
                 LeasePool::Actions& actions) {
-  const TaskNumber number = pool_.submitted(
-      {spec.demand, spec.retries, frame, spec.args.bytes.size() + spec.args.object_bytes, spec.function},
-      clock_.now(), actions);
+  const NodeId near = spec.args.kept.empty() ? NodeId() : gate_.objects()->mostly_on(spec.args.kept);
+  const TaskNumber number =
+      pool_.submitted({spec.demand, spec.retries, frame, spec.args.bytes.size() + spec.args.object_bytes,
+                       spec.function, near},
+                      clock_.now(), actions);
   pending_.emplace(number, Pending{std::move(spec), answer});
   answer->set_on_cancel([weak = weak_from_this(), number](Duration grace) {
     if (const auto self = weak.lock()) self->cancel(number, grace);
@@ -180,6 +187,7 @@ void Tasks::serve(ProcessAddress owner, const Demand& demand) {
 bool Tasks::begin_pushed(TaskNumber task) {
   const std::lock_guard lock(mutex_);
   running_ = task;
+  begun_[next_begun_++ % begun_.size()] = task;
   cancelled_ = false;
   return not_wanted_.erase(task) != 0;
 }
@@ -207,6 +215,21 @@ void Tasks::asked_to_cancel(ProcessAddress from, wire::ByteView body, Responder 
   responder.answer({});
 }
 
+void Tasks::asked_for_task(ProcessAddress from, wire::ByteView body, Responder responder) {
+  const auto task = wire::decode<TaskNumber>(body);
+  bool never_begins = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!task || from != owner_)
+      return responder.fail({ErrorCode::kRefused, "refused to give a task back",
+                             "a worker hears the process that leased it alone", ""});
+    never_begins = std::find(begun_.begin(), begun_.end(), *task) == begun_.end();
+    if (never_begins) not_wanted_.insert(*task);
+    if (not_wanted_.size() > kMostNotWanted) not_wanted_.erase(not_wanted_.begin());
+  }
+  responder.answer(wire::encode(never_begins));
+}
+
 void Tasks::run(const std::function<void()>& function) {
   std::uint64_t number = 0;
   {
@@ -231,14 +254,29 @@ bool Tasks::run_own(std::uint64_t frame) {
 }
 
 void Tasks::run_here(Pending task) {
-  Responder responder(task.answer);
-  if (auto why = why_too_deep(task.spec.name)) return responder.fail(*std::move(why));
+  TaskSpec& spec = task.spec;
+  for (; spec.retry_exceptions && spec.retries > 0 && !task.answer->ready(); --spec.retries) {
+    const auto once = std::make_shared<CallState>(nullptr);
+    run_once(spec, spec.args.bytes, Responder(once));  // which has ended then
+    if (!has_thrown(once->failure())) {
+      task.answer->resolve_as(*once);
+      return;
+    }
+    if (spec.entry == 0) continue;
+    const std::lock_guard lock(lineage_mutex_);
+    lineage_.retried(spec.entry);
+  }
+  wire::Bytes args = std::move(spec.args.bytes);
+  run_once(spec, std::move(args), Responder(task.answer));
+}
+
+void Tasks::run_once(const TaskSpec& spec, wire::Bytes args, Responder responder) {
+  if (auto why = why_too_deep(spec.name)) return responder.fail(*std::move(why));
   ++depth;
   const std::shared_ptr<void> leave(nullptr, [](void*) { --depth; });
-  const auto* function = Registry::instance().method(task.spec.function);
-  wire::Bytes args = std::move(task.spec.args.bytes);
+  const auto* function = Registry::instance().method(spec.function);
   const auto invoke = [&](Responder to) { function->invoke(nullptr, args, std::move(to)); };
-  if (task.spec.args.kept.empty()) return invoke(std::move(responder));
+  if (spec.args.kept.empty()) return invoke(std::move(responder));
   const auto references = gate_.objects()->references(args);
   if (!references) return responder.fail(references.error());
   const auto come = std::make_shared<CallState>(waiter_);
@@ -301,7 +339,7 @@ void Tasks::lease_answered(LeaseNumber lease, const Outcome& outcome) {
     at->second.ask = nullptr;
     if (address) {
       at->second.actor = *address;
-      pool_.granted(lease, clock_.now(), actions);
+      pool_.granted(lease, clock_.now(), actions, address->node);
     } else {
       workers_.erase(at);
       pool_.refused(lease, address.error(), clock_.now(), actions);
@@ -379,13 +417,43 @@ bool Tasks::task_answered(TaskNumber number, std::uint32_t attempt, CallState& a
     const std::lock_guard lock(mutex_);
     if (is_lost(why)) {
       pool_.lost(number, attempt, *why, clock_.now(), actions);
-    } else if (pool_.ended(number, attempt, clock_.now(), actions)) {
-      task = take(number);
+    } else {
+      const bool again = tries_again(number, why) && pool_.threw(number, attempt, clock_.now(), actions);
+      if (!again && pool_.ended(number, attempt, clock_.now(), actions)) task = take(number);
     }
   }
   carry_out(std::move(actions));
   if (task) task->answer->resolve_as(answer);
   return task.has_value();
+}
+
+bool Tasks::tries_again(TaskNumber number, const ErrorInfo* why) const {
+  const auto at = pending_.find(number);
+  return at != pending_.end() && at->second.spec.retry_exceptions && has_thrown(why);
+}
+
+void Tasks::act(const LeasePool::TakeBack& take) {
+  ActorAddress worker;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = workers_.find(take.lease);
+    if (at == workers_.end()) return;
+    worker = at->second.actor;
+  }
+  const auto asked =
+      gate_.call({worker.node, worker.process, {}}, kTakeTaskBack, wire::encode(take.task), false);
+  asked->on_ready([weak = weak_from_this(), asked, task = take.task, attempt = take.attempt] {
+    const auto self = weak.lock();
+    if (self == nullptr || !asked->outcome().ok()) return;
+    const auto is_back = wire::decode<bool>(*asked->outcome());
+    if (!is_back || !*is_back) return;
+    LeasePool::Actions actions;
+    {
+      const std::lock_guard lock(self->mutex_);
+      self->pool_.taken_back(task, attempt, self->clock_.now(), actions);
+    }
+    self->carry_out(std::move(actions));
+  });
 }
 
 void Tasks::act(const LeasePool::Interrupt& interrupt) {

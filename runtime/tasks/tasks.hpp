@@ -2,6 +2,7 @@
 /// isolated, which the head places; a task is a call of one.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -36,12 +37,15 @@ struct TaskSpec {
   CallBody args;
   Demand demand;
   int retries = 0;
+  bool retry_exceptions = false;
   std::size_t results = 0;    ///< so many become objects (Tasks::computed_here); 0: it answers its value
   Lineage::Number entry = 0;  ///< whose retries these are; 0: it has none
 };
 
 /// The operation of a process by which it is asked to cancel a task that was pushed to it.
 inline constexpr std::uint64_t kCancelTask = 0x7461736b;
+/// By which it is asked for one that it has not begun. Answer: a bool, whether it never begins there.
+inline constexpr std::uint64_t kTakeTaskBack = 0x7461736c;
 
 /// What runs tasks, one after another. It ends when the process that leased it is gone.
 struct Runner {
@@ -83,6 +87,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   /// Whether the one that runs was cancelled.
   bool is_cancelled() const { return cancelled_; }
   void asked_to_cancel(ProcessAddress from, wire::ByteView body, Responder responder);
+  void asked_for_task(ProcessAddress from, wire::ByteView body, Responder responder);
 
   void process_down(ProcessAddress process, const std::string& reason);
   void node_down(NodeId node, const std::string& reason);
@@ -116,6 +121,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void act(const LeasePool::ReturnLease& back);
   void act(const LeasePool::Push& push);
   void act(const LeasePool::Interrupt& interrupt);
+  void act(const LeasePool::TakeBack& take);
   void act(const LeasePool::Retry& retry);
   void act(const LeasePool::Fail& fail);
   void act(const LeasePool::WakeAt& wake);
@@ -123,6 +129,8 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   /// Takes over the answer, which is there. True: that was its end.
   bool task_answered(TaskNumber task, std::uint32_t attempt, CallState& answer);
   bool task_answered(TaskNumber task, std::uint32_t attempt, Outcome outcome);
+  /// REQUIRES: mutex_ is held.
+  bool tries_again(TaskNumber task, const ErrorInfo* why) const;
   void cancel(TaskNumber task, Duration grace);
   void lose(const std::function<bool(ProcessAddress)>& is_down, const std::string& reason);
   /// Takes it out of pending_ and wakes who waits for room.
@@ -131,6 +139,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
            LeasePool::Actions& actions);  ///< REQUIRES: mutex_ is held
   bool run_own(std::uint64_t frame);
   void run_here(Pending task);
+  void run_once(const TaskSpec& spec, wire::Bytes args, Responder responder);
 
   // Computed objects, and tasks that read them (computing.cpp).
   struct Recipe {
@@ -203,6 +212,8 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   Demand holds_;
   ProcessAddress owner_;
   TaskNumber running_ = 0;
+  std::array<TaskNumber, 4> begun_{};  ///< the last ones; a worker has two at most
+  std::size_t next_begun_ = 0;
   std::set<TaskNumber> not_wanted_;     ///< cancelled, and not begun when that was heard
   std::atomic<bool> cancelled_{false};  ///< the one that runs
   std::atomic<bool> serves_{false};

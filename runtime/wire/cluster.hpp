@@ -221,6 +221,7 @@ struct ActorFailed {
   ActorId actor{};
   ErrorInfo error;
   std::uint32_t incarnation = 1;
+  bool not_begun = false;  ///< the node has no executable for it: another node, or a later try, may have
 };
 struct ActorDown {
   NodeId node{};
@@ -241,12 +242,15 @@ struct LookupActor {
   JobId job{};
   std::string name;
 };
-/// A process of `job` on `node` wants `actor` gone. Of the same job only.
+/// A process of `job` on `node` wants `actor` gone. Of the same job only. With a number it is answered by
+/// KillAnswered, and repeated until then.
 struct KillRequested {
   NodeId node{};
   JobId job{};
   ActorId actor{};
   std::string reason;
+  ProcessId process{};        ///< which asks
+  std::uint64_t request = 0;  ///< 0: it wants no answer
 };
 /// A process of `job` on `node` calls `actor`, which may be started again: the node wants to hear where it
 /// is, now and whenever that changes. Answered by ActorPlaced.
@@ -479,13 +483,19 @@ struct GroupAnswered {
   GroupStatus status;
   ErrorInfo error;  ///< if not ok
 };
+/// The actor has no other life, whatever dies from now on.
+struct KillAnswered {
+  Requester to;
+  bool ok = false;
+  ErrorInfo error;  ///< if not ok
+};
 
 struct ClusterAction
     : OneOf<Persist, Erase, StartActor, KillActor, ConfirmActor, SpawnAnswered, NameAnswered, JobAnswered,
             NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead, EndJob,
             RefuseNode, RequestRegistration, SpawnWaits, HeartbeatAnswered, StartDriver, StopDriver,
             DriverSettled, ForgetSubmission, ActorPlaced, ArgumentsWanted, DrainNode, ActorLeaves,
-            GroupAnswered, JobTaken, KeepArguments> {
+            GroupAnswered, JobTaken, KeepArguments, KillAnswered> {
   using OneOf::OneOf;
   ClusterAction();
   ClusterAction(const ClusterAction&);

@@ -21,6 +21,7 @@ struct ActorPayload {
   ProcessAddress driver;          ///< where its process's output goes
   std::string package;            ///< as package_name() has it; empty: the node's own
   Bytes args;
+  std::int32_t max_concurrency = 1;  ///< methods that run at a time
 };
 
 // A node and its processes.
@@ -129,10 +130,12 @@ struct RegionDrop {
   std::string key;
 };
 /// End an actor that the head placed, wherever it is: an isolated one's process is killed. Goes to the head,
-/// which repeats it until the actor's node has done it, and to the node at once.
+/// which repeats it until the actor's node has done it, and to the node at once, unless the actor may be
+/// started again: then the head alone decides, and with a number it answers once that is durable.
 struct KillAsk {
   ActorAddress actor;
   std::string reason;
+  std::uint64_t request = 0;  ///< 0: without an answer
 };
 /// A ring shared with another process of the node; with the ring's memory and the peer's doorbell.
 struct RingOffer {
@@ -145,6 +148,7 @@ struct StartActorHere {
   bool isolated = false;
   std::uint64_t constructor = 0;
   Bytes args;
+  std::int32_t max_concurrency = 1;
 };
 struct StopActor {
   ActorId actor;

@@ -4,11 +4,13 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <thread>
 
 #include "runtime/config/serving_file.hpp"
 #include "runtime/config/small_file.hpp"
+#include "runtime/core/count.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/serving_programs.hpp"
 
@@ -27,8 +29,10 @@ config::ServingFile read_serving_file(const std::string& path) {
   const auto wrong_path = [&](const std::string& of) {
     const auto whole = (folder / of).lexically_normal();
     std::error_code error;
-    if (std::filesystem::path(of).is_absolute() || std::filesystem::exists(whole, error))
-      return std::string();
+    const bool is_here = std::filesystem::exists(whole, error);
+    if (is_here && !std::filesystem::is_regular_file(whole, error))
+      return escape_name(whole.string()) + " is no file";
+    if (std::filesystem::path(of).is_absolute() || is_here) return std::string();
     return "there is no file " + escape_name(whole.string());
   };
   auto file = config::parse_serving_file(text, path, wrong_path).value();
@@ -57,9 +61,12 @@ struct ServingProgramHere {
   std::string config;  ///< what was applied last
   OrderedJson deployments;
 };
-std::optional<ServingProgramHere> program_of(const std::string& job) {
+/// `silent`: why one that serves here may be it, and has not answered.
+std::optional<ServingProgramHere> program_of(const std::string& job, std::string* silent = nullptr) {
   for (const int pid : serving_pids()) {
     const auto answer = ask_program(pid, {{"do", "status"}}, kAnswerWithin);
+    if (!answer && answer.error().code != ErrorCode::kUnavailable && silent != nullptr)
+      *silent = escape_text(answer.error().message());
     if (!answer || answer->value("job", OrderedJson()) != job) continue;
     const OrderedJson config = answer->value("config", OrderedJson());
     return ServingProgramHere{pid, config.is_string() ? config.get<std::string>() : std::string(),
@@ -91,7 +98,10 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
     const JobInfo job = jobs.status(id);
     if (job.has_ended()) {
       std::string said;
-      jobs.read_output(id, {.tail = 20}, [&](const JobOutput& output) { said += output.bytes; });
+      try {
+        jobs.read_output(id, {.tail = 20}, [&](const JobOutput& output) { said += output.bytes; });
+      } catch (const Error&) {  // one that was stopped before it began has none
+      }
       throw_error({ErrorCode::kRefused, "the program ended before it served '" + *waits.begin() + "'",
                    job.why, said.empty() ? "it printed nothing" : "it printed: " + escape_text(said)});
     }
@@ -106,13 +116,13 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
   }
 }
 
-int submit_serving(JobClient& jobs, const JobSpec& spec, const config::ServingFile& file,
-                   const ServeRunWords& words) {
+std::string submit_serving(JobClient& jobs, const JobSpec& spec, const config::ServingFile& file,
+                           const ServeRunWords& words) {
   const std::string id = jobs.submit(spec);
   std::printf("job %s is submitted\n", id.c_str());
   std::fflush(stdout);
   if (!words.detach) wait_until_up(jobs, id, file, words.timeout_s);
-  return 0;
+  return id;
 }
 
 /// A job beside the one that runs: its program takes the place of that one's, which then ends.
@@ -120,18 +130,32 @@ int replace_serving(JobClient& jobs, const JobInfo& former, const config::Servin
                     const ServeRunWords& words) {
   JobSpec spec = spec_of(file);
   spec.name = file.job.name + "~" + std::to_string(place_of_job(file.job.name, former.name) + 1);
-  spec.env[config::kTakeOverVariable] = "1";
-  submit_serving(jobs, spec, file, words);
+  spec.env[config::kTakeOverVariable] = former.id;
+  const std::string id = submit_serving(jobs, spec, file, words);
   if (words.detach) return 0;
   const Instant latest = MonotonicClock().now() + std::chrono::seconds(words.timeout_s);
-  while (!jobs.status(former.id).has_ended()) {
+  std::set<int> told;
+  JobInfo ended = jobs.status(former.id);
+  for (; !ended.has_ended(); ended = jobs.status(former.id)) {
+    const auto before = program_of(former.id), after = program_of(id);
+    if (before && after) {
+      for (const int port : left_ports(before->deployments, after->deployments)) {
+        if (told.insert(port).second)
+          (void)ask_program(before->pid, {{"do", "taken"}, {"port", port}}, kAnswerWithin);
+      }
+    }
     if (MonotonicClock().now() > latest)
       throw_error({ErrorCode::kTimeout, "job " + former.id + " has not ended",
                    "another program answers in its place; a program ends so where it is in wait()",
                    "troupe job stop " + former.id});
     std::this_thread::sleep_for(kAskAgain);
   }
-  std::printf("job %s has answered what it had, and ended\n", former.id.c_str());
+  if (ended.status == JobStatus::kSucceeded) {
+    std::printf("job %s has answered what it had, and ended\n", former.id.c_str());
+  } else {  // it was killed, say, and what it had is lost
+    std::printf("job %s %s: %s\n", former.id.c_str(), to_string(ended.status),
+                escape_name(ended.why).c_str());
+  }
   return 0;
 }
 
@@ -144,7 +168,8 @@ void change_running(const ServingProgramHere& program, const config::ServingChan
       ask_program(program.pid, {{"do", "scale"}, {"name", change.deployment}, {"min", min}, {"max", max}},
                   kAnswerWithin)
           .value();
-      std::printf("%s: %d to %d replicas\n", name.c_str(), min, max);
+      const std::string least = min == max ? "" : std::to_string(min) + " to ";
+      std::printf("%s: %s%s\n", name.c_str(), least.c_str(), count_of(max, "replica").c_str());
     }
     if (change.weights) {
       const OrderedJson answer =
@@ -159,6 +184,34 @@ void change_running(const ServingProgramHere& program, const config::ServingChan
 }
 
 }  // namespace
+
+std::vector<int> left_ports(const OrderedJson& before, const OrderedJson& after) {
+  const auto places_in = [](const OrderedJson& deployments) {
+    std::map<std::string, std::set<int>> places;
+    for (const OrderedJson& one : deployments) {
+      const auto name = one.is_object() ? one.value("name", OrderedJson()) : OrderedJson();
+      const auto port = one.is_object() ? one.value("port", OrderedJson()) : OrderedJson();
+      if (name.is_string() && port.is_number_unsigned())
+        places[name.get<std::string>()].insert(port.get<int>());
+    }
+    return places;
+  };
+  const auto now = places_in(after);
+  std::map<int, bool> left;
+  for (const auto& [name, ports] : places_in(before)) {
+    const auto at = now.find(name);
+    for (const int port : ports) {
+      const bool moved = ports.size() == 1 && at != now.end() && !at->second.contains(port);
+      const auto [it, is_new] = left.emplace(port, moved);
+      it->second = it->second && moved;
+    }
+  }
+  std::vector<int> all;
+  for (const auto& [port, moved] : left) {
+    if (moved) all.push_back(port);
+  }
+  return all;
+}
 
 int place_of_job(const std::string& name, const std::string& job) {
   if (job == name) return 1;
@@ -178,19 +231,27 @@ int serve_run(const ServeRunWords& words) {
     const int place = one.has_ended() ? 0 : place_of_job(file.job.name, one.name);
     if (place > (job ? place_of_job(file.job.name, job->name) : 0)) job = one;
   }
-  if (!job) return submit_serving(jobs, spec_of(file), file, words);
+  if (!job) {
+    submit_serving(jobs, spec_of(file), file, words);
+    return 0;
+  }
 
   JobSpec again = spec_of(file);
   again.name = job->name;
   again.replace = true;
-  const auto program = program_of(job->id);
+  std::string silent;
+  const auto program = program_of(job->id, &silent);
   if (!program || program->config.empty()) {
-    if (words.restart) return submit_serving(jobs, again, file, words);
+    if (words.restart) {
+      submit_serving(jobs, again, file, words);
+      return 0;
+    }
     // One that was to take another's place, and hangs, say: the other one serves on.
     const bool is_beside = place_of_job(file.job.name, job->name) > 1;
     throw_error({ErrorCode::kRefused, "cannot apply " + words.file,
                  "job " + job->id + " has the name '" + job->name +
-                     "', and is no program that serves here: " +
+                     (silent.empty() ? "', and is no program that serves here: "
+                                     : "', and may be one that does not answer: " + silent + "; ") +
                      (job->status == JobStatus::kRunning ? "it runs on node " + job->node : job->why),
                  is_beside ? "end it, and apply the file to the one before it: troupe job stop " +
                                  shell_word(job->name) + "; or apply it on the machine where it runs"
@@ -200,7 +261,10 @@ int serve_run(const ServeRunWords& words) {
   const auto now = config::parse_serving_file(program->config, "what was applied before").value();
   const auto changes = config::changes_between(now, file);
   if (!changes.restarted.empty()) {
-    if (words.restart) return submit_serving(jobs, again, file, words);
+    if (words.restart) {
+      submit_serving(jobs, again, file, words);
+      return 0;
+    }
     std::string why;
     for (const std::string& one : changes.restarted) why += (why.empty() ? "" : "; ") + one;
     throw_error({ErrorCode::kRefused, "cannot apply " + words.file + " while it serves", escape_text(why),

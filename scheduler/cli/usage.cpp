@@ -24,31 +24,6 @@ const CLI::App& last_command(const CLI::App& app, std::string& name) {
   return *at;
 }
 
-/// What CLI11 calls "not expected", and says in no order: the first option that there is not, with the one
-/// that may be meant, or a word too many.
-std::string unexpected(const CLI::App& app) {
-  std::string command;
-  const CLI::App& used = last_command(app, command);
-  const std::vector<std::string> words = app.remaining(true);
-  const auto option = std::find_if(words.begin(), words.end(),
-                                   [](const std::string& w) { return w.starts_with('-') && w != "--"; });
-  if (option == words.end())
-    return command + ": '" + (words.empty() ? "" : words.front()) + "' is one word too many; " + command +
-           " --help shows what it takes";
-  const std::string name = option->substr(0, option->find('='));
-  const std::string stem = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-  std::string meant;
-  for (const CLI::Option* there : used.get_options()) {
-    for (const std::string& one : there->get_lnames()) {
-      const bool is_like =
-          stem.size() > 2 && (one.find(stem) != std::string::npos || stem.find(one) != std::string::npos);
-      if (is_like && one != "help") meant += (meant.empty() ? "--" : " or --") + one;
-    }
-  }
-  return command + ": there is no option " + name + (meant.empty() ? "" : "; is " + meant + " meant?") +
-         " (" + command + " --help)";
-}
-
 /// Of two words: how many letters are to be changed, added, dropped or swapped with the next one.
 std::size_t letters_apart(const std::string& a, const std::string& b) {
   std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
@@ -87,6 +62,34 @@ std::string no_command(const CLI::App& app) {
       word == words.end() ? "no command is given" : "there is no command '" + word->substr(0, 64) + "'";
   return command + ": " + said + (nearest.empty() ? "" : " (is " + nearest + " meant?)") + ": give one of " +
          known + " (" + command + " --help says more)";
+}
+
+/// What CLI11 calls "not expected", and says in no order: the first option that there is not, with the one
+/// that may be meant, or a word too many.
+std::string unexpected(const CLI::App& app) {
+  std::string command;
+  const CLI::App& used = last_command(app, command);
+  const std::vector<std::string> words = app.remaining(true);
+  const auto option = std::find_if(words.begin(), words.end(),
+                                   [](const std::string& w) { return w.starts_with('-') && w != "--"; });
+  const bool lacks_command =
+      used.get_subcommands().empty() && !used.get_subcommands([](const CLI::App*) { return true; }).empty();
+  if (option == words.end() && lacks_command) return no_command(app);
+  if (option == words.end())
+    return command + ": '" + (words.empty() ? "" : words.front()) + "' is one word too many; " + command +
+           " --help shows what it takes";
+  const std::string name = option->substr(0, option->find('='));
+  const std::string stem = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+  std::string meant;
+  for (const CLI::Option* there : used.get_options()) {
+    for (const std::string& one : there->get_lnames()) {
+      const bool is_like =
+          stem.size() > 2 && (one.find(stem) != std::string::npos || stem.find(one) != std::string::npos);
+      if (is_like && one != "help") meant += (meant.empty() ? "--" : " or --") + one;
+    }
+  }
+  return command + ": there is no option " + name + (meant.empty() ? "" : "; is " + meant + " meant?") +
+         " (" + command + " --help)";
 }
 
 }  // namespace

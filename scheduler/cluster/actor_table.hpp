@@ -37,6 +37,7 @@ struct Actor {
   NodeId was_at{};              ///< of a kept one: where its last life was
   std::string was_on{};         ///< that node's name
   NodeId keeper{};              ///< of a kept one: another node that has its arguments and executable
+  int not_begun = 0;            ///< starts in a row for which a node found no executable
 };
 
 /// Everything takes O(log n). Not thread-safe.

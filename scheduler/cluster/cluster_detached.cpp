@@ -152,9 +152,14 @@ void ClusterMachine::keep_on_two_nodes() {
 NodeId ClusterMachine::package_from(const Actor& actor, const Job& job) const {
   const ActorRecord& record = actor.record;
   if (record.spec.is_kept() && record.incarnation > 1) {
-    for (const NodeId node : {actor.was_at, actor.keeper}) {
-      if (node != record.node && is_live(node)) return node;
+    std::vector<NodeId> have;
+    for (const NodeId node :
+         {actor.was_at, actor.keeper, record.requester.from.node, job.record.driver.node}) {
+      if (node != record.node && is_live(node) && std::find(have.begin(), have.end(), node) == have.end())
+        have.push_back(node);
     }
+    // One that could not give it is asked again after the others.
+    if (!have.empty()) return have[static_cast<std::size_t>(actor.not_begun) % have.size()];
   }
   // Whoever spawned it runs it: the driver that its payload names may be gone.
   return record.requester.from == job.record.driver ? NodeId{} : record.requester.from.node;

@@ -462,6 +462,7 @@ void ClusterMachine::handle(const ActorStarted& e) {
 
 void ClusterMachine::actor_alive(Actor& actor, ProcessId process) {
   actors_.alive(actor, process);
+  actor.not_begun = 0;
   look_at_keepers_ = look_at_keepers_ || actor.record.spec.is_kept();
   actor.up_at = now_;
   persist(actor.record);
@@ -475,6 +476,7 @@ void ClusterMachine::actor_alive(Actor& actor, ProcessId process) {
 void ClusterMachine::handle(const ActorFailed& e) {
   Actor* actor = actors_.find(e.actor);
   if (actor == nullptr || actor->record.node != e.node || actor->record.incarnation != e.incarnation) return;
+  if (e.not_begun && starts_later(*actor, clipped(e.error))) return;
   // A constructor that throws would throw again.
   actor_gone(*actor, clipped(e.error), e.error.code == ErrorCode::kActorDied);
 }
@@ -488,8 +490,15 @@ void ClusterMachine::handle(const ActorDown& e) {
 
 void ClusterMachine::handle(const KillRequested& e) {
   Actor* actor = actors_.find(e.actor);
-  if (actor == nullptr || actor->record.spec.job != e.job || !holds_job(e.node, e.job)) return;
-  end_actor(*actor, clipped(e.reason));
+  const bool is_its = actor == nullptr || (actor->record.spec.job == e.job && holds_job(e.node, e.job));
+  if (is_its && actor != nullptr) end_actor(*actor, clipped(e.reason));
+  if (e.request == 0 || !is_registered(e.node)) return;
+  ErrorInfo refused;
+  if (!is_its)
+    refused = {ErrorCode::kRefused, "cannot kill " + name_of(e.actor),
+               "it is of another job, or this one's program has been replaced",
+               "let a program of its job kill it, or troupe actor kill"};
+  out_.push_back(KillAnswered{{{e.node, e.process}, e.request}, is_its, std::move(refused)});
 }
 
 /// Has its node kill it. It keeps its CPUs until the node says that it is gone.

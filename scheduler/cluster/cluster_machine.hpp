@@ -53,6 +53,7 @@ struct ClusterConfig {
   /// doubled each time up to the second.
   Duration restart_after = std::chrono::milliseconds(100);
   Duration restart_after_most = std::chrono::seconds(10);
+  int starts_without_executable = 10;  ///< of a further life, in a row: with these waits some 40 s
   Duration settled = std::chrono::seconds(60);
   /// Spawns that may wait, and what all that wait or start may hold for their constructors.
   std::size_t max_waiting = 1'000'000;
@@ -242,6 +243,7 @@ class ClusterMachine {
   // cluster_restarts.cpp
   bool has_another_life(const Actor& actor) const;
   void begin_restart(Actor& actor, const std::string& why, bool moves = false);
+  bool starts_later(Actor& actor, const ErrorInfo& why);
   void want_arguments(const Actor& actor);
   void restart_when_due(Actor& actor);
   void start_again(PendingSpawn spawn, const Placement& placement);

@@ -37,6 +37,25 @@ void ClusterMachine::begin_restart(Actor& actor, const std::string& why, bool mo
   for (const SpawnRequested& claim : claims_.take_where(actor.record.actor)) refuse_taken_name(claim);
 }
 
+/// A further life whose node could not get its executable: the node that has it is busy, or has it no more,
+/// and another one may. That uses up no restart. False: it was tried often enough, and counts as a death.
+bool ClusterMachine::starts_later(Actor& actor, const ErrorInfo& why) {
+  const ActorRecord& record = actor.record;
+  const bool may = record.state == ActorState::kStarting && record.incarnation > 1 &&
+                   jobs_.runs(record.spec.job) && has_its_arguments(record);
+  if (!may || ++actor.not_begun > config_.starts_without_executable) return false;
+  release(actor);
+  Duration wait = config_.restart_after;
+  for (int i = 1; i < actor.not_begun && wait < config_.restart_after_most; ++i) wait *= 2;
+  actors_.restarting(actor, why.message(), now_ + std::min(wait, config_.restart_after_most));
+  jobs_.find(record.spec.job)->restarting.insert(record.actor);
+  persist(record);
+  tell_watchers(actor);
+  want_arguments(actor);
+  for (const SpawnRequested& claim : claims_.take_where(record.actor)) refuse_taken_name(claim);
+  return true;
+}
+
 void ClusterMachine::want_arguments(const Actor& actor) {
   const Requester& owner = actor.record.requester;
   if (actor.record.spec.is_kept()) {

@@ -353,7 +353,10 @@ void ClusterMachine::withdraw(const SubmissionRecord& submission) {
 }
 
 void ClusterMachine::trim_submissions() {
-  while (const auto forgotten = submissions_.trim(now_, config_.max_ended_submissions)) {
+  // The workers of a parked job's next lives need its package, which goes with its record.
+  const auto is_needed = [this](const std::string& id) { return !parked_jobs_of(id).empty(); };
+  while (const auto forgotten = submissions_.trim(now_, config_.max_ended_submissions,
+                                                  config_.keep_ended_submissions, is_needed)) {
     const std::string& id = forgotten->spec.id;
     out_.push_back(Erase{"submission/" + id});
     const auto files = files_at_.find(id);

@@ -207,13 +207,23 @@ void SubmissionTable::remove(const SubmissionRecord& record) {
   all_.erase(all_.find(record.spec.id));  // and with it `record`
 }
 
-std::optional<SubmissionRecord> SubmissionTable::trim(Instant now, std::size_t most) {
-  const auto id = history_.size() > most ? history_.pop_first() : history_.pop_due(now);
-  if (!id) return std::nullopt;
-  SubmissionRecord record = std::move(all_.extract(*id).mapped());
-  by_number_.erase(record.number);
-  forget_package(record);
-  return record;
+std::optional<SubmissionRecord> SubmissionTable::trim(
+    Instant now, std::size_t most, Duration later,
+    const std::function<bool(const std::string& id)>& is_needed) {
+  constexpr int kLooks = 16;  // the next call looks at others
+  for (int look = 0; look < kLooks; ++look) {
+    const auto id = history_.size() > most ? history_.pop_first() : history_.pop_due(now);
+    if (!id) return std::nullopt;
+    if (is_needed(*id)) {
+      history_.set(*id, now + later);
+      continue;
+    }
+    SubmissionRecord record = std::move(all_.extract(*id).mapped());
+    by_number_.erase(record.number);
+    forget_package(record);
+    return record;
+  }
+  return std::nullopt;
 }
 
 void SubmissionTable::forget_package(const SubmissionRecord& record) {

@@ -67,8 +67,10 @@ class SubmissionTable {
   void ended(const SubmissionRecord& record, Instant forget_at);
   /// It never was.
   void remove(const SubmissionRecord& record);
-  /// Forgets one that is due at `now` or beyond `most`, and returns its record.
-  std::optional<SubmissionRecord> trim(Instant now, std::size_t most);
+  /// Forgets one that is due at `now` or beyond `most`, and returns its record. One that is needed is due
+  /// again `later`.
+  std::optional<SubmissionRecord> trim(Instant now, std::size_t most, Duration later,
+                                       const std::function<bool(const std::string& id)>& is_needed);
 
   /// Where it stands in its queue: the highest priority first, then who came first.
   struct QueuePlace {

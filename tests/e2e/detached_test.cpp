@@ -90,6 +90,11 @@ TEST_CASE("a detached actor goes on when its program has ended, and the next one
   cluster.spawn_and_end();
   CHECK(contains(cluster.ask("job list"), "PARKED"));
   CHECK(contains(cluster.ask("job list --state PARKED -o json"), "detached actors stay: counter"));
+  // Was: "there is no job counting".
+  for (const char* words : {"job status counting", "job why counting", "job status counting -o json"})
+    CHECK(contains(cluster.ask(words), "alive"));
+  for (const char* words : {"job logs counting", "logs --job counting"})
+    CHECK(contains(cluster.ask(words), "troupe logs --actor counter"));
   pid_t pid = 0;
   {
     auto session = cluster.join();
@@ -148,8 +153,34 @@ TEST_CASE("a parked job outlives the head, and its actor the node; troupe actor 
   CHECK(contains(cluster.ask("actor kill counter"), "is killed"));
   CHECK(eventually([&] { return !cluster.is_parked(); }));
   CHECK(contains(cluster.ask("status"), "ended"));
+  CHECK(contains(cluster.ask("job why counting"), "has ended; detached actor counter: troupe actor kill"));
+  CHECK(contains(cluster.ask("job wait counting"), "has ended; detached actor counter: troupe actor kill"));
   cluster.spawn_and_end();
   CHECK(contains(cluster.ask("job stop counting"), "job counting STOPPED"));
+  CHECK(eventually([&] { return !cluster.is_parked() && cluster.node_of_counter().empty(); }));
+}
+
+TEST_CASE("an actor that is killed while its life ends and the head is dead has no other life",
+          "[detached]") {
+  // Was: the word went to a head that was dead, and the next life went on.
+  const Cluster cluster;
+  cluster.spawn_and_end();
+  {
+    auto session = cluster.join();
+    const auto counter = session.find<Counter>("counter");
+    const auto pid = counter.call<&Counter::pid>().get(20s);
+    const pid_t supervisor = cluster.supervisor("a");
+    const pid_t head = children(supervisor, "troupe-head").at(0);
+    CHECK(stand_still(supervisor));  // it stays dead for a moment
+    ::kill(head, SIGKILL);
+    ::kill(pid, SIGKILL);
+    session.kill(counter);
+    CHECK(eventually([&] { return !is_alive(pid); }));
+    ::kill(supervisor, SIGCONT);
+    Promise<std::string> death;
+    session.monitor(counter, [death](const std::string& why) mutable { death.set(why); });
+    CHECK_NOTHROW(death.future().get(60s));
+  }
   CHECK(eventually([&] { return !cluster.is_parked() && cluster.node_of_counter().empty(); }));
 }
 

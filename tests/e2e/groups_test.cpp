@@ -25,6 +25,11 @@ struct Worker : collectives::GroupMember {
   int pid() { return ::getpid(); }
   std::uint64_t node() { return this_actor().address().node.value; }
   std::size_t where() { return place; }
+  std::string letter(const std::string& more) {
+    if (more == "fail at 7" && place == 7) throw std::out_of_range("no letter");
+    return std::string(1, char('a' + place)) + more;
+  }
+  std::vector<double> numbers(std::uint64_t count) { return std::vector<double>(count, double(place)); }
   std::int64_t slow(std::int64_t ms) {
     std::this_thread::sleep_for(std::chrono::milliseconds(ms));
     return std::int64_t(place);
@@ -47,6 +52,15 @@ struct Light {
     co_return std::accumulate(places.begin(), places.end(), std::size_t{0}) * 10 + two.ready.size();
   }
 };
+
+/// Not commutative: the order of places is seen.
+std::string append(std::string a, const std::string& b) {
+  return std::move(a) + b;
+}
+std::vector<double> add(std::vector<double> a, const std::vector<double>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
 
 DriverSession two_nodes() {
   return init(0, nullptr, {.nodes = 2, .cpus_per_node = 4});
@@ -90,6 +104,54 @@ TEST_CASE("a group over two nodes is called as one, and a death in it is told by
     const std::lock_guard lock(mutex);
     return dead.size() == 4;
   }));
+}
+
+TEST_CASE("the answers of a group are folded in its members, in the order of places", "[groups]") {
+  auto session = two_nodes();
+  const auto group = session.spawn_group<Worker>(11, {}, kPlace);  // light ones, which may not wait
+  CHECK(group.call_fold<&Worker::letter, &append>("").get(60s) == "abcdefghijk");
+  CHECK(group.without({0, 5}).call_fold<&Worker::letter, &append>("!").get(60s) == "b!c!d!e!g!h!i!j!k!");
+  CHECK(group.without({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}).call_fold<&Worker::letter, &append>("").get(60s) ==
+        "a");
+  const auto sums = group.call_fold<&Worker::numbers, &add>(std::uint64_t{100'000}).get(60s);  // objects
+  CHECK(sums == std::vector<double>(100'000, 55.0));
+  const auto why =
+      message_of<TaskFailed>([&] { group.call_fold<&Worker::letter, &append>("fail at 7").get(60s); });
+  INFO(why);
+  CHECK(why.find("member 7") != std::string::npos);
+  CHECK(why.find("no letter") != std::string::npos);
+  Promise<std::string> death;
+  session.monitor(group[9], [death](const std::string& reason) mutable { death.set(reason); });
+  session.kill(group[9]);
+  CHECK(death.future().get(60s) == "killed by its owner");
+  const auto died = message_of<ActorDied>([&] { group.call_fold<&Worker::letter, &append>("").get(60s); });
+  INFO(died);
+  CHECK(died.find("member 9") != std::string::npos);
+  CHECK(group.without({9}).call_fold<&Worker::letter, &append>("").get(60s) == "abcdefghik");
+}
+
+TEST_CASE("the answers of a group are taken as they come", "[groups]") {
+  auto session = two_nodes();
+  const auto group = session.spawn_group<Worker>(3, {.isolated = true}, kPlace);
+  ::kill(group[1].call<&Worker::pid>().get(60s), SIGKILL);
+  const auto name_of = [](ErrorCode code) { return std::string(error_code_name(code)); };
+  std::map<std::size_t, std::string> told;
+  group.call_all<&Worker::letter>("").as_they_come(
+      [&](std::size_t place, const Result<std::string>& letter) {
+        CHECK(told.emplace(place, letter ? *letter : name_of(letter.error().code)).second);
+      },
+      60s);
+  CHECK(told == std::map<std::size_t, std::string>{{0, "a"}, {1, name_of(ErrorCode::kActorDied)}, {2, "c"}});
+  // Who gives no answer in time is told as such, and holds up nobody.
+  std::vector<std::size_t> order;
+  const auto slow = group.without({1}).call_all<&Worker::slow>(60'000);
+  slow.as_they_come(
+      [&](std::size_t place, const Result<std::int64_t>& answer) {
+        order.push_back(place);
+        CHECK((!answer && answer.error().code == ErrorCode::kTimeout));
+      },
+      100ms);
+  CHECK(order == std::vector<std::size_t>{0, 1});
 }
 
 TEST_CASE("a group that has no room says why, and leaves nothing behind", "[groups]") {

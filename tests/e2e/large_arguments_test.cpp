@@ -173,8 +173,9 @@ TEST_CASE("Answers that nobody has read lie in the node's store, not in their ca
   const auto far = session.spawn<Echo>({.isolated = true, .node = other_node(session)});
   const auto lives = session.spawn<Echo>({.isolated = true, .max_restarts = 1});
   const auto light = session.spawn<Light>({.node = other_node(session)});
+  const auto here = session.spawn<Echo>({.isolated = true, .here = true});  // was: those stayed on the heap
   const auto asks = [&](std::uint64_t i) -> Future<std::string> {
-    switch (i % 5) {
+    switch (i % 6) {
       case 0:
         return near.call<&Echo::text>(i, kSize);
       case 1:
@@ -183,6 +184,8 @@ TEST_CASE("Answers that nobody has read lie in the node's store, not in their ca
         return lives.call<&Echo::text>(i, kSize);
       case 3:
         return light.call<&Light::text>(i, kSize);
+      case 4:
+        return here.call<&Echo::text>(i, kSize);
       default:
         return session.submit<&text_task>(i, kSize);
     }

@@ -310,6 +310,58 @@ TEST_CASE("what train::run refuses a sweep refuses, too, before a trial starts, 
   CHECK_THAT(refusal([](auto& o) { o.name = std::string(300, 'a'); }), Contains("cannot be a folder's"));
 }
 
+// The space named the struct's fields alone: a batch had to be set by adjust, from the config's text.
+TEST_CASE("a space names options of how a trial trains, too, and the best has them") {
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 2});
+  auto options = options_in(folder.path());
+  options.adjust = {};
+  options.scheduler = tune::Fifo{};
+  options.trials = 2;
+  options.train.epochs = 2;
+  options.train.return_weights = false;
+  options.space = {{&Job::lr, tune::log_uniform(1e-3, 1e-1)},
+                   {tune::field<&train::TrainOptions::micro_batch>(), tune::grid({10, 40})},
+                   {tune::field<&train::TrainOptions::seed>(), [](const Job& job) { return job.lr < 0.01; }}};
+  CHECK(options.space.options() == std::vector<std::string>{"micro_batch", "seed"});
+  const auto best = tune::run(session, Job{}, options);
+  REQUIRE(best.best >= 0);
+  CHECK(best.train.micro_batch == (best.best == 0 ? 10 : 40));
+  CHECK(best.train.seed == (best.job.lr < 0.01 ? 1 : 0));
+  CHECK(*best.config.find("micro_batch") == tune::Value(best.train.micro_batch));
+  CHECK(best.trials.at(0).state_hash != best.trials.at(1).state_hash);
+  auto again = best.train;
+  again.show_progress = false;
+  const auto result = train::run(session, best.job, again);
+  CHECK(result.state_hash == best.state_hash);
+  CHECK(result.steps == 2 * 200 / best.train.micro_batch);
+  {
+    const e2e::TrialAgain of("six:" + std::to_string(best.best));
+    CHECK(tune::run(session, Job{}, options).state_hash == best.state_hash);
+  }
+
+  const auto refusal = [&](auto change) {
+    auto other = options;
+    other.name = "other";
+    change(other);
+    return e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, other); });
+  };
+  using Catch::Contains;
+  CHECK_THAT(refusal([](auto& o) {
+               o.space = {{tune::field<&train::TrainOptions::resume>(), tune::choice({true, false})}};
+             }),
+             Contains("train.resume, which the sweep sets"));
+  CHECK_THAT(refusal([](auto& o) { o.scheduler = tune::Pbt{}; }),
+             Contains("PBT would change train.micro_batch of a trial that goes on"));
+  tune::SweepOptions<Settings> steps{
+      .space = {{tune::field<&train::TrainOptions::epochs>(), tune::integer(1, 3)}},
+      .metric = "distance/loss",
+      .folder = folder.path(),
+      .show_progress = false};
+  CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run_actors<Walker>(session, Settings{}, steps); }),
+             Contains("train.epochs, and the trials train no net"));
+}
+
 TEST_CASE("as many trials run at a time as nodes with their labels have room for") {
   const auto node = [](std::int64_t cpus, const cluster::OtherResources& other) {
     cluster::NodeInfo info;

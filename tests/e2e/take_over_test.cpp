@@ -3,6 +3,8 @@
 // code would.
 #include "actors/serve/take_over.hpp"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -11,7 +13,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "actors/serve/serve.hpp"
@@ -100,6 +104,29 @@ struct Load {
 
 using Cluster = e2e::ServingCluster;
 
+std::unique_ptr<e2e::Program> start_numbered(const char* program, int number, const e2e::TempFolder& folder,
+                                             int port = 0) {
+  ::setenv("NUMBER", std::to_string(number).c_str(), 1);
+  ::setenv("PORT_TO_TAKE", std::to_string(port).c_str(), 1);
+  return std::make_unique<e2e::Program>(program, folder.path());
+}
+int port_to_take() {
+  const char* const text = std::getenv("PORT_TO_TAKE");
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+/// That nobody has now.
+int free_port() {
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), sizeof at) == 0);
+  socklen_t length = sizeof at;
+  REQUIRE(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &length) == 0);
+  return ntohs(at.sin_port);
+}
+
 std::string self() {
   return std::filesystem::read_symlink("/proc/self/exe").string();
 }
@@ -109,8 +136,13 @@ std::string self() {
 TEST_CASE("a numbered program", "[.program]") {
   auto session = init(0, nullptr);
   const int number = number_of_program();
-  auto first = serve::run(session, "numbered", Numbered{number}, {.port = 0, .take_over = number > 1});
-  const serve::ServeOptions same{.port = first.port(), .take_over = number > 1};
+  const bool takes = number > 1;
+  std::optional<serve::Served> more;  // code that has a deployment more, before those that were there
+  if (takes)
+    more.emplace(
+        serve::run(session, "more", Numbered{100 * number}, {.port = port_to_take(), .take_over = true}));
+  auto first = serve::run(session, "numbered", Numbered{number}, {.port = 0, .take_over = takes});
+  const serve::ServeOptions same{.port = first.port(), .take_over = takes};
   auto second = serve::run(session, "beside", Numbered{10 * number}, same);
   first.wait();
   second.wait();
@@ -118,25 +150,79 @@ TEST_CASE("a numbered program", "[.program]") {
 
 TEST_CASE("a program takes the place of another one, with both of its deployments: no request is lost",
           "[serving]") {
-  const auto start = [](int number, const e2e::TempFolder& folder) {
-    ::setenv("NUMBER", std::to_string(number).c_str(), 1);
-    return std::make_unique<e2e::Program>("a numbered program", folder.path());
-  };
   const e2e::TempFolder one, two;
-  auto first = start(1, one);
+  auto first = start_numbered("a numbered program", 1, one);
   REQUIRE(is_served_by_another_than("beside", 0));
   const auto before = status_of("numbered");
   const int port = before["port"].get<int>();
   Load numbered(port, "numbered"), beside(port, "beside");
-  auto second = start(2, two);
+  auto second = start_numbered("a numbered program", 2, two, port);
   REQUIRE(is_served_by_another_than("beside", before["pid"].get<int>()));
   CHECK(status_of("numbered")["port"] == port);
   // The former program answers what it has, and ends by itself.
   CHECK(e2e::eventually([&] { return !e2e::is_alive(before["pid"].get<int>()); }));
   http::RawClient last(port);
   CHECK_THAT(last.ask(http::post("/v1/numbered", R"({"inputs": [[1]]})")).body, Contains("[[2]]"));
+  CHECK_THAT(last.ask(http::post("/v1/more", R"({"inputs": [[1]]})")).body, Contains("[[200]]"));
   CHECK(numbered.numbers() == std::set<int>{1, 2});
   CHECK(beside.numbers() == std::set<int>{10, 20});
+}
+
+TEST_CASE("a numbered program on two nodes", "[.program]") {
+  auto session = init(0, nullptr, {.nodes = 2});
+  const int number = number_of_program();
+  auto served = serve::run(session, "everywhere", Numbered{number},
+                           {.port = 0, .on_every_node = true, .take_over = number > 1});
+  std::thread tells([&] {
+    e2e::eventually([&] { return served.urls().size() == 2; });
+    std::string text;
+    for (const auto& url : served.urls()) text += url + "\n";
+    e2e::write_file(e2e::program_folder() + "/urls", text);
+  });
+  served.wait();
+  tells.join();
+}
+
+TEST_CASE("a program that serves on every node is replaced on every node: no request is lost", "[serving]") {
+  const e2e::TempFolder one, two;
+  auto first = start_numbered("a numbered program on two nodes", 1, one);
+  REQUIRE(e2e::eventually([&] { return !e2e::read_file(one / "urls").empty(); }, 120s));
+  const auto before = status_of("everywhere");
+  std::vector<int> ports;
+  std::istringstream lines(e2e::read_file(one / "urls"));
+  for (std::string url; std::getline(lines, url);)
+    ports.push_back(std::stoi(url.substr(url.find(':', 6) + 1)));
+  REQUIRE(ports.size() == 2);
+  const auto answers_there = [&] {
+    return http::RawClient(ports[1]).ask(http::post("/v1/everywhere", R"({"inputs": [[1]]})")).body;
+  };
+  CHECK(e2e::eventually([&] { return answers_there().find("[[1]]") != std::string::npos; }));
+  Load here(ports[0], "everywhere"), there(ports[1], "everywhere");
+  auto second = start_numbered("a numbered program on two nodes", 2, two);
+  REQUIRE(is_served_by_another_than("everywhere", before["pid"].get<int>()));
+  CHECK(e2e::eventually([&] { return !e2e::is_alive(before["pid"].get<int>()); }));
+  CHECK_THAT(answers_there(), Contains("[[2]]"));
+  CHECK(here.numbers() == std::set<int>{1, 2});
+  CHECK(there.numbers() == std::set<int>{1, 2});
+  CHECK(e2e::eventually([&] { return e2e::read_file(two / "urls") == e2e::read_file(one / "urls"); }, 120s));
+}
+
+TEST_CASE("a program at the port of another", "[.program]") {
+  auto session = init(0, nullptr);
+  auto other = serve::run(session, "other", Numbered{7}, {.port = port_to_take(), .take_over = true});
+  CHECK_THROWS_WITH(other.wait(), Contains("cannot listen on port") && Contains("serves 'single' there"));
+}
+
+TEST_CASE("who only has the port of another program does not take its place", "[serving]") {
+  const e2e::TempFolder one, two;
+  auto first = start_numbered("a program of one deployment", 1, one);
+  REQUIRE(is_served_by_another_than("single", 0));
+  const int port = status_of("single")["port"].get<int>();
+  auto second = start_numbered("a program at the port of another", 2, two, port);
+  CHECK(second->wait(120s) == "exit code 0");
+  CHECK_THAT(e2e::read_file(two / "out"), Contains("All tests passed"));
+  http::RawClient last(port);
+  CHECK_THAT(last.ask(http::post("/v1/single", R"({"inputs": [[1]]})")).body, Contains("[[1]]"));
 }
 
 TEST_CASE("troupe serve run --replace starts changed code in the place of a job that serves", "[serving]") {
@@ -178,25 +264,68 @@ TEST_CASE("troupe serve run --replace starts changed code in the place of a job 
   install(3);
   CHECK(cluster.run(text, "--replace").code == 0);
   CHECK(load.numbers() == std::set<int>{1, 2, 3});
+
+  // To another port: nobody takes the former one, whose program ends all the same.
+  const int port = free_port();
+  const Ran moved =
+      cluster.run("program = \"" + program + "\"\n[deployments.single]\nport = " + std::to_string(port) +
+                      "\nmax_batch = 8\n",
+                  "--replace --timeout 120");
+  INFO(moved.output);
+  CHECK(moved.code == 0);
+  CHECK_THAT(moved.output, Contains("has answered what it had, and ended"));
+  CHECK(status_of("single")["port"] == port);
   CHECK(e2e::shell(TROUPE_CLI " serve stop single").code == 0);
 }
 
 TEST_CASE("a program of one deployment", "[.program]") {
   auto session = init(0, nullptr);
-  serve::run(session, "single", Numbered{number_of_program()}).wait();
+  serve::run(session, "single", Numbered{number_of_program()}, {.port = 0}).wait();
 }
 
 TEST_CASE("whose place is taken is told by the programs' answers") {
-  using Answers = std::vector<std::pair<int, std::string>>;
+  using Answers = serve::ServingStatus;
   const std::string both =
       R"({"deployments":[{"name":"a","port":1},{"name":"b","port":1},{"name":"a","port":2}]})";
-  CHECK_FALSE(serve::predecessor_among({}, "a", 0).value());
-  CHECK_FALSE(serve::predecessor_among(Answers{{7, both}}, "c", 0).value());
-  const auto one = serve::predecessor_among(Answers{{7, both}, {8, "nonsense"}, {9, "[]"}}, "a", 1).value();
+  const auto find = [](const Answers& answers, const std::string& name, int port,
+                       const std::string& job = "") {
+    return serve::predecessor_among(answers, {name, "127.0.0.1", port, job});
+  };
+  CHECK_FALSE(find({}, "a", 0).value());
+  CHECK_FALSE(find(Answers{{7, both}}, "c", 0).value());
+  const auto one =
+      find(Answers{{7, both}, {8, "nonsense"}, {9, "[]"}, {10, R"({"deployments":7})"}}, "a", 1).value();
   REQUIRE(one);
   CHECK(one->pid == 7);
   CHECK(one->names == std::vector<std::string>{"a", "b"});
-  const auto two = serve::predecessor_among(Answers{{7, both}}, "a", 0);
+  CHECK(one->is_certain);
+  const auto two = find(Answers{{7, both}}, "a", 0);
   REQUIRE_FALSE(two);
   CHECK_THAT(two.error().message(), Contains("cannot take over 'a'"));
+
+  // Who only has the port, at that address.
+  const std::string old =
+      R"({"job":"j1","deployments":[{"name":"a","port":1,"url":"http://127.0.0.1:1/v1/a","fleet":"f"}]})";
+  const auto at_port = find(Answers{{7, old}}, "new", 1).value();
+  REQUIRE(at_port);
+  CHECK_FALSE(at_port->is_certain);
+  CHECK(at_port->fleet == "f");
+  CHECK_FALSE(serve::predecessor_among({{7, old}}, {"new", "127.0.0.2", 1, ""}).value());
+  CHECK_FALSE(find(Answers{{7, old}}, "new", 2).value());
+  // The job that is replaced, and no other program that serves the same.
+  const std::string other = R"({"job":"j2","deployments":[{"name":"a","port":2}]})";
+  CHECK(find(Answers{{7, old}, {8, other}}, "a", 0, "j1").value()->pid == 7);
+  CHECK(find(Answers{{7, old}, {8, other}}, "new", 1, "j1").value()->is_certain);
+  CHECK_FALSE(find(Answers{{7, old}, {8, other}}, "a", 2, "j1").value());
+
+  // Of proxies that of the node.
+  const auto proxy = [](const char* fleet, const char* node) {
+    return std::string(R"({"deployments":[{"name":"a","port":3,"fleet":")") + fleet + R"(","node":")" + node +
+           "\"}]}";
+  };
+  const Answers proxies{{7, proxy("f", "x")}, {8, proxy("f", "y")}, {9, proxy("g", "z")}, {10, "[]"}};
+  CHECK(serve::proxy_among(proxies, "f", "y")->pid == 8);
+  CHECK(serve::proxy_among(proxies, "f", "z")->pid == 7);
+  CHECK(serve::proxy_among(proxies, "f", "z")->who == Serving::kProxy);
+  CHECK_FALSE(serve::proxy_among(proxies, "h", "x"));
 }

@@ -35,6 +35,19 @@ Place meet(const std::string& folder, int count) {
     throw std::runtime_error("alone");
   return at;
 }
+std::uint64_t node_that_reads(const View<float>& numbers) {
+  return numbers.size() == 0 ? 0 : where().node;
+}
+int end_with_0(int n) {
+  std::exit(n);
+}
+int throw_int(int n) {
+  throw n;
+}
+int deeper(int n) {
+  volatile char room[4096] = {};
+  return room[std::size_t(n) % sizeof room] + (n < 0 ? 0 : deeper(n + 1)) + 1;
+}
 int twice(int n) {
   return 2 * n;
 }
@@ -58,6 +71,23 @@ int go_on(const std::string& file, bool looks) {
 }
 int fail(int n) {
   throw std::out_of_range("no " + std::to_string(n));
+}
+/// Throws so often, and says how often it ran before.
+std::size_t fail_first(const std::string& folder, std::size_t failures) {
+  const std::size_t before = names_in(folder).size();
+  write_file(folder + "/" + std::to_string(before), "");
+  if (before < failures) throw std::out_of_range("not yet");
+  return before;
+}
+std::size_t fail_first_inside(const std::string& folder, std::size_t failures) {
+  const auto session = this_actor().session();
+  return session.with({.max_retries = 2, .retry_exceptions = true})
+      .submit<&fail_first>(folder, failures)
+      .get(60s);
+}
+/// At once, or when the file is there.
+int wait_for_some(const std::string& file) {
+  return file.empty() ? 1 : wait_for(file);
 }
 /// Waits for one task a level.
 int dig(int levels) {
@@ -220,6 +250,32 @@ TEST_CASE("A light actor that gets an object before it is here is told so, and h
       60s));
 }
 
+TEST_CASE("A task goes where its arguments are, when a worker there is idle") {
+  auto session = two_nodes();
+  TempFolder folder;
+  NodeId far{};
+  for (const auto& node : session.nodes()) far = node.id != session.node() ? node.id : far;
+  const auto keeper = session.spawn<Keeper>({.isolated = true, .node = far});
+  const auto there = keeper.call<&Keeper::mine>().get(60s);
+  std::vector<Future<Place>> met;
+  for (int i = 0; i < 4; ++i) met.push_back(session.submit<&meet>(folder.path(), 4));
+  get_all(met, 60s);  // each CPU of both nodes has a worker
+  int right = 0;
+  for (int i = 0; i < 20; ++i) right += session.submit<&node_that_reads>(there).get(60s) == far.value ? 1 : 0;
+  CHECK(right >= 15);  // one that was idle for half a second was given back
+}
+
+TEST_CASE("A task that exits, throws an int or overflows its stack fails by itself, in words") {
+  auto session = two_nodes();
+  const auto once = session.with({.max_retries = 0});
+  const auto exits = once.submit<&end_with_0>(0), throws = once.submit<&throw_int>(5),
+             overflows = once.submit<&deeper>(1), good = once.submit<&twice>(4);
+  CHECK(message_of<ActorDied>([&] { exits.get(60s); }).find("exit code 0") != std::string::npos);
+  CHECK(message_of<TaskFailed>([&] { throws.get(60s); }).find("int") != std::string::npos);
+  CHECK_THROWS_AS(overflows.get(60s), ActorDied);  // how is the sanitizer's to say, where there is one
+  CHECK(good.get(60s) == 8);
+}
+
 TEST_CASE("A task whose worker is killed is tried again, so often") {
   auto session = two_nodes();
   TempFolder twice_killed, always_killed;
@@ -229,6 +285,43 @@ TEST_CASE("A task whose worker is killed is tried again, so often") {
   CHECK(why.find("2 times") != std::string::npos);
   CHECK(why.find("signal 9") != std::string::npos);
   CHECK(names_in(always_killed.path()).size() == 2);
+}
+
+TEST_CASE("A task that throws is tried again where that is asked for, so often") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
+  const auto again = session.with({.max_retries = 2, .retry_exceptions = true});
+  TempFolder twice, always, never, inside, computed;
+  CHECK(again.submit<&fail_first>(twice.path(), 2).get(60s) == 2);
+  const auto why = message_of<TaskFailed>([&] { again.submit<&fail_first>(always.path(), 100).get(60s); });
+  CHECK(why.find("not yet") != std::string::npos);
+  CHECK(names_in(always.path()).size() == 3);
+  CHECK_THROWS_AS(session.submit<&fail_first>(never.path(), 1).get(60s), TaskFailed);
+  CHECK(names_in(never.path()).size() == 1);
+  // In the place of a task that waits for it, on the one CPU that there is.
+  CHECK(session.submit<&fail_first_inside>(inside.path(), 2).get(60s) == 2);
+  CHECK(again.compute<&fail_first>(computed.path(), 1).get(60s) == 1);
+}
+
+// Was: one of them stood behind it until it ended, while other workers had nothing to do.
+TEST_CASE("A task that stands behind one that runs on goes to another worker, and runs once") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 2});
+  TempFolder folder;
+  const std::string go = folder.path() + "/go";
+  std::vector<Future<int>> short_ones;
+  const auto submit = [&](int count) {
+    for (int i = 0; i < count; ++i) short_ones.push_back(session.submit<&wait_for_some>(std::string()));
+  };
+  submit(200);  // the function is known to be short
+  CHECK(get_all(short_ones, 60s).size() == 200);
+  short_ones.clear();
+  submit(50);
+  const auto runs_on = session.submit<&wait_for_some>(go);
+  submit(200);
+  CHECK(get_all(short_ones, 30s).size() == 250);
+  CHECK_FALSE(runs_on.ready());
+  write_file(go, "");
+  CHECK(runs_on.get(60s) == 7);
+  CHECK(eventually([&] { return session.process().tasks()->counts().tasks == 0; }));
 }
 
 TEST_CASE("A cancelled task is asked to end, or its worker is killed, or it never runs") {

@@ -1,6 +1,7 @@
 // A job whose own code hangs, crashes or throws: on real processes.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -72,8 +73,12 @@ TORCH_MODULE(Net);
 
 struct FaultyJob {
   Planned planned;
+  /// The first process that makes a model stays in this folder, the others go elsewhere; empty: all stay.
+  std::string first_here{};
 
   Net model() const {
+    if (!first_here.empty() && ::mkdir((first_here + "/first").c_str(), 0700) != 0)
+      std::filesystem::current_path(first_here + "/elsewhere");
     planned.fail_at(Place::kModel);
     return Net(planned.place == Place::kShape && planned.is_due() ? 12 : 10);
   }
@@ -416,7 +421,7 @@ TEST_CASE("options that make no sense are refused by name", "[training]") {
   };
   CHECK_THAT(refused([](auto& o) { o.min_trainers = 3; }),
              Contains("min_trainers = 3") && Contains("1 to trainers = 2"));
-  CHECK_THAT(refused([](auto& o) { o.threads = 0; }), Contains("threads = 0"));
+  CHECK_THAT(refused([](auto& o) { o.threads = -1; }), Contains("threads = -1"));
   CHECK_THAT(refused([](auto& o) { o.deadlines.hang = std::chrono::milliseconds(100); }),
              Contains("deadlines.hang = 0.1 s") && Contains("at least 3 s"));
   CHECK_THAT(refused([](auto& o) { o.deadlines.collective = std::chrono::seconds(2); }),
@@ -446,4 +451,43 @@ TEST_CASE("trainers that see another checkpoint folder are found at the start", 
   CHECK_THAT(seen.failure, Contains("in another folder") && Contains("/proc/self/cwd/checkpoints") &&
                                Contains("a disk that all hosts share"));
   CHECK(steps == 0);
+}
+
+TEST_CASE("trainers on other disks train on: one that sees the folder writes, and the others get its state",
+          "[training]") {
+  const auto before = std::filesystem::current_path();
+  const TempFolder here;
+  const std::string where = std::filesystem::canonical(here.path()).string();
+  std::filesystem::create_directory(where + "/elsewhere");
+  std::filesystem::current_path(where);
+  auto session = init(0, nullptr);  // whose processes begin in that folder
+  auto options = quick();
+  options.rehearse = false;
+  const auto undisturbed = run(session, options, {});
+  const FaultyJob job{.first_here = where};
+  options.checkpoint_folder = "/proc/self/cwd/checkpoints";  // another one in each working directory
+  options.epochs = 1;
+  const auto first = run(session, options, job);
+  CHECK(first.failure.empty());
+  CHECK(first.result.failed_checkpoints == 0);
+  CHECK(std::filesystem::exists(where + "/checkpoints"));
+  CHECK_FALSE(std::filesystem::exists(where + "/elsewhere/checkpoints"));
+
+  std::filesystem::remove(where + "/first");
+  options.epochs = 2;
+  options.resume = true;
+  const auto second = run(session, options, job);
+  CHECK(count(second, "not every trainer can read the checkpoint") == 1);
+  CHECK(second.result.state_hash == undisturbed.result.state_hash);
+
+  // The last one that sees the folder dies; those that come in its place do not see it either.
+  std::filesystem::remove(where + "/first");
+  std::filesystem::remove_all(where + "/checkpoints");
+  options.resume = false;
+  options.chaos = {{train::ChaosStep::What::kKillTrainer, 25, 0}};
+  const auto third = run(session, options, job);
+  std::filesystem::current_path(before);
+  CHECK(third.result.state_hash == undisturbed.result.state_hash);
+  CHECK(third.result.failed_checkpoints > 0);
+  CHECK(count(third, "no trainer that is left sees the folder") > 0);
 }

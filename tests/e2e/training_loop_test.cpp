@@ -261,6 +261,16 @@ TEST_CASE("a job begins with another one's weights, from a folder or a file, und
       .write(pickled.data(), static_cast<std::streamsize>(pickled.size()));
   CHECK(train::run(session, slower, from_file).state_hash == alone.state_hash);
 
+  // As DistributedDataParallel of PyTorch names them.
+  auto parts = checkpoint::read_safetensors("weights", first.weights).value().tensors;
+  for (auto& part : parts) part.name = "module." + part.name;
+  const auto wrapped = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(parts).value());
+  from_file.from = files.path() + "/wrapped.safetensors";
+  std::ofstream(from_file.from, std::ios::binary)
+      .write(reinterpret_cast<const char*>(wrapped.data()), static_cast<std::streamsize>(wrapped.size()));
+  CHECK(train::run(session, slower, from_file).state_hash == alone.state_hash);
+  from_file.from = files.path() + "/weights.pt";
+
   // Another head: what fits is taken, and the rest told.
   Told partly;
   from_file.from_partial = true;

@@ -329,6 +329,51 @@ TEST_CASE("a job stopped at any step is resumed by other trainers, also from an 
   }
 }
 
+// What a disk does to a file: it is short, has another byte, or cannot be read at all, as a folder cannot.
+TEST_CASE("a newest checkpoint that no trainer can read gives way to the one before", "[training]") {
+  auto session = init(0, nullptr);
+  auto whole = small(2, 2);
+  whole.epochs = 2;
+  const auto undisturbed = run(session, whole);
+  for (const std::string damage : {"short", "byte", "unreadable"}) {
+    CAPTURE(damage);
+    const TempFolder folder;
+    auto first = small(2, 2);
+    first.checkpoint_folder = folder.path();
+    first.checkpoint_every = 30;
+    run(session, first);
+    const auto tensors = files_in(folder.path(), ".safetensors");
+    REQUIRE(tensors.size() == 3);
+    const std::string manifest = files_in(folder.path(), ".json").back();
+    if (damage == "short") std::filesystem::resize_file(tensors.back(), 100);
+    if (damage == "byte") {
+      std::fstream file(tensors.back(), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(-7, std::ios::end);
+      const char byte = static_cast<char>(file.get() ^ 1);
+      file.seekp(-7, std::ios::end);
+      file.put(byte);
+    }
+    if (damage == "unreadable") {
+      std::filesystem::remove(tensors.back());
+      std::filesystem::create_directory(tensors.back());
+    }
+    auto second = whole;
+    second.checkpoint_folder = folder.path();
+    second.resume = true;
+    std::string told;
+    std::int64_t first_step = -1;
+    second.on_event = [&](const report::Event& event) {
+      if (const auto* warning = std::get_if<report::Warning>(&event)) told += warning->text + "\n";
+      if (const auto* step = std::get_if<report::StepDone>(&event); step != nullptr && first_step < 0)
+        first_step = (step->epoch - 1) * step->steps_per_epoch + step->step;
+    };
+    CHECK(train::run(session, SmallJob{}, second).state_hash == undisturbed.result.state_hash);
+    CHECK_THAT(told, Catch::Contains("no trainer can read the checkpoint " + manifest) &&
+                         Catch::Contains("is tried instead"));
+    CHECK(first_step == 61);
+  }
+}
+
 TEST_CASE("with every checkpoint torn a resume fails and names each, and deletes none", "[training]") {
   auto session = init(0, nullptr);
   const TempFolder folder;

@@ -102,7 +102,7 @@ void check_under_kills(const DriverSession& session, train::TrainOptions options
   CHECK(saved.faults >= 3);
   std::string all;
   for (const auto& line : saved.lines) all += line + "\n";
-  CHECK_THAT(all, Catch::Contains("again from step 24"));
+  CHECK_THAT(all, Catch::Contains("again from step 24") && Catch::Contains(" is reached again after "));
 }
 
 /// Four trainers with shards come to a checkpoint, three go on from it, with `again` or whole.
@@ -185,6 +185,11 @@ TEST_CASE("sharded gradients and parameters: one hash and one file of weights, a
     CHECK((seen.result.weights == whole.result.weights));  // bytes have no text
     CHECK(seen.faults == 0);
   }
+  auto named = options_of(2);
+  named.shard = train::Shard::kParameters;
+  named.shard_min_num_params = 0;
+  named.shard_units = {"fc", "conv"};
+  CHECK(run(session, named, {}).result.state_hash == whole.result.state_hash);
   check_under_kills(session, with(options_of(3), train::Shard::kParameters), whole.result.state_hash);
 }
 
@@ -207,6 +212,9 @@ TEST_CASE("what does not go with sharded parameters is refused", "[training]") {
   auto options = options_of(2);
   options.shard = train::Shard::kParameters;
   CHECK_THROWS_WITH(run(session, options, {.converts = true}), Catch::Contains("SyncBatchNorm"));
+  options.shard_units = {"fc", "no"};
+  CHECK_THROWS_WITH(run(session, options, {}),
+                    Catch::Contains("unit 'no' is no module") && Catch::Contains("conv, norm, dropout"));
   options.find_unused_parameters = true;
   CHECK_THROWS_WITH(run(session, options, {}), Catch::Contains("find_unused_parameters"));
 }

@@ -33,6 +33,8 @@ void check_request(const Request& request) {
   check(request.body.empty() || request.body.capacity() >= request.body.size() + kBodyPadding,
         "a body is padded");
   check(request.headers.count("Host") <= 1, "a request is for one host");
+  if (const auto route = parse_kserve_path(request.path))
+    check(route->model.size() + route->version.size() <= request.path.size(), "names are parts of a path");
   for (std::size_t i = 0; i < request.headers.size(); ++i) {
     const auto [name, value] = request.headers[i];
     check(!name.empty(), "a field has a name");

@@ -516,6 +516,35 @@ void http(const fs::path& root) {
   kserve.add("binary", kind(1, std::to_string(binary.size()) + "\n" + binary + "01234567"));
 }
 
+void serving(const fs::path& root) {
+  const Corpus questions(root, "serving_question");
+  questions.add("status", std::string(R"({"do":"status"})"));
+  questions.add("scale", std::string(R"({"do":"scale","name":"digits","min":1,"max":4})"));
+  questions.add("update", std::string(R"({"do":"update","name":"digits","port":8000,"weights":"/a/file"})"));
+  questions.add("hand_over", std::string(R"({"do":"hand_over","port":8000})"));
+  questions.add("applied", std::string(R"({"do":"applied","config":"program = \"x\""})"));
+
+  const Corpus status(root, "serving_status");
+  status.add(
+      "program",
+      std::string(
+          R"({"pid":7,"job":"j","deployments":[{"name":"digits","url":"http://127.0.0.1:8000/v1/digits",)"
+          R"("port":8000,"fleet":"1","node":"2"}]})"));
+
+  const Corpus files(root, "serving_file");
+  files.add("all", std::string("program = \"build/serve\"\nargs = [\"--data\", \"d\"]\nnum_cpus = 1\n"
+                               "[deployments.digits]\nweights = \"w\"\nreplicas = \"1:4\"\nport = 8000\n"
+                               "on_every_node = true\nmax_batch = 32\nbatch_wait = 0.5\n"));
+
+  const Corpus curves(root, "training_curve");
+  curves.add("run", std::string(R"({"event":"step","epoch":1,"step":1,"steps_per_epoch":9,"loss":2.5})"
+                                "\n"
+                                R"({"event":"epoch","epoch":1,"metrics":{"test/accuracy":0.5}})"
+                                "\n"
+                                R"({"event":"fault","rank":1,"why":"x"})"
+                                "\n"));
+}
+
 }  // namespace
 }  // namespace troupe::fuzz
 
@@ -537,4 +566,5 @@ int main(int argc, char** argv) {
   troupe::fuzz::between_ranks(root);
   troupe::fuzz::rendezvous(root);
   troupe::fuzz::http(root);
+  troupe::fuzz::serving(root);
 }

@@ -56,6 +56,10 @@ bool http_request(std::span<const std::byte> bytes);
 bool tensor_json(std::span<const std::byte> bytes);
 bool raw_tensor(std::span<const std::byte> bytes);
 bool kserve_infer(std::span<const std::byte> bytes);
+bool serving_question(std::span<const std::byte> bytes);
+bool serving_status(std::span<const std::byte> bytes);
+bool serving_file(std::span<const std::byte> bytes);
+bool training_curve(std::span<const std::byte> bytes);
 
 inline constexpr Target kTargets[] = {
     {"frame_header", frame_header},
@@ -93,6 +97,10 @@ inline constexpr Target kTargets[] = {
     {"tensor_json", tensor_json, std::size_t{64} << 10},
     {"raw_tensor", raw_tensor},
     {"kserve_infer", kserve_infer, std::size_t{64} << 10},
+    {"serving_question", serving_question, std::size_t{1} << 20},
+    {"serving_status", serving_status, std::size_t{1} << 20},
+    {"serving_file", serving_file, std::size_t{4} << 20},
+    {"training_curve", training_curve, std::size_t{1} << 20},
 };
 
 /// The bytes as text.

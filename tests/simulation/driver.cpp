@@ -75,14 +75,11 @@ bool Driver::end_detached() {
         if (!alive) return false;
       }
       answer.get();
-      // A kill is lost with who says it before the head has heard it, and with a life that ends meanwhile
-      // while the head is away: the next life is told again (docs/actors.md).
+      // Said once: it is repeated until the head has written it down, whatever dies but who says it.
       const auto gone = std::make_shared<bool>(false);
       session().monitor(actor, [gone](const std::string&) { *gone = true; });
-      for (int looks = 0; alive && !*gone; ++looks) {
-        if (looks % 100 == 0) session().kill(actor);
-        sleep_for(milliseconds(100));
-      }
+      session().kill(actor);
+      while (alive && !*gone) sleep_for(milliseconds(100));
       return alive;
     } catch (const Error&) {  // of a life, or of its last one
       sleep_for(milliseconds(100));

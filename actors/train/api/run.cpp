@@ -496,6 +496,7 @@ void Run::resume(const TrainOptions& options) {
   if (!p.paused) throw BadConfig("cannot resume a run", "it is not paused", "pause it first");
   RunPlan plan = p.plan;
   plan.options = options;
+  if (options.threads == 0) plan.options.threads = p.plan.options.threads;  // what was chosen at the start
   plan.from = p.paused;
   plan.from_path.clear();
   plan.clone = false;

@@ -40,12 +40,15 @@ class TorchFloor final : public TrainFloor {
 
   std::unique_ptr<GroupMaker> make_groups(const Session& session, const RunSettings& settings) override {
     name_process_work(job_name(settings));  // a trainer's first question
-    return make_native_groups(session, settings);
+    return make_native_groups(session, settings, own_memory_);
   }
   std::unique_ptr<checkpoint::FileSystem> files(std::function<void()> progress) override {
     return std::make_unique<checkpoint::PosixFileSystem>(std::move(progress));
   }
   std::string who() const override { return collectives::who_we_are(); }
+
+ private:
+  OwnMemory own_memory_;  ///< of this process's trainer
 };
 
 }  // namespace

@@ -30,6 +30,8 @@ namespace {
   throw BadConfig("cannot train", why, todo);
 }
 
+constexpr int kMostThreads = 1024;
+
 constexpr const char* kNameOther =
     "name what nodes have: .trainer_memory = 512 << 20, .trainer_resources = {{\"tpu\", 1}}, "
     ".trainer_labels = {{\"zone\", \"a\"}}";
@@ -73,7 +75,9 @@ void check(const TrainOptions& o) {
     refuse("min_trainers = " + std::to_string(o.min_trainers),
            "use 1 to trainers = " + std::to_string(o.trainers));
   }
-  if (o.threads < 1 || o.threads > 1024) refuse("threads = " + std::to_string(o.threads), "use 1 to 1024");
+  if (o.threads < 0 || o.threads > kMostThreads)
+    refuse("threads = " + std::to_string(o.threads),
+           "use 1 to " + std::to_string(kMostThreads) + ", or 0 for a trainer's share of the CPUs");
   if (!(o.trainer_cpus >= 0 && o.trainer_cpus <= 1e6)) {  // a NaN is refused, too
     refuse("trainer_cpus = " + std::to_string(o.trainer_cpus), "use 0 (none are reserved) to 1,000,000");
   }
@@ -107,15 +111,13 @@ void check(const TrainOptions& o) {
     refuse("stop_early.patience = " + std::to_string(o.stop_early.patience), "use at least 1 epoch");
   if (o.shard == Shard::kGradients || o.shard == Shard::kParameters) {
     const std::string shard = o.shard == Shard::kGradients ? "Shard::kGradients" : "Shard::kParameters";
-    if (o.trainer_gpus > 0)
-      refuse(shard + " on GPUs: in a job parameters are sharded on the CPU alone",
-             "use Shard::kOptimizer, or FullyShardedDataParallel in a loop of your own");
     if (o.find_unused_parameters)
       refuse(shard + " with find_unused_parameters: all leaves use the same units",
              "leave one of them out, or use Shard::kOptimizer");
     if (o.hold) refuse(shard + " with hold: no trainer has a whole state to clone", "use Shard::kOptimizer");
-    if (o.shard_min_num_params < 1)
-      refuse("shard_min_num_params = " + std::to_string(o.shard_min_num_params), "use at least 1");
+    if (o.shard_min_num_params < 0)
+      refuse("shard_min_num_params = " + std::to_string(o.shard_min_num_params),
+             "use 0 (named units alone) or a number of elements");
   }
   if (!o.keep_best.empty() && o.checkpoint_folder.empty())
     refuse("keep_best = " + o.keep_best + " without a checkpoint folder", "name the folder");
@@ -155,11 +157,24 @@ void check_chaos(const std::vector<ChaosStep>& chaos, bool embedded) {
 }
 
 /// "Digits: 4 logical ranks x batch 25, 2 trainers, 1 loader, 1 node, seed 7"
+/// Of the options, or what a trainer has room for.
+int threads_of(const DriverSession& session, const TrainOptions& o) {
+  if (o.threads > 0) return o.threads;
+  if (o.trainer_gpus > 0) return 1;
+  double cpus = 0;
+  for (const auto& node : session.nodes()) {
+    if (!node.gateway) cpus += static_cast<double>(node.cpu_e4) / cluster::kCpu;
+  }
+  const double share = o.trainer_cpus >= 1 ? o.trainer_cpus : cpus / o.trainers;
+  return std::clamp(static_cast<int>(share), 1, kMostThreads);
+}
+
 std::string title_of(const DriverSession& session, std::uint64_t job_type, const TrainOptions& o) {
   const auto nodes = session.nodes();  // the one that only carries this program is none to its user
   const std::string what = o.title.empty() ? JobRegistry::instance().find(job_type).name : o.title;
   return what + ": " + count_of(o.logical_ranks, "logical rank") + " x batch " +
-         std::to_string(o.micro_batch) + ", " + count_of(o.trainers, "trainer") + ", " +
+         std::to_string(o.micro_batch) + ", " + count_of(o.trainers, "trainer") +
+         (o.threads == 1 ? "" : " of " + count_of(o.threads, "thread")) + ", " +
          count_of(o.loaders, "loader") + ", " +
          count_of(std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return !node.gateway; }),
                   "node") +
@@ -304,10 +319,11 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.settings.find_unused_parameters = options.find_unused_parameters;
   run.settings.exact = options.exact;
   run.settings.rehearse = options.rehearse;
-  run.settings.threads = options.threads;
+  run.settings.threads = threads_of(session, options);
   run.settings.trainer_gpus = options.trainer_gpus;
   run.settings.sharding.what = options.shard;
   run.settings.sharding.min_num_params = options.shard_min_num_params;
+  run.settings.sharding.units = options.shard_units;
   run.settings.not_finite = options.not_finite;
   run.settings.encrypt_data_plane = options.encrypt_data_plane;
   run.settings.group_timeout_s = to_seconds(collective_timeout(options.deadlines));
@@ -343,6 +359,7 @@ Run start_training(const DriverSession& session, RunPlan plan) {
     plan.options.from_state = plan.options.from_partial = false;
   }
   check_options(session, plan.job_type, plan.options);
+  plan.options.threads = threads_of(session, plan.options);  // for good: other nodes have other CPUs
   if (!plan.evaluates) begin_from(plan);
   Run::Reporting reporting = reporting_of(plan.options);
   const report::JobStarted started{title_of(session, plan.job_type, plan.options), plan.options.epochs};

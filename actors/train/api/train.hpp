@@ -47,7 +47,10 @@ struct TrainOptions {
   int min_trainers = 1;
   PlacementStrategy trainer_strategy =
       PlacementStrategy::kPack;  ///< how these lie; later ones do as they can
-  int threads = 1;               ///< intra-op threads of a trainer; other numbers give other bits
+  /// Intra-op threads of a trainer; other numbers give other bits. 0: the whole CPUs that it holds
+  /// (trainer_cpus), or else its share of the cluster's CPUs, and 1 on a GPU; the first line shown says how
+  /// many.
+  int threads = 1;
   /// The same bits on every trainer: one whose processor or LibTorch gives other bits is refused, algorithms
   /// are deterministic, and trainers' states are compared. false: none of that, and the result is one
   /// trainer's.
@@ -61,7 +64,7 @@ struct TrainOptions {
   Deadlines deadlines{};            ///< how long to wait, from the last progress
   bool resume = false;              ///< take up at the newest checkpoint in the folder: it must have one
   /// Begin with what another job left on disk: the manifest or the folder of its checkpoints (the newest), a
-  /// safetensors file, or a plain dict of tensors that torch.save wrote. Its weights, from step 0 on.
+  /// safetensors file, or a state dict that torch.save wrote. Its weights, from step 0 on.
   std::string from{};
   bool from_state = false;    ///< the whole state and the steps instead; the job's own rates and schedules
   bool from_partial = false;  ///< weights that it lacks stay as the seed makes them; what that is, is told
@@ -84,8 +87,11 @@ struct TrainOptions {
   /// back to the last checkpoint. docs/sharding.md.
   Shard shard = Shard::kNothing;
   /// Of kGradients and kParameters: a module with so many elements, that are in no unit inside of it, is a
-  /// unit (FsdpOptions::min_num_params).
+  /// unit (FsdpOptions::min_num_params); 0: those in shard_units alone.
   std::int64_t shard_min_num_params = std::int64_t{1} << 20;
+  /// Modules that are units whatever their size, by their names in the job ("layers.0"; of a named module
+  /// "generator.layers.0").
+  std::vector<std::string> shard_units{};
   /// A step whose loss is NaN or infinite is applied as any other (kGoOn), left out (kSkip), or left out and
   /// the last (kStop). RunResult::not_finite counts them.
   NotFinite not_finite = NotFinite::kGoOn;

@@ -1,9 +1,6 @@
 #include "actors/train/api/weights.hpp"
 
-#include <torch/serialize.h>
-
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -13,6 +10,7 @@
 
 #include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/checkpoint/safetensors.hpp"
+#include "actors/checkpoint/torch_save.hpp"
 #include "actors/train/engine/train_state.hpp"
 #include "actors/train/job/ema.hpp"
 #include "runtime/core/whole_file.hpp"
@@ -74,30 +72,6 @@ Matched match(const std::vector<StatePart>& parts, const std::string& prefix,
 void copy(Matched& matched) {
   const torch::NoGradGuard no_grad;
   for (auto& [tensor, value] : matched.values) tensor.copy_(value);
-}
-
-/// torch.save of a plain dict of tensors, as a safetensors file.
-std::vector<std::byte> from_torch_save(const std::string& path, const std::vector<std::byte>& bytes) {
-  const auto refuse = [&](const std::string& why) {
-    throw BadConfig("cannot read the weights '" + path + "'", why,
-                    "write a plain dict, torch.save(dict(net.state_dict()), path), or a safetensors file");
-  };
-  c10::IValue saved;
-  try {
-    const auto* begin = reinterpret_cast<const char*>(bytes.data());
-    saved = torch::pickle_load({begin, begin + bytes.size()});
-  } catch (const std::exception&) {
-    refuse("it is no archive of LibTorch, or has more than it reads, as the OrderedDict of a state_dict()");
-  }
-  if (!saved.isGenericDict()) refuse("it is no plain dict of tensors, as the OrderedDict of a state_dict()");
-  std::vector<torch::Tensor> owners;
-  std::vector<StatePart> parts;
-  for (const auto& entry : saved.toGenericDict()) {
-    if (!entry.key().isString() || !entry.value().isTensor()) refuse("it is no dict of tensors by name");
-    owners.push_back(entry.value().toTensor().detach().cpu().contiguous());
-    parts.push_back(tensor_as_part(entry.key().toStringRef(), owners.back()));
-  }
-  return checkpoint::write_safetensors(checkpoint::lay_out_safetensors(parts).value());
 }
 
 }  // namespace
@@ -182,10 +156,9 @@ std::vector<std::byte> read_weights(const std::string& path) {
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   if (!file)
     throw IoError(io_error("cannot read the weights '" + path + "'", errno, "name a safetensors file"));
-  constexpr std::array kZip{std::byte{'P'}, std::byte{'K'}, std::byte{3}, std::byte{4}};
-  if (bytes.size() >= kZip.size() && std::equal(kZip.begin(), kZip.end(), bytes.begin()))
-    return from_torch_save(path, bytes);
-  return bytes;
+  if (!checkpoint::is_torch_save(bytes)) return bytes;
+  const auto saved = checkpoint::read_torch_save(path, bytes).value();
+  return checkpoint::write_safetensors(checkpoint::lay_out_safetensors(saved.tensors).value());
 }
 
 void copy_weights_from(const std::string& path, const std::string& prefix,

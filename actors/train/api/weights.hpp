@@ -31,8 +31,8 @@ LeftOut copy_matching_weights(const std::string& name, std::span<const std::byte
                               const std::string& prefix, const std::vector<NamedTensor>& tensors);
 
 /// The bytes of a safetensors file, or of the checkpoint with this manifest (.json), whose hash is checked
-/// then, or of a plain dict of tensors that PyTorch's torch.save wrote, as safetensors. Throws BadConfig for
-/// what is no file, and IoError.
+/// then, or of a state dict that PyTorch's torch.save wrote (torch_save.hpp), as safetensors. Throws
+/// BadConfig for what is no file, and IoError.
 std::vector<std::byte> read_weights(const std::string& path);
 
 /// The same bytes with the averages of a job with ema() in place of the weights: for copy_weights. Throws

@@ -34,8 +34,11 @@ bool is_of_the_loader(const ErrorInfo& error) {
 
 ErrorInfo of_the_dataset(const std::string& job, ErrorInfo error) {
   constexpr std::string_view kThrew = " threw: ";
-  if (const auto at = error.what.find(kThrew); at != std::string::npos)
-    error.what = job + "::dataset" + error.what.substr(at);
+  const auto at = error.what.find(kThrew);
+  if (at == std::string::npos) return error;
+  const std::string as_its = job + "::dataset" + std::string(kThrew),
+                    rest = error.what.substr(at + kThrew.size());
+  error.what = (rest.starts_with(as_its) ? "" : as_its) + rest;  // it may be told as the job's already
   return error;
 }
 

@@ -81,7 +81,8 @@ std::vector<Holding> DriverMachine::holdings() const {
                    .follows = following_.takes_from_source(id),
                    .joins = following_.has_caught_up(id),
                    .steps = trainer.steps,
-                   .lineage = trainer.lineage});
+                   .lineage = trainer.lineage,
+                   .has_folder = trainer.ready.has_folder});
   }
   return all;
 }
@@ -114,6 +115,7 @@ void DriverMachine::plan_when_known() {
   if (state_ == State::kGathering && there < config_->trainers && now_ < grace_end_) return;
   const std::vector<Holding> all = holdings();
   if (!can_plan(all, recovery_input())) return;
+  if (!can_save(all)) return;
   const Recovery recovery = plan_recovery(all, recovery_input());
   if (recovery.first_step < committed()) {
     agenda_.rewind(recovery.first_step, recovery.first_step < steps_.begun_at());
@@ -121,6 +123,16 @@ void DriverMachine::plan_when_known() {
   }
   steps_.drop_pending(recovery.first_step);
   start_generation(recovery);
+}
+
+/// False if the job has failed: nobody could write a checkpoint from its beginning on.
+bool DriverMachine::can_save(const std::vector<Holding>& all) {
+  if (!config_->checkpoints || lineage_ != Generation{}) return true;
+  if (std::any_of(all.begin(), all.end(), [](const Holding& one) { return one.has_folder; })) return true;
+  fail("every trainer would keep checkpoints in another folder: none sees '" + config_->checkpoint_folder +
+           "', or one that is not this program's: its checkpoints.lock is not this run's",
+       "name a folder on a disk that all hosts share, or have a trainer run on this program's host");
+  return false;
 }
 
 void DriverMachine::start_generation(const Recovery& recovery) {

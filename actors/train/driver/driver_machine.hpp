@@ -124,6 +124,7 @@ class DriverMachine {
   void open_generation(const std::string& cause, bool fault);
   void ask_to_quiesce(TrainerSeat& trainer, const std::string& why);
   void plan_when_known();
+  bool can_save(const std::vector<Holding>& all);
   RecoveryInput recovery_input() const;
   std::vector<Holding> holdings() const;
   void start_generation(const Recovery& recovery);
@@ -151,6 +152,7 @@ class DriverMachine {
   void finish_epoch();
   void proceed();
   void start_barrier(BarrierTask task);
+  void no_checkpoint(std::int64_t step, const std::string& why);
   void accept_checkpoint();
   std::string history_now() const;
   std::vector<ActorId> holders() const;

@@ -165,6 +165,7 @@ void TrainDriver::start_machine() {
   check_chaos(config.total_steps());
   check_metrics(config);
   config.checkpoints = !options_.settings.checkpoint_folder.empty();
+  config.checkpoint_folder = options_.settings.checkpoint_folder;
   config.checkpoint_every = options_.checkpoint_every;
   config.keep_checkpoints = options_.keep_checkpoints;
   config.hold = options_.hold;

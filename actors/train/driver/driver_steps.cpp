@@ -158,6 +158,8 @@ void DriverMachine::start_barrier(BarrierTask task) {
     case BarrierTask::kFinish:
       return to_members(Finish{generation_});
     case BarrierTask::kCheckpoint:
+      if (!roster_.at(members_.front()).ready.has_folder)
+        return no_checkpoint(committed(), "no trainer that is left sees the folder");
       out_.push_back(SendOrder{members_.front(), WriteCheckpoint{generation_, committed(), history_now()}});
       for (std::size_t r = 1; r < members_.size(); ++r) {
         if (config_->exact || config_->sharded) {
@@ -232,9 +234,14 @@ void DriverMachine::report(const CheckpointFailed& r, TrainerSeat&) {
   if (!current(r.generation)) return;
   if (!barrier_.is_written_by(r.actor) || r.step != committed())
     return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
-  agenda_.saved(r.step);  // training goes on; the last good checkpoint stays valid
+  no_checkpoint(r.step, r.reason);
+}
+
+/// Training goes on; the last good checkpoint stays valid.
+void DriverMachine::no_checkpoint(std::int64_t step, const std::string& why) {
+  agenda_.saved(step);
   checkpoints_.note_failure();
-  out_.push_back(Notice{"no checkpoint of step " + std::to_string(r.step) + ": " + r.reason, {}});
+  out_.push_back(Notice{"no checkpoint of step " + std::to_string(step) + ": " + why, {}});
   proceed();
   widen();
 }

@@ -73,6 +73,7 @@ struct DriverConfig {
   bool exact = true;                  ///< trainers must hold the same bits; false: each computes its own
   bool sharded = false;               ///< no trainer holds a whole state once it has applied a step
   bool checkpoints = false;           ///< whether checkpoints are written at all
+  std::string checkpoint_folder{};    ///< for messages
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;           ///< of this run; older ones, of any run, go
   StopEarly stop_early;
@@ -107,6 +108,7 @@ struct TrainerReady {
   NodeId node{};
   std::string data_address;
   bool has_nccl = false;
+  bool has_folder = true;  ///< it sees the checkpoint folder of the run
 };
 /// The process is gone: seen by its node (pidfd), or its node was declared dead.
 struct TrainerDown {

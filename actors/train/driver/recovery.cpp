@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 
 namespace troupe::train {
@@ -42,7 +43,10 @@ class Dealing {
     for (const Holding& one : all_) {
       if (one.actor == input_.source && one.rank >= 0 && has_the_state(one)) source = &one;
     }
-    const std::vector<const Holding*> order = choose(source);
+    std::vector<const Holding*> order = choose(source);
+    const auto writer =
+        std::find_if(order.begin(), order.end(), [](const Holding* one) { return one->has_folder; });
+    if (writer != order.end()) std::rotate(order.begin(), writer, std::next(writer));
     const bool source_stays = std::find(order.begin(), order.end(), source) != order.end();
     for (std::size_t r = 0; r < order.size(); ++r) {
       const Holding& one = *order[r];

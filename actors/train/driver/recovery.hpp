@@ -20,7 +20,8 @@ struct Holding {
   bool follows = false;       ///< it takes the state of `RecoveryInput::source`, which has shared that
   bool joins = false;         ///< it follows, and has caught up
   std::int64_t steps = kNoState;
-  Generation lineage;  ///< of that state
+  Generation lineage;      ///< of that state
+  bool has_folder = true;  ///< it can write a checkpoint
 };
 
 struct RecoveryInput {
@@ -56,9 +57,9 @@ bool can_plan(const std::vector<Holding>& all, const RecoveryInput& input);
 
 /// The state of the most steps is the authority, and of those the one of the newest lineage, unless a
 /// checkpoint has more committed steps than all. Survivors keep the order of their ranks, newcomers come
-/// behind them. A newcomer that would have to be given the whole state stays outside where there are enough
-/// without it.
-/// REQUIRES: can_plan(), at least min_trainers of them.
+/// behind them; but rank 0 writes checkpoints, and is the first that can, if any. A newcomer that would have
+/// to be given the whole state stays outside where there are enough without it. REQUIRES: can_plan(), at
+/// least min_trainers of them.
 Recovery plan_recovery(const std::vector<Holding>& all, const RecoveryInput& input);
 
 }  // namespace troupe::train

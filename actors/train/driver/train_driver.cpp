@@ -1,6 +1,8 @@
 #include "actors/train/driver/train_driver.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 
 #include "actors/checkpoint/folder_lock.hpp"
 #include "actors/train/batches/batch_feed.hpp"
@@ -167,13 +169,15 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
       feed(WorkerLeaves{id, leaving.reason, leaving.stays});
     });
     trainer.tell<&Trainer::prepare>(trainers_data());
-    feed(TrainerReady{token, id, trainer.address().node, hello->data_address, hello->has_nccl});
+    feed(TrainerReady{token, id, trainer.address().node, hello->data_address, hello->has_nccl,
+                      hello->has_folder || !has_folder()});
   });
 }
 
 /// Why a trainer cannot train with the others.
 std::optional<ErrorInfo> TrainDriver::does_not_belong(const TrainerHello& hello) try {
-  if (!hello.has_folder && has_folder())
+  // With shards no trainer could give another one the state of a checkpoint.
+  if (options_.settings.sharding.what != Shard::kNothing && !hello.has_folder && has_folder())
     return ErrorInfo{ErrorCode::kRefused, "a trainer would keep checkpoints in another folder",
                      hello.who + " sees no '" + options_.settings.checkpoint_folder +
                          "', or one that is not this program's: its checkpoints.lock is not this run's",
@@ -348,6 +352,13 @@ void TrainDriver::act(const CommitStep& action) {
   done.trainers_alive = static_cast<int>(trainers_.size());
   so_far_.steps = action.entry.step + 1;
   emit(done);
+  if (replay_ && so_far_.steps >= replay_->until) {
+    std::array<char, 32> seconds{};
+    std::snprintf(seconds.data(), seconds.size(), "%.2f", to_seconds(now() - replay_->since));
+    emit(report::Warning{"step " + std::to_string(replay_->until) + " is reached again after " +
+                         seconds.data() + " s"});
+    replay_.reset();
+  }
   if (!is_finite(action.entry.slots)) tell_not_finite(action);
   if (options_.evaluations.on && machine_->evaluation_at(so_far_.steps)) emit(report::Evaluating{done.epoch});
   cause_chaos(action.entry.step + 1);
@@ -377,6 +388,8 @@ void TrainDriver::act(const Resumed& action) {
 }
 
 void TrainDriver::act(const RewindLedger& action) {
+  if (!replay_) replay_ = Replay{action.from, fault_at_.value_or(now())};
+  replay_->until = std::max(replay_->until, action.from);
   emit(report::Warning{for_people(action.reason)});
 }
 

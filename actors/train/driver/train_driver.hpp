@@ -341,6 +341,12 @@ class TrainDriver {
   std::int64_t rate_samples_ = 0;
   double rate_now_ = std::numeric_limits<double>::quiet_NaN();  ///< not known yet
   std::optional<Instant> fault_at_;
+  /// Steps that run again.
+  struct Replay {
+    std::int64_t until = 0;  ///< so many were committed before
+    Instant since{};         ///< the first fault
+  };
+  std::optional<Replay> replay_;
   std::deque<report::Event> events_;  ///< that nobody has asked for, the oldest first
   std::optional<Promise<std::vector<report::Event>>> waiting_;
   MonotonicClock clock_;

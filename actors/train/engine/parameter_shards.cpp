@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/ddp/comm_hook.hpp"
+#include "actors/ddp/kept_for_good.hpp"
 #include "actors/ddp/optimizer_state.hpp"
 #include "actors/ddp/unit_plan.hpp"
 #include "runtime/core/assert.hpp"
@@ -46,19 +47,17 @@ std::string text_of_event(std::int64_t what, const std::vector<ShardedUnit>& uni
 
 }  // namespace
 
-/// For callbacks that may outlive it.
-struct ParameterShards::Self {
-  ParameterShards* shards;
-};
-
 ParameterShards::ParameterShards(TrainingModel& model, TrainState& state, int shards,
-                                 const FsdpOptions& options, std::function<void(bool)> told)
+                                 const FsdpOptions& options, const ReducerOptions& where,
+                                 std::function<void(bool)> told)
     : model_((check_job(model), model)),
       state_(state),
       shards_(shards),
       frees_(options.sharding_strategy == ShardingStrategy::kFullShard),
       told_(std::move(told)),
-      parameters_(reduced_parameters(model.parameters(), torch::kCPU)),
+      parameters_(reduced_parameters(model.parameters(), where.device)),
+      where_(where),
+      streams_(where.streams.value_or(where.device)),
       self_(std::make_shared<Self>(Self{this})) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     index_.emplace(parameters_[i].tensor.unsafeGetTensorImpl(), i);
@@ -103,9 +102,12 @@ void ParameterShards::plan(const FsdpOptions& options) {
   sums_.resize(units_.size());
 }
 
-void ParameterShards::attach(std::shared_ptr<collectives::ProcessGroup> group) {
+void ParameterShards::attach(std::shared_ptr<collectives::ProcessGroup> group,
+                             std::shared_ptr<collectives::ProcessGroup> gradients) {
   detach();
   group_ = std::move(group);
+  data_ = gradients ? std::move(gradients) : group_;
+  through_host_ = where_.through_host || (data_ == group_ && !where_.device.is_cpu());
   if (!is_used()) return;
   const auto mine = group_->leaves();
   schedule_ = make_fold_schedule(mine, shards_);
@@ -127,6 +129,7 @@ void ParameterShards::attach(std::shared_ptr<collectives::ProcessGroup> group) {
 void ParameterShards::detach() {
   if (group_) abandon();
   has_weights_ = false;
+  data_.reset();
   group_.reset();
 }
 
@@ -213,6 +216,16 @@ void ParameterShards::other_rounds() {
   free_units();
 }
 
+void ParameterShards::broadcast(const torch::Tensor& bytes) {
+  move(bytes, bytes, [](auto& group, const auto& from, const auto&) { return group.broadcast(from, 0); });
+}
+
+void ParameterShards::finish() {
+  if (data_ == group_) return;
+  streams_.synchronize();
+  data_->throw_if_aborted();  // a wait for an operation of GPUs is the stream's, which does not throw
+}
+
 /// The first rank that has a leaf in this round.
 int ParameterShards::leader() const {
   const auto at = std::find_if(counts_.begin(), counts_.end(), [this](auto count) { return count > round_; });
@@ -236,6 +249,33 @@ void ParameterShards::announce(std::int64_t what) {
 void ParameterShards::exchange(const std::shared_ptr<collectives::Work>& work) {
   told_(true);
   work->wait();
+  told_(false);
+}
+
+/// `into` may be `from`.
+void ParameterShards::move(const torch::Tensor& from, const torch::Tensor& into, const Launch& launch) {
+  if (through_host_) {
+    const auto on_host = [](const torch::Tensor& of) {
+      return torch::empty(of.sizes(), of.options().device(torch::kCPU));
+    };
+    const torch::Tensor there = on_host(from).copy_(from);
+    const torch::Tensor back = into.is_same(from) ? there : on_host(into);
+    exchange(launch(*data_, buffer_of(there), buffer_of(back)));
+    into.copy_(back);
+    return;
+  }
+  if (data_ == group_) return exchange(launch(*data_, buffer_of(from), buffer_of(into)));
+  told_(true);
+  try {
+    streams_.on_default([&] { launch(*data_, buffer_of(from), buffer_of(into))->wait(); });
+  } catch (...) {
+    try {
+      data_->await_quiet();
+    } catch (const std::exception&) {  // what threw first is told
+      keep_value_for_good(std::vector<torch::Tensor>{from, into});
+    }
+    throw;
+  }
   told_(false);
 }
 
@@ -286,7 +326,8 @@ void ParameterShards::gather(std::size_t unit) {
   one.take_memory();
   std::vector<std::size_t> counts;
   for (const auto& interval : leaves()) counts.push_back(one.elements(interval));
-  exchange(group_->all_gather(buffer_of(one.shard()), buffer_of(one.flat()), std::move(counts)));
+  move(one.shard(), one.flat(),
+       [&](auto& group, const auto& from, const auto& into) { return group.all_gather(from, into, counts); });
   std::size_t whole = 0;
   for (const ShardedUnit& other : units_) whole += other.is_whole() ? other.flat().nbytes() : 0;
   most_whole_ = std::max(most_whole_, whole);
@@ -332,6 +373,7 @@ void ParameterShards::take(std::size_t index) {
   } else {
     put(into, gradient);
   }
+  streams_.before_default();  // those of a unit may have been computed on several streams
   if (!is_last || !is_last_round()) return;
   if (frees_) units_[at.unit].free();
   fold(at.unit);
@@ -362,7 +404,9 @@ torch::Tensor ParameterShards::summed(std::size_t unit) {
   const auto options = one.flat().options();
   if (by_ranks_) {
     torch::Tensor sum = torch::empty({mine}, options);
-    exchange(group_->reduce_scatter(buffer_of(arrays.front()), buffer_of(sum), counts, ReduceOp::kSum));
+    move(arrays.front(), sum, [&](auto& group, const auto& from, const auto& into) {
+      return group.reduce_scatter(from, into, counts, ReduceOp::kSum);
+    });
     return sum;
   }
   // Every rank's partial sums of these shards; then up the leaves' tree.
@@ -383,7 +427,9 @@ torch::Tensor ParameterShards::summed(std::size_t unit) {
     from_counts.push_back(static_cast<std::size_t>(partials) * counts[rank]);
   for (std::size_t& count : counts) count *= static_cast<std::size_t>(schedule_.partials);
   const torch::Tensor all = torch::empty({mine * static_cast<std::int64_t>(nodes_.size())}, options);
-  exchange(group_->all_to_all(buffer_of(packed), std::move(counts), buffer_of(all), std::move(from_counts)));
+  move(packed, all, [&](auto& group, const auto& from, const auto& into) {
+    return group.all_to_all(from, counts, into, from_counts);
+  });
   for (const collectives::FoldStep& step : collectives::fold_plan(nodes_, shards_))
     all.narrow(0, step.into * mine, mine).add_(all.narrow(0, step.from * mine, mine));
   return all.narrow(0, 0, mine).clone();
@@ -424,7 +470,8 @@ void ParameterShards::show_whole() {
 }
 
 GradientsOfAll ParameterShards::gradients_of_all() {
-  return {[this](double norm_type) { return norms(norm_type); }, [this](bool mine) { return all(mine); }};
+  return {[this](double norm_type) { return norms(norm_type); }, [this] { return norms(2, true); },
+          [this](bool mine) { return all(mine); }};
 }
 
 /// What this rank has of the unit's gradients, as apply() has left them.
@@ -445,37 +492,35 @@ torch::Tensor ParameterShards::gradient_of(ShardedUnit& unit) {
   return all;
 }
 
-/// As torch computes them, of whole gradients: each unit's come to one rank, in turn. A parameter without a
-/// gradient has none.
-std::vector<torch::Tensor> ParameterShards::norms(double norm_type) {
+/// As torch computes them, of what is whole: each unit's comes to one rank, in turn. A parameter without a
+/// gradient has none of that.
+std::vector<torch::Tensor> ParameterShards::norms(double norm_type, bool of_parameters) {
   const torch::NoGradGuard no_grad;
+  const auto mine = [&](ShardedUnit& unit) { return of_parameters ? unit.shard() : gradient_of(unit); };
   const std::size_t count_of = parameters_.size();
   std::vector<double> values(2 * count_of);  // behind the norms: how many ranks have a gradient
   for (std::size_t i = 0; i < count_of; ++i)
-    values[count_of + i] = parameters_[i].tensor.grad().defined() ? 1 : 0;
+    values[count_of + i] = of_parameters || parameters_[i].tensor.grad().defined() ? 1 : 0;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     ShardedUnit& unit = units_[u];
-    const int owner = static_cast<int>(u) % group_->size();
-    if (group_->rank() != owner) {
-      exchange(group_->send(buffer_of(gradient_of(unit)), owner));
-      continue;
-    }
-    const torch::Tensor flat = unit.zeros();
-    std::int64_t begin = 0;
-    for (int rank = 0; rank < group_->size(); ++rank) {
-      const auto count = static_cast<std::int64_t>(unit.elements(leaves()[static_cast<std::size_t>(rank)]));
-      torch::Tensor into = flat.narrow(0, begin, count);
-      begin += count;
-      if (rank == owner) {
-        into.copy_(gradient_of(unit));
-      } else {
-        exchange(group_->recv(buffer_of(into), rank));
-      }
-    }
+    const auto owner = u % static_cast<std::size_t>(group_->size());
+    const bool is_mine = static_cast<std::size_t>(group_->rank()) == owner;
+    const torch::Tensor part = mine(unit);
+    const torch::Tensor flat = is_mine ? unit.zeros() : torch::empty({0}, part.options());
+    // Each to the owner, and nothing to the others: a group of GPUs need not have messages.
+    std::vector<std::size_t> counts(leaves().size(), 0), from_counts(leaves().size(), 0);
+    counts[owner] = static_cast<std::size_t>(part.numel());
+    for (std::size_t rank = 0; is_mine && rank < leaves().size(); ++rank)
+      from_counts[rank] = unit.elements(leaves()[rank]);
+    move(part, flat, [&](auto& group, const auto& from, const auto& into) {
+      return group.all_to_all(from, counts, into, from_counts);
+    });
+    if (!is_mine) continue;
     for (std::size_t i = 0; i < count_of; ++i) {
       if (places_[i].unit == u) values[i] = unit.part(flat, places_[i].member).norm(norm_type).item<double>();
     }
   }
+  finish();
   exchange(group_->all_reduce(std::span(values), ReduceOp::kSum));  // all norms but one are zero
   std::vector<torch::Tensor> found;
   for (std::size_t i = 0; i < count_of; ++i) {
@@ -502,6 +547,7 @@ void ParameterShards::begin_evaluation(std::int64_t pieces) {
 
 void ParameterShards::end_evaluation() {
   other_rounds();
+  finish();
 }
 
 }  // namespace troupe::train

@@ -12,6 +12,10 @@
 /// collective the first rank that has a leaf in the round tells which unit's it is: whoever has no leaf left
 /// follows, and whoever uses another unit ends the group.
 ///
+/// On a GPU units are gathered and gradients reduced by the gradients' group (NCCL), on the device's default
+/// stream, where there is one; else through the host's memory. The host waits once, at the end of a step or
+/// an evaluation. What trainers tell each other goes over their own group.
+///
 /// On a trainer that is alone nothing is cut. Not thread-safe: the thread that computes drives it.
 #pragma once
 
@@ -25,10 +29,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "actors/ddp/device_streams.hpp"
 #include "actors/ddp/fsdp_options.hpp"
 #include "actors/ddp/reduced_parameter.hpp"
 #include "actors/ddp/storage_watch.hpp"
 #include "actors/train/engine/fold_schedule.hpp"
+#include "actors/train/engine/reducer.hpp"
 #include "actors/train/engine/sharded_unit.hpp"
 #include "actors/train/engine/state_walk.hpp"
 #include "actors/train/engine/train_state.hpp"
@@ -40,15 +46,18 @@ namespace troupe::train {
 
 class ParameterShards final : private Pieces {
  public:
-  /// `told`: see TrainEngine::on_exchange. Throws BadConfig for a job that cannot be cut.
+  /// `where`: its device, way through the host, and streams. `told`: see TrainEngine::on_exchange. Throws
+  /// BadConfig for a job that cannot be cut.
   ParameterShards(TrainingModel& model, TrainState& state, int shards, const FsdpOptions& options,
-                  std::function<void(bool)> told);
+                  const ReducerOptions& where, std::function<void(bool)> told);
   ~ParameterShards();
   ParameterShards(const ParameterShards&) = delete;
   ParameterShards& operator=(const ParameterShards&) = delete;
 
-  /// Takes part in `group` from now on. What is cut has no value until a state is installed.
-  void attach(std::shared_ptr<collectives::ProcessGroup> group);
+  /// Takes part in `group` from now on. What is cut has no value until a state is installed. `gradients`: of
+  /// the parameters' device, as for Reducer::attach.
+  void attach(std::shared_ptr<collectives::ProcessGroup> group,
+              std::shared_ptr<collectives::ProcessGroup> gradients = nullptr);
   void detach();
   /// Whether this trainer is one of several.
   bool is_used() const { return group_ && group_->size() > 1; }
@@ -64,6 +73,10 @@ class ParameterShards final : private Pieces {
   void rethrow_failure();
   /// The rounds of others. REQUIRES: this rank's leaves are through.
   void other_rounds();
+  /// Gives rank 0's `bytes`, which are where the parameters are, to every rank.
+  void broadcast(const torch::Tensor& bytes);
+  /// Waits, on the host, for the device: who returns knows that what was exchanged is good.
+  void finish();
   /// Gives a step up.
   void abandon();
 
@@ -109,7 +122,10 @@ class ParameterShards final : private Pieces {
   std::size_t most_whole_bytes() const { return most_whole_; }
 
  private:
-  struct Self;
+  /// For callbacks that may outlive it.
+  struct Self {
+    ParameterShards* shards;
+  };
   class Walk;
   struct Place {
     std::size_t unit = 0;
@@ -144,9 +160,14 @@ class ParameterShards final : private Pieces {
   void show_whole();
   void show_pieces();
   torch::Tensor gradient_of(ShardedUnit& unit);
-  std::vector<torch::Tensor> norms(double norm_type);
+  /// Of whole gradients, or of whole parameters.
+  std::vector<torch::Tensor> norms(double norm_type, bool of_parameters = false);
   bool all(bool mine);
   void exchange(const std::shared_ptr<collectives::Work>& work);
+  /// Of tensors where the parameters are.
+  using Launch = std::function<std::shared_ptr<collectives::Work>(
+      collectives::ProcessGroup&, const collectives::Buffer& from, const collectives::Buffer& into)>;
+  void move(const torch::Tensor& from, const torch::Tensor& into, const Launch& launch);
   const std::vector<collectives::LeafInterval>& leaves() const { return group_->facts().leaves; }
   const Place* place_of(const torch::Tensor& parameter) const;
   torch::Tensor piece(const torch::Tensor& parameter, const torch::Tensor& whole) override;
@@ -168,6 +189,10 @@ class ParameterShards final : private Pieces {
   std::optional<std::size_t> root_;  ///< what is in no unit
 
   std::shared_ptr<collectives::ProcessGroup> group_;
+  std::shared_ptr<collectives::ProcessGroup> data_;  ///< what tensors go by; may be group_
+  const ReducerOptions where_;
+  const DeviceStreams streams_;
+  bool through_host_ = false;
   FoldSchedule schedule_;
   std::vector<collectives::LeafInterval> nodes_;  ///< of all ranks' partial sums, left to right
   std::vector<int> partials_;                     ///< of each rank

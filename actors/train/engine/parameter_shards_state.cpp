@@ -125,8 +125,9 @@ std::vector<std::byte> ParameterShards::fields_told() const {
       const auto fields = optimizer_fields(*optimizers[o].optimizer, parameters_[i].tensor);
       TROUPE_ASSERT(fields.size() < kFieldsAtMost, "an optimizer keeps few fields");
       for (std::size_t f = 0; f < fields.size(); ++f) {
-        owners.push_back(fields[f].name == kStepField ? fields[f].tensor.contiguous()
-                                                      : torch::empty({0}, fields[f].tensor.options()));
+        owners.push_back(fields[f].name == kStepField
+                             ? fields[f].tensor.contiguous().cpu()
+                             : torch::empty({0}, torch::TensorOptions(fields[f].tensor.scalar_type())));
         parts.push_back(
             tensor_as_part(place_text(o, parameters_.size(), i, f) + fields[f].name, owners.back()));
       }
@@ -189,7 +190,7 @@ class ParameterShards::Walk final : public StateWalk {
   void add(const std::string& name, const torch::Tensor& tensor) {
     const Place* at = of_.place_of(tensor);
     if (at == nullptr) {
-      Source source{false, tensor.detach().contiguous()};
+      Source source{false, tensor.detach().contiguous().cpu()};
       if (source.tensor.is_complex()) source.tensor = torch::view_as_real(source.tensor);
       parts_.push_back(without_bytes(tensor_as_part(name, source.tensor)));
       sources_.push_back(std::move(source));
@@ -244,7 +245,7 @@ class ParameterShards::Walk final : public StateWalk {
   }
 
   static checkpoint::DType type_of(const torch::Tensor& tensor) {
-    return tensor_as_part("", torch::empty({0}, tensor.options())).dtype;
+    return tensor_as_part("", torch::empty({0}, torch::TensorOptions(tensor.scalar_type()))).dtype;
   }
   static StatePart without_bytes(StatePart part) {
     part.bytes = {static_cast<const std::byte*>(nullptr), part.bytes.size()};
@@ -256,6 +257,7 @@ class ParameterShards::Walk final : public StateWalk {
     auto& group = *of_.group_;
     const ShardedUnit& unit = of_.units_[from.at.unit];
     const bool is_mine = root_ < 0 || group.rank() == root_;
+    const torch::Tensor mine = from.tensor.cpu();
     std::vector<std::size_t> counts;
     std::size_t elements = 0;
     for (const auto& interval : of_.leaves()) {
@@ -264,11 +266,11 @@ class ParameterShards::Walk final : public StateWalk {
     }
     const std::size_t size = elements == 0 ? 0 : bytes / elements;
     for (std::size_t& count : counts) count *= size;
-    if (is_mine) memory_ = torch::empty({static_cast<std::int64_t>(elements)}, from.tensor.options());
+    if (is_mine) memory_ = torch::empty({static_cast<std::int64_t>(elements)}, mine.options());
     if (root_ < 0) {
-      of_.exchange(group.all_gather(bytes_of(from.tensor), bytes_of(memory_), counts));
+      of_.exchange(group.all_gather(bytes_of(mine), bytes_of(memory_), counts));
     } else if (!is_mine) {
-      if (from.tensor.numel() > 0) of_.exchange(group.send(bytes_of(from.tensor), root_));
+      if (mine.numel() > 0) of_.exchange(group.send(bytes_of(mine), root_));
       return {};
     } else {
       auto* at = static_cast<std::byte*>(memory_.data_ptr());
@@ -281,7 +283,7 @@ class ParameterShards::Walk final : public StateWalk {
         at += count;
         if (count == 0) continue;
         if (rank == root_) {
-          std::memcpy(into.data, from.tensor.data_ptr(), count);
+          std::memcpy(into.data, mine.data_ptr(), count);
         } else {
           of_.exchange(group.recv(into, rank));
         }
@@ -308,6 +310,7 @@ void ParameterShards::gather_weights() {
   const torch::NoGradGuard no_grad;
   cut();
   for (std::size_t u = 0; u < units_.size(); ++u) gather(u);
+  finish();
   has_weights_ = true;
 }
 
@@ -318,11 +321,12 @@ StateView ParameterShards::weights() const {
     const Place* at = place_of(one.tensor);
     view.owners.push_back(
         (at == nullptr ? one.tensor.detach() : units_[at->unit].part(units_[at->unit].flat(), at->member))
-            .contiguous());
+            .contiguous()
+            .cpu());
     view.parts.push_back(tensor_as_part(one.name, view.owners.back()));
   }
   for (const NamedTensor& one : model_.buffers()) {
-    view.owners.push_back(one.tensor.detach().contiguous());
+    view.owners.push_back(one.tensor.detach().contiguous().cpu());
     view.parts.push_back(tensor_as_part(one.name, view.owners.back()));
   }
   return view;
@@ -333,7 +337,7 @@ StateView ParameterShards::common() const {
   for (const auto& tensors : {model_.parameters(), model_.buffers()}) {
     for (const NamedTensor& one : tensors) {
       if (place_of(one.tensor) != nullptr) continue;
-      view.owners.push_back(one.tensor.detach().contiguous());
+      view.owners.push_back(one.tensor.detach().contiguous().cpu());
       view.parts.push_back(tensor_as_part(one.name, view.owners.back()));
     }
   }

@@ -126,8 +126,9 @@ torch::Tensor ShardedUnit::shaped(const torch::Tensor& elements, std::size_t mem
 }
 
 torch::Tensor ShardedUnit::zeros() const {
-  return torch::zeros({shard_elements_ * shards_},
-                      torch::TensorOptions(members_.front().tensor.scalar_type()));
+  return torch::zeros(
+      {shard_elements_ * shards_},
+      torch::TensorOptions(members_.front().tensor.scalar_type()).device(members_.front().tensor.device()));
 }
 
 }  // namespace troupe::train

@@ -23,7 +23,7 @@ namespace troupe::train {
 
 class ShardedUnit {
  public:
-  /// REQUIRES: parameters of one dtype, on the CPU.
+  /// REQUIRES: parameters of one dtype, on one device.
   ShardedUnit(std::string name, std::vector<NamedTensor> members, int shards);
 
   const std::string& name() const { return name_; }

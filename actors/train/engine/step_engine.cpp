@@ -90,7 +90,7 @@ StepEngine::StepEngine(std::unique_ptr<TrainingModel> model, EngineOptions optio
     shards_.emplace(*model_, state_, options.logical_ranks, [this](bool begins) { told_(begins); });
   if (options.shard_parameters)
     pieces_.emplace(*model_, state_, options.logical_ranks, *options.shard_parameters,
-                    [this](bool begins) { told_(begins); });
+                    reducer_options(options), [this](bool begins) { told_(begins); });
 }
 
 StepEngine::~StepEngine() = default;
@@ -99,7 +99,7 @@ void StepEngine::attach(std::shared_ptr<collectives::ProcessGroup> group,
                         std::shared_ptr<collectives::ProcessGroup> gradients) {
   abandon_step();
   if (shards_) shards_->attach(group);
-  if (pieces_) pieces_->attach(group);
+  if (pieces_) pieces_->attach(group, gradients);
   group_ = std::move(group);
   reducer_.detach();
   if (!is_in_pieces()) reducer_.attach(group_, std::move(gradients));
@@ -396,7 +396,8 @@ void StepEngine::finish_step() {
                 "every leaf of the rank has run");
   guarded([&] {
     share_buffers();
-    if (!is_in_pieces()) reducer_.finish();
+    if (is_in_pieces()) return pieces_->finish();
+    reducer_.finish();
   });
   phase_ = Phase::kReduced;
 }
@@ -405,8 +406,7 @@ void StepEngine::finish_step() {
 void StepEngine::share_buffers() {
   if (next_buffers_.numel() == 0 || group_->size() == 1) return;
   if (!is_in_pieces()) return reducer_.broadcast(next_buffers_);
-  group_->broadcast({next_buffers_.data_ptr(), next_buffers_.nbytes(), collectives::DType::kUInt8}, 0)
-      ->wait();
+  pieces_->broadcast(next_buffers_);
 }
 
 /// Gradients are sums of weight x gradient over L: makes them means by weight.

@@ -39,6 +39,7 @@ EngineOptions options_of(const RunSettings& settings, torch::Device device) {
   options.shard_optimizer = settings.sharding.what == Shard::kOptimizer;
   if (settings.sharding.what == Shard::kGradients || settings.sharding.what == Shard::kParameters) {
     options.shard_parameters = FsdpOptions{
+        .units = settings.sharding.units,
         .min_num_params = static_cast<std::size_t>(settings.sharding.min_num_params),
         .sharding_strategy = settings.sharding.what == Shard::kGradients ? ShardingStrategy::kShardGradOp
                                                                          : ShardingStrategy::kFullShard};

@@ -61,6 +61,23 @@ double Apply::grad_norm(double norm_type) {
   return norm;
 }
 
+void Apply::count_parameters() {
+  const torch::NoGradGuard no_grad;
+  std::vector<NamedTensor> trained = setup_.parameters();
+  std::erase_if(trained, [](const NamedTensor& one) { return !one.tensor.requires_grad(); });
+  if (trained.empty()) return;
+  std::vector<torch::Tensor> norms;
+  if (of_all_.parameter_norms) {
+    norms = of_all_.parameter_norms();
+  } else {
+    for (const NamedTensor& one : trained) norms.push_back(one.tensor.norm(2));
+  }
+  for (std::size_t i = 0; i < trained.size(); ++i)
+    count("parameter_norm/" + trained[i].name, norms.at(i).item<double>());
+  for (torch::Tensor& norm : norms) norm = norm.to(torch::kFloat64);
+  count("parameter_norm", torch::stack(norms).norm(2).item<double>());
+}
+
 void Apply::clip_grad_value(double limit) {
   for (torch::Tensor& gradient : gradients()) gradient.clamp_(-limit, limit);
 }

@@ -18,10 +18,12 @@
 
 namespace troupe::train {
 
-/// What a trainer that has a part of each gradient asks of all.
+/// What a trainer that has a part of each parameter and its gradient asks of all.
 struct GradientsOfAll {
   /// The norm of the whole gradient of each parameter, in their order. Collective.
   std::function<std::vector<torch::Tensor>(double norm_type)> norms{};
+  /// The norm of each whole parameter that is trained, in their order. Collective.
+  std::function<std::vector<torch::Tensor>()> parameter_norms{};
   /// Whether it holds on every trainer. Collective.
   std::function<bool(bool mine)> all{};
 };
@@ -45,6 +47,9 @@ class Apply {
   double clip_grad_norm(double max_norm, double norm_type = 2);
   /// That norm without clipping, and the same figure.
   double grad_norm(double norm_type = 2);
+  /// Figures of this step: parameter_norm/<name> of each parameter that is trained, and parameter_norm of all
+  /// of them, as they are now. On a GPU the host waits for them: not for every step.
+  void count_parameters();
   /// A figure of this step: step/<name> in the logs.
   void count(const std::string& name, double value) { values_[name] = value; }
   /// Clamps every gradient to [-limit, limit].

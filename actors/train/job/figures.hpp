@@ -15,7 +15,31 @@ enum class FigureKind : std::uint8_t {
   kMean,         ///< sum / weight
   kExponential,  ///< exp of that
   kConfusion,    ///< counts alone: how often class i was taken for class j, row by row
+  kRoot,         ///< the root of that mean
+  kArea,         ///< counts alone: of negatives by score, then of positives; the area under their ROC curve
+  kR2,           ///< counts alone: values, their sum, that of their squares, that of squared errors
 };
+
+/// How often a positive scores higher than a negative, where ties count half. `counts`: of negatives in each
+/// range of scores, ascending, then of positives. NaN where there are none of either.
+inline double area_under_roc(const std::vector<double>& counts) {
+  const std::size_t ranges = counts.size() / 2;
+  double below = 0, positives = 0, area = 0;
+  for (std::size_t i = 0; i < ranges; ++i) {
+    const double negative = counts[i];
+    const double positive = counts[ranges + i];
+    area += positive * (below + negative / 2);
+    below += negative;
+    positives += positive;
+  }
+  return area / (below * positives);
+}
+
+/// 1 - squared errors / squared distances from the mean. NaN for counts that are none.
+inline double r2_of(const std::vector<double>& counts) {
+  if (counts.size() != 4) return std::nan("");
+  return 1 - counts[3] / (counts[2] - counts[1] * counts[1] / counts[0]);
+}
 
 /// A mean under way, or what else adds up.
 struct Figure {
@@ -24,7 +48,13 @@ struct Figure {
   double weight = 0;
   FigureKind kind = FigureKind::kMean;
   std::vector<double> counts{};
-  double value() const { return kind == FigureKind::kExponential ? std::exp(sum / weight) : sum / weight; }
+  double value() const {
+    if (kind == FigureKind::kExponential) return std::exp(sum / weight);
+    if (kind == FigureKind::kRoot) return std::sqrt(sum / weight);
+    if (kind == FigureKind::kArea) return area_under_roc(counts);
+    if (kind == FigureKind::kR2) return r2_of(counts);
+    return sum / weight;
+  }
   bool operator==(const Figure&) const = default;
 };
 

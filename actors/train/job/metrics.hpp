@@ -58,4 +58,47 @@ inline void count_perplexity(Leaf& at, const torch::Tensor& loss, double tokens)
   at.add({"perplexity", loss.item<double>(), tokens, FigureKind::kExponential, {}});
 }
 
+/// "auroc": the area under the ROC curve, of scores that are rounded to `ranges` equal ranges of 0 to 1, as
+/// torchmetrics' BinaryAUROC(thresholds=...). `probability` [N] that a sample is positive; `target` [N], 0 or
+/// 1 (or booleans). Of several classes: one call each, with a name.
+inline void count_auroc(Leaf& at, const torch::Tensor& probability, const torch::Tensor& target,
+                        std::int64_t ranges = 200, const std::string& name = "auroc") {
+  const torch::Tensor score = probability.detach().to(torch::kCPU, torch::kFloat64).flatten();
+  const torch::Tensor was = target.to(torch::kCPU, torch::kLong).flatten();
+  if (score.sizes() != was.sizes() || ranges < 2)
+    throw BadConfig(
+        "cannot count an AUROC in " + std::to_string(ranges) + " ranges",
+        "targets are " + c10::str(target.sizes()) + ", and probabilities " + c10::str(probability.sizes()),
+        "give one of each sample, [N], for both, and at least 2 ranges");
+  if (!score.ge(0).logical_and(score.le(1)).all().item<bool>() ||
+      !was.ge(0).logical_and(was.le(1)).all().item<bool>())
+    throw BadConfig("cannot count an AUROC", "a probability is not in 0 to 1, or a target not 0 or 1",
+                    "give sigmoid(logits), or a column of softmax(logits), and 1 for what is positive");
+  const torch::Tensor range = (score * static_cast<double>(ranges)).to(torch::kLong).clamp_max(ranges - 1);
+  const torch::Tensor counts = (was * ranges + range).bincount({}, 2 * ranges).to(torch::kFloat64);
+  const auto* begin = counts.data_ptr<double>();
+  at.add({name, 0, 0, FigureKind::kArea, {begin, begin + counts.numel()}});
+}
+
+/// "mse", "mae", "rmse" and "r2" of numbers, of any shape.
+inline void count_regression(Leaf& at, const torch::Tensor& predicted, const torch::Tensor& target) {
+  if (predicted.sizes() != target.sizes())
+    throw BadConfig(
+        "cannot count a regression's errors",
+        "targets are " + c10::str(target.sizes()) + ", and predictions " + c10::str(predicted.sizes()),
+        "give the same shape for both");
+  const torch::Tensor was = target.detach().to(torch::kFloat64);
+  const torch::Tensor error = predicted.detach().to(torch::kFloat64) - was;
+  const auto values = static_cast<double>(was.numel());
+  const auto squares = error.square().sum().item<double>();
+  at.count("mse", squares, values);
+  at.count("mae", error.abs().sum().item<double>(), values);
+  at.add({"rmse", squares, values, FigureKind::kRoot, {}});
+  at.add({"r2",
+          0,
+          0,
+          FigureKind::kR2,
+          {values, was.sum().item<double>(), was.square().sum().item<double>(), squares}});
+}
+
 }  // namespace troupe::train

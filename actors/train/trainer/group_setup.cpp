@@ -35,9 +35,10 @@ std::unique_ptr<collectives::Mesh> make_mesh(const RunSettings& settings, const 
 
 class NativeGroups final : public GroupMaker {
  public:
-  NativeGroups(const Session& session, const RunSettings& settings)
+  NativeGroups(const Session& session, const RunSettings& settings, OwnMemory& own)
       : session_(session),
         settings_(settings),
+        own_(own),
         listener_(std::make_shared<DataListener>(DataListener::bind({session.host(), 0}).value())) {}
 
   std::string address() const override { return troupe::to_string(listener_->endpoint()); }
@@ -72,13 +73,7 @@ class NativeGroups final : public GroupMaker {
     for (const auto& member : plan.members) options.leaves.push_back(member.leaves);
     options.data_bytes = engine.group_bytes(options.leaves, !over_nccl_);
     options.machines = nodes_of(plan);
-    const std::string key = settings_.run + "/group/" + to_string(plan.generation);
-    const std::size_t region_bytes =
-        collectives::native_region_bytes(options.machines, rank, options.data_bytes);
-    const auto pin = [&](std::span<std::byte> region) { return over_nccl_ ? nullptr : engine.pin(region); };
-    // The first rank to leave takes the name back: nobody joins a generation that one has left.
-    options.region = pin_region(session_.open_region(key, region_bytes, "rank " + std::to_string(rank), true),
-                                pin, [session = session_, key] { session.drop_region(key); });
+    options.region = region_of(plan, options, engine);
     if (auto mesh = make_mesh(settings_, plan, options.machines, rank, listener_)) {
       const collectives::WaitOptions wait{.timeout = kConnectTime, .aborted = std::move(abandoned)};
       options.remote = mesh->meet(collectives::native_peers(options.machines, rank), wait).value();
@@ -102,6 +97,24 @@ class NativeGroups final : public GroupMaker {
   }
 
  private:
+  std::shared_ptr<SharedMemory> region_of(const GenerationPlan& plan,
+                                          const collectives::NativeGroupOptions& options,
+                                          TrainEngine& engine) {
+    const auto bytes_with = [&](std::size_t data_bytes) {
+      return collectives::native_region_bytes(options.machines, options.rank, data_bytes);
+    };
+    // What stays of the group before are its data, which the reducer clears.
+    if (options.size == 1 && settings_.trainer_gpus <= 0)
+      return own_.take(bytes_with(options.data_bytes), bytes_with(0));
+    own_.drop();
+    const std::string key = settings_.run + "/group/" + to_string(plan.generation);
+    const auto pin = [&](std::span<std::byte> region) { return over_nccl_ ? nullptr : engine.pin(region); };
+    // The first rank to leave takes the name back: nobody joins a generation that one has left.
+    return pin_region(session_.open_region(key, bytes_with(options.data_bytes),
+                                           "rank " + std::to_string(options.rank), true),
+                      pin, [session = session_, key] { session.drop_region(key); });
+  }
+
   /// Keeps the gradients' group of the generation before where `plan` has the rest of its ranks.
   void forget_gradients(const GenerationPlan& plan) {
     before_.gone = ranks_gone(members_, actors_of(plan));
@@ -137,6 +150,7 @@ class NativeGroups final : public GroupMaker {
 
   const Session session_;
   const RunSettings settings_;
+  OwnMemory& own_;
   const std::shared_ptr<const DataListener> listener_;
   bool over_nccl_ = false;        ///< gradients, in this generation
   GradientsBefore before_;        ///< the last group of them, for the next generation
@@ -145,8 +159,9 @@ class NativeGroups final : public GroupMaker {
 
 }  // namespace
 
-std::unique_ptr<GroupMaker> make_native_groups(const Session& session, const RunSettings& settings) {
-  return std::make_unique<NativeGroups>(session, settings);
+std::unique_ptr<GroupMaker> make_native_groups(const Session& session, const RunSettings& settings,
+                                               OwnMemory& own) {
+  return std::make_unique<NativeGroups>(session, settings, own);
 }
 
 }  // namespace troupe::train

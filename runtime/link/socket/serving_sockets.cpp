@@ -31,23 +31,27 @@ struct Asked {
   bool is_done = false;
 };
 
-std::string who(int pid) {
+std::string process_of(int pid) {
   return "process " + std::to_string(pid);
 }
 ErrorInfo is_gone(int pid) {
-  return {ErrorCode::kUnavailable, who(pid) + " does not answer", "it has ended, or is ending",
+  return {ErrorCode::kUnavailable, process_of(pid) + " does not answer", "it has ended, or is ending",
           "see troupe serve list"};
 }
 ErrorInfo is_late(int pid, Duration timeout) {
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
-  return {ErrorCode::kTimeout, who(pid) + " has not answered",
+  return {ErrorCode::kTimeout, process_of(pid) + " has not answered",
           "it was asked " + (ms < 1000 ? std::to_string(ms) + " ms" : std::to_string(ms / 1000) + " s") +
               " ago, and may still be at it",
           "see troupe serve status, or its output"};
 }
 
-void begin(Asked& one, int pid, std::string_view question) {
-  auto link = connect_by_name(serving_socket_name(::geteuid(), pid), false);
+std::string prefix_of(unsigned user, Serving who) {
+  return (who == Serving::kProxy ? "troupe-proxy-" : "troupe-serve-") + std::to_string(user) + "-";
+}
+
+void begin(Asked& one, int pid, std::string_view question, Serving who) {
+  auto link = connect_by_name(serving_socket_name(::geteuid(), pid, who), false);
   if (!link || ::send(link->fd(), question.data(), question.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     const bool is_busy = !link && link.error().code == ErrorCode::kTimeout;
     one.error = is_busy ? is_late(pid, Duration{0}) : is_gone(pid);
@@ -74,7 +78,7 @@ void read_some(Asked& one, int pid) {
     if (got > 0) take_descriptors(message, one.answer.fds);
     if (got > 0) one.answer.text.append(packet, 0, static_cast<std::size_t>(got));
     if (one.answer.text.size() > kMostAnswer)
-      one.error = ErrorInfo{ErrorCode::kLimit, "the answer of " + who(pid) + " is too long",
+      one.error = ErrorInfo{ErrorCode::kLimit, "the answer of " + process_of(pid) + " is too long",
                             "it has more than 4 MiB", ""};
     if (got <= 0 && one.answer.text.empty()) one.error = is_gone(pid);
     one.is_done = got <= 0 || one.error.has_value();
@@ -84,12 +88,12 @@ void read_some(Asked& one, int pid) {
 
 }  // namespace
 
-std::string serving_socket_name(unsigned user, int pid) {
-  return "troupe-serve-" + std::to_string(user) + "-" + std::to_string(pid);
+std::string serving_socket_name(unsigned user, int pid, Serving who) {
+  return prefix_of(user, who) + std::to_string(pid);
 }
 
-std::vector<int> serving_pids(std::string_view sockets, unsigned user) {
-  const std::string name = " @troupe-serve-" + std::to_string(user) + "-";
+std::vector<int> serving_pids(std::string_view sockets, unsigned user, Serving who) {
+  const std::string name = " @" + prefix_of(user, who);
   std::vector<int> pids;
   while (!sockets.empty()) {
     const std::string_view line = sockets.substr(0, sockets.find('\n'));
@@ -106,18 +110,18 @@ std::vector<int> serving_pids(std::string_view sockets, unsigned user) {
   return pids;
 }
 
-std::vector<int> serving_pids() {
+std::vector<int> serving_pids(Serving who) {
   std::ostringstream text;
   text << std::ifstream("/proc/net/unix").rdbuf();
-  return serving_pids(text.str(), ::geteuid());
+  return serving_pids(text.str(), ::geteuid(), who);
 }
 
 std::vector<Result<ServingAnswer>> ask_serving(std::span<const int> pids, std::string_view question,
-                                               Duration timeout) {
+                                               Duration timeout, Serving who) {
   const MonotonicClock clock;
   const Instant latest = clock.now() + timeout;
   std::vector<Asked> asked(pids.size());
-  for (std::size_t i = 0; i < pids.size(); ++i) begin(asked[i], pids[i], question);
+  for (std::size_t i = 0; i < pids.size(); ++i) begin(asked[i], pids[i], question, who);
   for (;;) {
     std::vector<pollfd> waits;
     std::vector<std::size_t> places;

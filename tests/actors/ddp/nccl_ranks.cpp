@@ -18,61 +18,15 @@ using namespace std::chrono_literals;
 using namespace collectives;
 using collectives::testing::NcclDouble;
 
-class HostWork final : public Work {
- public:
-  explicit HostWork(std::shared_ptr<Work> work) : work_(std::move(work)) {}
-
- private:
-  bool advance(Duration limit) override {
-    if (limit != Duration::zero()) return work_->wait_for(limit);
-    if (!work_->is_completed()) return false;
-    if (const auto thrown = work_->exception()) std::rethrow_exception(thrown);
-    return true;
-  }
-  const std::shared_ptr<Work> work_;
-};
-
-class OnHost final : public ProcessGroup {
- public:
-  explicit OnHost(Group gpus) : ProcessGroup(facts_of(*gpus)), gpus_(std::move(gpus)) {}
-  ProcessGroup& host_group() override { return gpus_->host_group(); }
-  std::string abort_reason() const override { return gpus_->abort_reason(); }
-  void await_quiet() override { gpus_->await_quiet(); }
-  ProcessGroup* gpus() const { return gpus_.get(); }
-
- private:
-  static GroupFacts facts_of(const ProcessGroup& gpus) {
-    GroupFacts facts = gpus.facts();
-    facts.device = {};
-    return facts;
-  }
-  std::shared_ptr<Work> launch(std::span<const Op> operations) override {
-    std::vector<Op> there(operations.begin(), operations.end());
-    for (Op& op : there) op.input.device = op.output.device = gpus_->facts().device;
-    return std::make_shared<HostWork>(gpus_->batch(there));
-  }
-  void stop(const std::string& reason) override { gpus_->abort(reason); }
-  std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool) override {
-    return {static_cast<std::byte*>(gpus_->allocate(count, dtype).data)};
-  }
-
-  const Group gpus_;
-};
-
 }  // namespace
-
-Group on_host(Group gpus) {
-  return std::make_shared<OnHost>(std::move(gpus));
-}
 
 std::vector<std::string> run_by_name(const std::string& backend, int ranks, NcclDouble& library,
                                      const DdpBody& body) {
   torch::set_num_threads(1);
   static thread_local int device = 0;
   register_backend("nccl double", [&](BackendContext context) {
-    context.options.device = device;  // OnHost says that it has none
-    if (context.predecessor != nullptr)
-      context.predecessor = dynamic_cast<OnHost&>(*context.predecessor).gpus();
+    context.options.device = device;  // on_host says that it has none
+    if (context.predecessor != nullptr) context.predecessor = &gpus_of(*context.predecessor);
     return on_host(join_nccl_group(context, library.api(device)));
   });
   const auto port = DataListener::bind({"127.0.0.1", 0}).value().endpoint().port;

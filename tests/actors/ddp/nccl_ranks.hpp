@@ -6,14 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/actors/ddp/on_host.hpp"
 #include "tests/actors/ddp/support.hpp"
 #include "tests/collectives/nccl_double.hpp"
 
 namespace troupe::train::testing {
-
-/// A group over the double that says its memory is the CPU's, and whose waits are the host's. What the group
-/// of GPUs below it reduces, and what goes over host_group(), is as on GPUs.
-Group on_host(Group gpus);
 
 /// Runs `body` on a thread a rank with init_process_group's group: "native", or "nccl" over the library, as
 /// on_host makes it. What each returned, or "threw: " and the message.

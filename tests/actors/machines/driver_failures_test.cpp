@@ -383,3 +383,45 @@ TEST_CASE("checkpoints that could not be written are counted, and the newest one
   CHECK(s.all<JobDone>()[0].failed_checkpoints == 1);
   CHECK(s.all<JobDone>()[0].saved == 4);
 }
+
+TEST_CASE("who sees the checkpoint folder is rank 0 and writes; with nobody who does a job does not begin") {
+  auto config = saving(2);
+  config.checkpoint_folder = "ck";
+  const auto ready_without = [](Script& s, ActorId a) {
+    s.alive.push_back(a);
+    s.on(TrainerReady{s.take_token(SpawnKind::kTrainer), a, NodeId{1}, "addr", false, false});
+    s.quiesced(a, kNoState);
+  };
+  {
+    Script s(config);
+    ready_without(s, kA);
+    ready_without(s, kB);
+    REQUIRE(s.all<JobFailed>().size() == 1);
+    CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("none sees 'ck'"));
+  }
+  Script s(config);
+  ready_without(s, kA);
+  s.ready(kB);
+  s.quiesced(kB, kNoState);
+  REQUIRE(s.order<StartGeneration>(kA));
+  CHECK(s.order<StartGeneration>(kA)->plan.members.at(0).actor == kB);
+  for (const ActorId a : {kA, kB}) s.formed(a), s.installed(a, 0);
+  s.lineage = s.g();
+  for (std::int64_t k = 0; k < 2; ++k) {
+    for (const ActorId a : {kA, kB}) s.applied(a, k);
+  }
+  CHECK(s.order<WriteCheckpoint>(kB));
+  s.written(kB, 2);
+  s.on(StateProved{kA, s.g(), 2, Script::parts_after(2)});
+  // Its death leaves nobody who sees the folder.
+  s.down(kB);
+  s.quiesced(kA, 2);
+  s.formed(kA);
+  s.installed(kA, 2);
+  for (std::int64_t k = 2; k < 4; ++k) s.applied(kA, k);
+  CHECK_FALSE(s.order<WriteCheckpoint>(kA));
+  REQUIRE(!s.all<Notice>().empty());
+  CHECK(s.all<Notice>()[0].text == "no checkpoint of step 4: no trainer that is left sees the folder");
+  s.applied(kA, 4);
+  CHECK(s.all<CommitStep>().size() == 1);  // it goes on
+}

@@ -55,6 +55,17 @@ TEST_CASE("the most steps are the authority, and who has fewer gets the state") 
   CHECK(plan.followers.empty());
 }
 
+TEST_CASE("rank 0 sees the checkpoint folder, if anybody does; the others keep their order") {
+  auto a = member(kA, 0, 5), b = member(kB, 1, 5), c = newcomer(kC);
+  a.has_folder = false;
+  CHECK(members_of(plan_recovery({a, b}, input(5))) == "B* A*");
+  b.has_folder = false;
+  CHECK(members_of(plan_recovery({a, b}, input(5))) == "A* B*");
+  // Without a state anywhere a newcomer is a member.
+  a.steps = b.steps = kNoState;
+  CHECK(members_of(plan_recovery({a, b, c}, input(5))) == "C A B");
+}
+
 TEST_CASE("of as many steps those of the newer lineage count: the older one was given up") {
   const Recovery plan = plan_recovery({member(kA, 0, 4, kOld), member(kB, 1, 4, kNew)}, input(4));
   CHECK(plan.lineage == kNew);

@@ -2,6 +2,7 @@
 // real ones.
 #include "actors/serve/control.hpp"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -56,6 +57,29 @@ std::string why(Control& control, const std::string& question) {
 }
 
 }  // namespace
+
+// The 17th was closed without a word: a program that was to replace this one took it for one that had ended.
+TEST_CASE("who asks while sixteen others do waits for its turn") {
+  const std::string name = "troupe-serve-test-" + std::to_string(::getpid());
+  Control control(listen_by_name(name).value());
+  Fake digits;
+  control.add(digits);
+  std::vector<SocketLink> silent;
+  for (int i = 0; i < 16; ++i) silent.push_back(connect_by_name(name).value());
+  auto last = connect_by_name(name).value();
+  const std::string question = R"({"do":"status"})";
+  REQUIRE(::send(last.fd(), question.data(), question.size(), MSG_NOSIGNAL) > 0);
+  pollfd wait{last.fd(), POLLIN, 0};
+  CHECK(::poll(&wait, 1, 500) == 0);  // neither an answer nor an end
+  silent.pop_back();
+  REQUIRE(::poll(&wait, 1, 60'000) == 1);
+  char answer[4096];
+  const ssize_t got = ::recv(last.fd(), answer, sizeof answer, 0);
+  REQUIRE(got > 0);
+  CHECK(nlohmann::json::parse(std::string(answer, static_cast<std::size_t>(got)))["deployments"].size() == 1);
+  silent.clear();
+  control.remove(digits);
+}
 
 TEST_CASE("what is asked of a program that serves, and what it answers") {
   const auto control = Control::of_this_program();

@@ -6,11 +6,13 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <thread>
 
 #include "actors/train/engine/numerics.hpp"
 #include "runtime/core/error.hpp"
+#include "tests/actors/ddp/on_host.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 #include "tests/collectives/nccl_double.hpp"
 #include "tests/collectives/ranks.hpp"
@@ -46,11 +48,32 @@ struct PlainJob {
   }
 };
 
+/// Which also has trainers with shards tell each other norms.
+struct ClippedJob : PlainJob {
+  void apply(Apply& a) const {
+    a.clip_grad_norm(0.1);
+    a.step();
+  }
+};
+
+/// Weights are drawn from LibTorch's generator, which threads share.
+std::unique_lock<std::mutex> hold_generator() {
+  static std::mutex generator;
+  return std::unique_lock(generator);
+}
+
 struct Trained {
   std::unique_ptr<StepEngine> engine;
+  /// Of ClippedJob; none: whole.
+  explicit Trained(std::optional<ShardingStrategy> strategy) {
+    const auto hold = hold_generator();
+    EngineOptions options{.logical_ranks = kLeaves, .seed = 7};
+    if (strategy)
+      options.shard_parameters = FsdpOptions{.min_num_params = 50, .sharding_strategy = *strategy};
+    engine = std::make_unique<StepEngine>(make_training_model(ClippedJob{}, 7), options);
+  }
   explicit Trained(bool buffers = true) {
-    static std::mutex generator;
-    const std::lock_guard hold(generator);
+    const auto hold = hold_generator();
     ReducerOptions reducer;
     reducer.buckets = {.cap_bytes = 1024, .first_cap_bytes = 256};  // several buckets in a small net
     engine = std::make_unique<StepEngine>(
@@ -237,6 +260,98 @@ TEST_CASE("a step whose gradients cannot be reduced is not applied, and runs aga
   });
   for (const auto& what : again) CHECK(what == "");
   trained.clear();
+  CHECK(library.misuse() == std::vector<std::string>{});
+}
+
+std::string clipped_hash_of_one(std::uint64_t steps) {
+  Trained alone(std::optional<ShardingStrategy>{});
+  const auto group = lone_group(kLeaves);
+  alone.engine->attach(group);
+  for (std::uint64_t step = 0; step < steps; ++step) alone.step(*group, step);
+  return alone.hash();
+}
+
+TEST_CASE(
+    "sharded gradients and parameters over NCCL have the bits of whole ones, on any number of trainers") {
+  const auto strategy = GENERATE(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp);
+  const std::string expected = clipped_hash_of_one(6);
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks, static_cast<int>(strategy));
+    NcclDouble library;
+    std::vector<std::string> hashes(static_cast<std::size_t>(ranks));
+    const auto thrown = run_ranks(members(ranks), library, [&](auto group, auto gradients) {
+      Trained trained(strategy);
+      group->barrier()->wait();  // a step seeds LibTorch's generator
+      trained.engine->attach(group, on_host(std::move(gradients)));
+      for (std::uint64_t step = 0; step < 6; ++step) trained.step(*group, step);
+      trained.engine->begin_evaluation(group->rank() == 1 ? 2 : 0);
+      for (int piece = 0; group->rank() == 1 && piece < 2; ++piece)
+        trained.engine->evaluate(piece, 0, small_batch(99, piece));
+      trained.engine->end_evaluation();
+      hashes[static_cast<std::size_t>(group->rank())] = hash_of(*trained.engine);
+      trained.engine->detach();
+      group->barrier()->wait();
+    });
+    for (const auto& what : thrown) CHECK(what == "");
+    for (const auto& hash : hashes) CHECK(hash == expected);
+    CHECK(library.calls(0, "ncclGroupEnd") > 6 * 4);  // a step: two units twice, and their gradients
+    CHECK(library.misuse() == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("a sharded step that NCCL fails is not applied; from its state before, it has the same bits") {
+  const std::string expected = clipped_hash_of_one(3);
+  const std::string how = GENERATE("error", "hang", "call");  // see above
+  CAPTURE(how);
+  NcclDouble library;
+  std::vector<StatePart> parts;
+  std::vector<std::vector<std::byte>> memory;
+  std::barrier both(2);
+  const auto thrown = run_ranks(members(2), library, [&](auto group, auto gradients) {
+    Trained trained(ShardingStrategy::kFullShard);
+    group->barrier()->wait();  // a step seeds LibTorch's generator
+    trained.engine->attach(group, on_host(std::move(gradients)));
+    trained.step(*group, 0);
+    {
+      const auto walk = trained.engine->pieces()->walk(0);
+      for (std::size_t i = 0; i < walk->parts().size(); ++i) {
+        const auto bytes = walk->bytes(i);
+        if (group->rank() != 0) continue;
+        memory.emplace_back(bytes.begin(), bytes.end());
+        parts.push_back(walk->parts()[i]);
+        parts.back().bytes = memory.back();
+      }
+    }
+    both.arrive_and_wait();  // or the fault may come into the other's walk
+    std::thread node;
+    if (group->rank() == 1) {
+      if (how == "error") library.async_error(1, 6);  // ncclRemoteError
+      if (how == "call") library.fail_call(1, "ncclGroupEnd", 2);
+      if (how == "hang") {
+        library.hang(1);
+        node = std::thread([group] {
+          std::this_thread::sleep_for(100ms);
+          group->abort("the process of rank 1 is gone");
+        });
+      }
+    }
+    const std::shared_ptr<void> joined(nullptr, [&](void*) {
+      if (node.joinable()) node.join();
+    });
+    trained.step(*group, 1);
+  });
+  for (const auto& what : thrown) CHECK(what != "");
+  const auto again = run_ranks(members(2, 2), library, [&](auto group, auto gradients) {
+    Trained trained(ShardingStrategy::kFullShard);
+    group->barrier()->wait();  // a step seeds LibTorch's generator
+    trained.engine->attach(group, on_host(std::move(gradients)));
+    trained.engine->install(parts);
+    for (std::uint64_t step = 1; step < 3; ++step) trained.step(*group, step);
+    CHECK(hash_of(*trained.engine) == expected);
+    trained.engine->detach();
+    group->barrier()->wait();
+  });
+  for (const auto& what : again) CHECK(what == "");
   CHECK(library.misuse() == std::vector<std::string>{});
 }
 

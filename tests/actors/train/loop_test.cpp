@@ -199,6 +199,36 @@ TEST_CASE("top-k, precision, recall, F1 and perplexity are PyTorch's, however th
   CHECK_THROWS_WITH(count_confusion(at, scores, target, 3), Catch::Contains("a confusion of 3 classes"));
 }
 
+TEST_CASE(
+    "the area under a ROC curve and a regression's errors are PyTorch's, however the samples are dealt") {
+  const auto i = torch::arange(50, torch::kFloat64).unsqueeze(1);
+  const auto j = torch::arange(5, torch::kFloat64).unsqueeze(0);
+  const auto scores = torch::sin(1.7 * i + 2.3 * j) + 0.1 * j;
+  const auto target = (torch::arange(50) * 7).remainder(11).remainder(4).eq(1);
+  const auto predicted = scores.select(1, 1), was = predicted * 0.9 + scores.select(1, 2) * 0.2 + 0.1;
+  const Numbers theirs = golden("more_metrics");
+  REQUIRE(theirs.size() == 5);
+  for (const std::int64_t piece : {50, 7}) {
+    std::vector<Figure> all;
+    for (std::int64_t begin = 0; begin < 50; begin += piece) {
+      Leaf at({}, 0);
+      const auto some = [&](const torch::Tensor& of) { return of.slice(0, begin, begin + piece); };
+      count_auroc(at, torch::sigmoid(some(scores.select(1, 0))), some(target), 20);
+      count_regression(at, some(predicted), some(was));
+      add_figures(all, at.figures());
+    }
+    std::map<std::string, double> metrics;
+    for (const Figure& figure : all) add_metrics(metrics, "test/", figure);
+    check_close({metrics.at("test/auroc"), metrics.at("test/mse"), metrics.at("test/mae"),
+                 metrics.at("test/rmse"), metrics.at("test/r2")},
+                theirs);
+  }
+  Leaf at({}, 0);
+  CHECK_THROWS_WITH(count_auroc(at, scores.select(1, 0), target), Catch::Contains("not in 0 to 1"));
+  CHECK_THROWS_WITH(count_auroc(at, scores, target), Catch::Contains("targets are [50]"));
+  CHECK_THROWS_WITH(count_regression(at, scores, target), Catch::Contains("predictions [50, 5]"));
+}
+
 /// With a plateau, averages and a figure of each kind.
 struct LoopJob : SmallJob {
   double decay = 0.5;

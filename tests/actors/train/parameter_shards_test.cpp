@@ -80,6 +80,7 @@ struct DeepJob {
     }
     a.clip_grad_norm(0.1, norm_type);
     a.clip_grad_value(0.01);
+    a.count_parameters();
     if (a.gradients_are_finite()) a.step();
   }
 };
@@ -88,26 +89,13 @@ using Strategy = std::optional<ShardingStrategy>;
 
 template <class Job>
 std::unique_ptr<StepEngine> sharded_engine(const Job& job, int leaves, Strategy strategy,
-                                           std::size_t unit_elements = 100) {
+                                           std::size_t unit_elements = 100,
+                                           const ReducerOptions& reducer = {}) {
   set_up_numerics();
-  EngineOptions options{.logical_ranks = leaves, .seed = kSeed};
+  EngineOptions options{.logical_ranks = leaves, .seed = kSeed, .reducer = reducer};
   if (strategy)
     options.shard_parameters = FsdpOptions{.min_num_params = unit_elements, .sharding_strategy = *strategy};
   return std::make_unique<StepEngine>(make_training_model(job, kSeed), options);
-}
-
-/// Of the whole state, wherever its parts are.
-std::string hash_of(StepEngine& engine) {
-  ParameterShards* pieces = engine.pieces();
-  if (pieces == nullptr) return engine.state().hash();
-  FinalHash hash;
-  const auto walk = pieces->walk(-1);
-  for (std::size_t i = 0; i < walk->parts().size(); ++i) {
-    StatePart part = walk->parts()[i];
-    part.bytes = walk->bytes(i);
-    hash.add(part);
-  }
-  return hash.finish();
 }
 
 /// Six steps, the first on a group that it is attached to here: pieces are gone with their group. The hash,
@@ -120,7 +108,9 @@ std::string train(StepEngine& engine, const Group& group, const Job& job, std::u
     engine.run_step(step, leaf_batches(*group, step, small));
     double weights = 0;
     for (int leaf = 0; job.weighs && leaf < kLeaves; ++leaf) weights += 1 + leaf;
-    norms += " " + std::to_string(engine.apply(false, weights).at("gradient_norm"));
+    const StepValues values = engine.apply(false, weights);
+    for (const auto* name : {"gradient_norm", "parameter_norm", "parameter_norm/middle.weight"})
+      norms += " " + std::to_string(values.at(name));
   }
   return hash_of(engine) + norms;
 }
@@ -139,6 +129,22 @@ TEST_CASE("sharded gradients and parameters have the bits of whole ones, on any 
            }))
         CHECK(said == whole);
     }
+  }
+}
+
+TEST_CASE("shards that go through the host, as on GPUs without NCCL, have the same bits") {
+  const DeepJob job{.adam = true};
+  ReducerOptions through;
+  through.through_host = true;
+  const std::string whole = fork_ranks(
+      kLeaves, 1, [&](auto group) { return train(*sharded_engine(job, kLeaves, {}), group, job); })[0];
+  REQUIRE(whole.find(' ') == 64);
+  for (const int ranks : {2, 3}) {
+    for (const auto& said : fork_ranks(kLeaves, ranks, [&](auto group) {
+           return train(*sharded_engine(job, kLeaves, ShardingStrategy::kFullShard, 100, through), group,
+                        job);
+         }))
+      CHECK(said == whole);
   }
 }
 

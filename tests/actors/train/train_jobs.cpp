@@ -85,4 +85,17 @@ std::shared_ptr<collectives::ProcessGroup> lone_group(int leaves) {
   return collectives::make_native_group(std::move(collectives::testing::options_of(1, layout)[0]));
 }
 
+std::string hash_of(StepEngine& engine) {
+  ParameterShards* pieces = engine.pieces();
+  if (pieces == nullptr) return engine.state().hash();
+  FinalHash hash;
+  const auto walk = pieces->walk(-1);
+  for (std::size_t i = 0; i < walk->parts().size(); ++i) {
+    StatePart part = walk->parts()[i];
+    part.bytes = walk->bytes(i);
+    hash.add(part);
+  }
+  return hash.finish();
+}
+
 }  // namespace troupe::train::testing

@@ -90,4 +90,7 @@ std::vector<std::string> fork_ranks(int leaves, int ranks, const RankBody& body)
 /// A group of this process alone, with `leaves` logical ranks.
 std::shared_ptr<collectives::ProcessGroup> lone_group(int leaves);
 
+/// Of the whole state, wherever its parts are. Collective where trainers have it in pieces.
+std::string hash_of(StepEngine& engine);
+
 }  // namespace troupe::train::testing

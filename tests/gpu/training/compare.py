@@ -173,7 +173,11 @@ def main():
             for name, flags in (("DDP", []), ("FSDP", ["--sharded"])):
                 rows.append(run(net, f"{name} by hand, {what}", [*by_hand, "--by-hand", str(ranks), *flags, "--gpus", held], watch, True))
         if net == "mnist":
-            rows.append(run(net, "examples/mnist, 2 trainers", [mnist, *size, "--trainers", "2", "--trainer-gpus", half], watch))
+            example = [mnist, "--micro-batch", *size[1:], "--trainers", "2", "--trainer-gpus"]
+            rows.append(run(net, "examples/mnist, 2 trainers", [*example, half], watch))
+            for held, what in ((half, "sharded"),) + (((one, "sharded, a GPU each"),) if gpus >= 2 else ()):  # then over NCCL
+                shards = ["--shard", "parameters", "--shard-min-num-params", "1000"]
+                rows.append(run(net, f"examples/mnist, {what}", [*example, held, *shards], watch))
     return print_table(rows)
 
 

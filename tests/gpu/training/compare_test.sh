@@ -47,6 +47,8 @@ expect() {
 }
 
 expect 0 'mnist +examples/mnist, 2 trainers +1,00[01] .* a{12} same' "all is well" --on-cpu
+ON=--shard GIVE=hash expect 3 'mnist +examples/mnist, sharded .* ba{11} DIFFERENT' "with sharded parameters it is another result" --on-cpu
+[ "$(grep -c -- '--micro-batch' "$folder/said")" = 2 ] || { echo "FAILED: mnist has another flag for its batch" && failed=1; }
 expect 0 'mnist +2 trainers +1,00[01] +1\.00 +- +- ' "rates, and no GPU" --on-cpu
 ON=--kill-at GIVE=hash expect 3 'one killed .* ba{11} DIFFERENT' "a killed trainer changed the result" --on-cpu
 ON=--by-hand GIVE=hash expect 3 'DDP by hand, 1 rank .* ba{11} DIFFERENT' "by hand it is another result than the plain loop's" --on-cpu
@@ -57,6 +59,7 @@ ON=--trainers GIVE=nothing expect 1 'FAILED: it printed no hash' "a program ends
 ON=--kill-at GIVE=failure expect 1 'FAILED: exit code 1' "a program fails" --on-cpu
 grep -q 'net: it broke' "$folder/said" || { echo "FAILED: what a failed program said is not shown" && failed=1; }
 PATH=$folder/path:$PATH expect 0 'mnist +2 trainers .* 75 % +2048 +a{12} same' "how busy the GPU is"
+grep -qE 'mnist +examples/mnist, sharded, a GPU each .* same' "$folder/said" || { echo "FAILED: no row with shards over NCCL" && failed=1; }
 grep -qE 'cifar10 +2 trainers, a GPU each .* same' "$folder/said" || { echo "FAILED: no row with a GPU each" && failed=1; }
 printf '#!/bin/sh\nexit 9\n' >"$folder/path/nvidia-smi"
 PATH=$folder/path:$PATH expect 77 'skipped' "there is no GPU"

@@ -49,6 +49,28 @@ TEST_CASE("a promise fills its future once") {
   CHECK_NOTHROW(done.future().get());
 }
 
+// Was: they went at once, and the callee, which had not begun, found them gone.
+TEST_CASE("what a cancelled call refers to is kept until its callee has answered") {
+  auto object = std::make_shared<int>(1);
+  const std::weak_ptr<int> lives = object;
+  CallState call(nullptr);
+  call.keep({std::move(object)});
+  call.cancel(detail::not_wanted());
+  CHECK(call.failure()->code == ErrorCode::kCancelled);
+  CHECK_FALSE(lives.expired());
+  CHECK_FALSE(call.resolve(wire::Bytes{}));
+  CHECK(lives.expired());
+  CHECK(call.failure()->code == ErrorCode::kCancelled);
+
+  object = std::make_shared<int>(2);
+  const std::weak_ptr<int> of_task = object;
+  CallState task(nullptr);  // who cancels it ends it
+  task.set_on_cancel([](Duration) {});
+  task.keep({std::move(object)});
+  task.cancel(detail::not_wanted());
+  CHECK(of_task.expired());
+}
+
 // Was: spawn_group was silent for two minutes, and then threw.
 TEST_CASE("who waits for a spawn is told what it waits for, each reason once") {
   CallState spawn(nullptr);

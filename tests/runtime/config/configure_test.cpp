@@ -209,6 +209,13 @@ TEST_CASE("a file that does not fit is refused with the line") {
   CHECK(refused_file("\n# nothing\n[schedule]\n") == "");
 }
 
+// A name that begins with what no name has ended the process: the parser asserts it (found by test_fuzz).
+TEST_CASE("what the parser has no words for is refused with its line") {
+  CHECK_THAT(refused_file("lr = 1\n[$x]\nlayers = 2\n"), Contains("line 2: it is no TOML"));
+  CHECK_THAT(refused_file("[$x]"), Contains("line 1: "));
+  CHECK_THAT(refused_file("kind = \"\"\"\n[$x]\n\"\"\"\n\n[[$]]\n"), Contains("line 5: it is no TOML"));
+}
+
 // One of 20,000 parts ended the process: the parser goes into tables by recursion.
 TEST_CASE("a key of very many parts is refused with its line before anything is read") {
   std::string key = "a";
@@ -374,6 +381,8 @@ TEST_CASE("what no deployment can have is refused with its line before anything 
   CHECK_THAT(refused_serving("program = \"x\"\n[deployment.digits]\nport = 1\n"),
              Contains("line 3: there is no table 'deployment'; the nearest is 'deployments'"));
   CHECK_THAT(refused_serving("program = \"x\"\n[deploymets]\n"), Contains("the nearest is 'deployments'"));
+  CHECK_THAT(refused_serving("program = \"x\"\ndeployments = 5\n"),
+             Contains("line 2: 'deployments' is a table (write [deployments.NAME]"));
   CHECK_THAT(refused_serving("programm = \"x\"\n"), Contains("the nearest is 'program'"));
   const auto looked =
       config::parse_serving_file("program = \"x\"\n[deployments.a]\nport = 1\nweights = \"w\"\n", "a.toml",

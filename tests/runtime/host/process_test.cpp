@@ -7,6 +7,7 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <set>
 
 #include "runtime/client/session.hpp"
 #include "tests/runtime/host/fake_node.hpp"
@@ -47,6 +48,27 @@ struct Worker {
     ::pthread_sigmask(SIG_BLOCK, nullptr, &now);
     return ::sigismember(&now, SIGTERM) == 1;
   }
+};
+
+/// Its methods meet each other.
+struct Meeting {
+  static inline std::atomic<int> waiting{0};
+  static inline std::atomic<bool> open{false};
+  std::atomic<int> here{0};
+  int meet(int count) {
+    ++here;
+    while (here < count) std::this_thread::sleep_for(1ms);
+    return ::gettid();
+  }
+  int wait() {
+    ++waiting;
+    while (!open) std::this_thread::sleep_for(1ms);
+    return 3;
+  }
+  int count() { return here; }
+  Task<int> later() { co_return 1; }
+  int ask_itself() { return this_actor().self<Meeting>().call<&Meeting::count>().get(10s); }
+  std::uint64_t me() { return this_actor().address().actor.value; }
 };
 
 struct Slow {
@@ -393,6 +415,79 @@ TEST_CASE("a callback that throws silences no other") {
 TEST_CASE("an isolated actor takes signals as the main program does") {
   Two two(false);
   CHECK_FALSE(two.worker.call<&Worker::blocks_signals>().get(10s));
+}
+
+TEST_CASE("with max_concurrency methods of an isolated actor run at a time, so many") {
+  FakeNode node;
+  const auto process = node.make(1, 10);
+  const Session session(*process);
+  const ActorOptions options{.isolated = true, .here = true, .max_concurrency = 3};
+  const auto meeting = session.spawn<Meeting>(options);
+  std::vector<Future<int>> threads;
+  for (int i = 0; i < 3; ++i) threads.push_back(meeting.call<&Meeting::meet>(3));
+  std::set<int> different;
+  for (const auto& thread : threads) different.insert(thread.get(10s));
+  CHECK(different.size() == 3);
+  CHECK(meeting.call<&Meeting::me>().get(10s) == meeting.address().actor.value);
+
+  Meeting::open = false;
+  Meeting::waiting = 0;
+  for (int i = 0; i < 3; ++i) meeting.tell<&Meeting::wait>();
+  const auto behind = meeting.call<&Meeting::count>();
+  CHECK(eventually([] { return Meeting::waiting == 3; }));
+  CHECK_FALSE(behind.wait(50ms));
+  Meeting::open = true;
+  CHECK(behind.get(10s) == 3);
+
+  CHECK(meeting.call<&Meeting::ask_itself>().get(10s) == 3);  // another thread answers
+  try {
+    meeting.call<&Meeting::later>().get(10s);
+    FAIL("it waited by co_await");
+  } catch (const BadConfig& error) {
+    CHECK(std::string(error.what()).find("several threads run this actor's methods") != std::string::npos);
+  }
+  CHECK_THROWS_AS(session.spawn<Meeting>({.here = true, .max_concurrency = 2}), BadConfig);
+  CHECK_THROWS_AS(session.spawn<Meeting>({.isolated = true, .max_concurrency = 0}), BadConfig);
+}
+
+// Was: it waited an hour, or as long as it said.
+TEST_CASE("an actor that waits for its own answer is told so") {
+  FakeNode node;
+  const auto process = node.make(1, 10);
+  const auto actor = Session(*process).spawn<Meeting>({.isolated = true, .here = true});
+  try {
+    actor.call<&Meeting::ask_itself>().get(10s);
+    FAIL("it had an answer");
+  } catch (const BadConfig& error) {
+    CHECK(std::string(error.what()).find("an actor waits for itself") != std::string::npos);
+  }
+  CHECK(actor.call<&Meeting::count>().get(10s) == 0);
+}
+
+TEST_CASE(
+    "of an actor with max_concurrency that is killed what runs comes to its end, and the rest hears why") {
+  FakeNode node;
+  const auto process = node.make(1, 10);
+  const Session session(*process);
+  Meeting::open = false;
+  Meeting::waiting = 0;
+  const auto actor = session.spawn<Meeting>({.isolated = true, .here = true, .max_concurrency = 2});
+  const auto first = actor.call<&Meeting::wait>(), second = actor.call<&Meeting::wait>();
+  CHECK(eventually([] { return Meeting::waiting == 2; }));
+  const auto behind = actor.call<&Meeting::count>();
+  Promise<std::string> death;
+  session.monitor(actor, [death](const std::string& why) mutable { death.set(why); });
+  session.kill(actor, "enough");
+  CHECK_FALSE(death.future().wait(50ms));
+  Meeting::open = true;
+  CHECK(first.get(10s) + second.get(10s) == 6);
+  CHECK(death.future().get(10s) == "enough");
+  try {
+    behind.get(10s);
+    FAIL("it ran");
+  } catch (const ActorDied& error) {
+    CHECK(std::string(error.what()).find("enough") != std::string::npos);
+  }
 }
 
 TEST_CASE("another job's process is refused") {

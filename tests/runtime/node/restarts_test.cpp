@@ -94,6 +94,58 @@ TEST_CASE("the head alone has an actor killed that starts again: it must hear of
   CHECK(F::find<KillProcess>(killed) == nullptr);
 }
 
+TEST_CASE("a kill of an actor with other lives is repeated until the head has written it down") {
+  // Was: said while the head died it was lost, and the next life went on.
+  F f;
+  const ProcessId other = f.worker({1});
+  const auto killed = f.said(other, wire::KillAsk{{F::kNode, {}, kActor}, "enough", 5});
+  REQUIRE(F::told<cluster::KillRequested>(killed) != nullptr);
+  f.on(HeadLost{});
+  const auto repeated = [&] { return F::told<cluster::KillRequested>(f.on(HeadConnected{})); };
+  REQUIRE(repeated() != nullptr);
+  CHECK(repeated()->request == 5);
+  CHECK(repeated()->process == other);
+  const cluster::Requester by{{F::kNode, other}, 5};
+  SECTION("who asked is told once") {
+    const auto told = f.head(cluster::KillAnswered{by, true, {}});
+    REQUIRE(F::sent<wire::Answer>(told, other) != nullptr);
+    CHECK(F::sent<wire::Answer>(told, other)->ok);
+    CHECK(F::sent<wire::Answer>(f.head(cluster::KillAnswered{by, true, {}}), other) == nullptr);
+  }
+  SECTION("who asked has ended: it stands") {
+    f.on(ProcessEnded{other, "exit code 0"});
+    CHECK(repeated() != nullptr);
+    CHECK(F::sent<wire::Answer>(f.head(cluster::KillAnswered{by, true, {}}), other) == nullptr);
+  }
+  CHECK(repeated() == nullptr);
+}
+
+TEST_CASE("a program's way in stays until the head has heard what it wanted killed, or two seconds") {
+  Self self = F::self_with({});
+  self.info.gateway = true;
+  SeededRandom ids{1};
+  NodeMachine machine(self, ids);
+  Instant now{1s};
+  const auto on = [&](const NodeEvent& event) { return machine.on(event, now); };
+  on(HeadConnected{});
+  const ProcessId driver = F::find<AdoptDriver>(on(DriverAttached{}))->process;
+  on(LocalSaid{driver, wire::Hello{}, 1});
+  on(LocalSaid{driver, wire::JobAsk{1, "job"}, 0});
+  on(HeadSaid{cluster::JobAnswered{{F::kNode, driver}, 1, F::kJob, 1, ""}});
+  on(LocalSaid{driver, wire::KillAsk{{F::kPeer, {}, kActor}, "enough", 2}, 0});
+  CHECK(F::find<EndLoop>(on(LocalSaid{driver, wire::Leave{"the driver has ended"}, 0})) == nullptr);
+  SECTION("it has") {
+    CHECK(F::find<EndLoop>(on(HeadSaid{cluster::KillAnswered{{{F::kNode, driver}, 2}, true, {}}})) !=
+          nullptr);
+  }
+  SECTION("it is away") {
+    now += 1s;
+    CHECK(F::find<EndLoop>(on(Tick{})) == nullptr);
+    now += 1s;
+    CHECK(F::find<EndLoop>(on(Tick{})) != nullptr);
+  }
+}
+
 namespace {
 
 /// The driver is a program's on another node.
@@ -140,6 +192,15 @@ TEST_CASE("a driver that a newer one replaced spawns no more: the job goes on wi
   CHECK(F::told<cluster::SpawnRequested>(refused) == nullptr);
   REQUIRE(F::sent<wire::Answer>(refused, driver) != nullptr);
   CHECK(F::sent<wire::Answer>(refused, driver)->error.code == ErrorCode::kRefused);
+  // Was: it had light actors and groups in the newer driver's job.
+  const auto leased = f.said(driver, wire::LeaseAsk{5, F::kNode, "", {F::kNode, driver}});
+  CHECK(F::told<cluster::LeaseRequested>(leased) == nullptr);
+  CHECK(F::sent<wire::Answer>(leased, driver)->error.code == ErrorCode::kRefused);
+  const auto grouped = f.said(driver, wire::GroupAsk{6, cluster::GroupVerb::kMake, {}, {}});
+  CHECK(F::told<cluster::GroupRequested>(grouped) == nullptr);
+  CHECK(F::sent<wire::Answer>(grouped, driver)->error.code == ErrorCode::kRefused);
+  CHECK(F::told<cluster::GroupRequested>(
+            f.said(driver, wire::GroupAsk{7, cluster::GroupVerb::kShow, {}, {}})) != nullptr);
   f.said(driver, wire::JobAsk{3, "job"});
   f.head(cluster::JobAnswered{{F::kNode, driver}, 3, F::kJob, 3, ""});
   CHECK(F::told<cluster::SpawnRequested>(f.said(driver, wire::SpawnAsk{4, F::spec()})) != nullptr);
@@ -228,4 +289,33 @@ TEST_CASE("the next life's executable comes from a node that has it, not from th
   start.driver = {};
   start.package_from = F::kPeer;
   CHECK(F::sent_peer<wire::PackageAsk>(f.head(start), F::kPeer) != nullptr);
+}
+
+TEST_CASE("what a driver asked of another node before a newer one replaced it, it does not get") {
+  F f;
+  f.link();
+  const ProcessId driver = f.driver();
+  const auto asked = f.said(driver, wire::LeaseAsk{5, F::kPeer, "", {F::kNode, driver}});
+  REQUIRE(F::sent_peer<wire::PeerLeaseAsk>(asked) != nullptr);
+  const auto number = F::sent_peer<wire::PeerLeaseAsk>(asked)->request;
+  const auto over = f.head(cluster::EndJob{F::kNode, F::kJob, "a newer driver registered job job", {kActor}});
+  REQUIRE(F::sent<wire::Answer>(over, driver) != nullptr);
+  CHECK(F::sent<wire::Answer>(over, driver)->error.code == ErrorCode::kRefused);
+  wire::Answer late;
+  late.request = number;
+  late.ok = true;
+  CHECK(F::sent<wire::Answer>(f.peer_said(late), driver) == nullptr);
+}
+
+TEST_CASE("a start for which there is no executable is told apart from one that failed") {
+  F f;
+  f.link();
+  auto start = start_detached(2);
+  start.spec.payload = F::spec(true, F::kJob, {NodeId{0xdead}, {4}}, "abc").payload;
+  start.package_from = F::kPeer;
+  f.head(start);
+  const auto gone = f.head(cluster::NodeDead{F::kNode, F::kPeer, "it left"});
+  REQUIRE(F::told<cluster::ActorFailed>(gone) != nullptr);
+  CHECK(F::told<cluster::ActorFailed>(gone)->not_begun);
+  CHECK(F::told<cluster::ActorFailed>(gone)->incarnation == 2);
 }

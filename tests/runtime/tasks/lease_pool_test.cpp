@@ -23,13 +23,22 @@ struct Fixture {
     take();
     return task;
   }
-  void grant(LeaseNumber lease) { pool.granted(lease, now, out), take(); }
+  TaskNumber submit_near(NodeId node) {
+    const TaskNumber task = pool.submitted({kOneCpu, 3, 0, 10, 1, node}, now, out);
+    return take(), task;
+  }
+  void grant(LeaseNumber lease, NodeId at = {}) { pool.granted(lease, now, out, at), take(); }
   void end(TaskNumber task) { pool.ended(task, attempt.at(task), now, out), take(); }
   bool cancel(TaskNumber task, Duration grace) {
     const bool was_waiting = pool.cancel(task, grace, now, out);
     take();
     return was_waiting;
   }
+  bool throws(TaskNumber task) {
+    const bool again = pool.threw(task, attempt.at(task), now, out);
+    return take(), again;
+  }
+  void give_back(TaskNumber task) { pool.taken_back(task, asked_back.at(task), now, out), take(); }
   void die(LeaseNumber lease) {
     pool.lease_lost(lease, {ErrorCode::kActorDied, "gone", "killed by signal 9", ""}, now, out), take();
   }
@@ -48,6 +57,8 @@ struct Fixture {
       }
       if (const auto* interrupt = std::get_if<LeasePool::Interrupt>(&action))
         interrupted[interrupt->task] = interrupt->lease;
+      if (const auto* back = std::get_if<LeasePool::TakeBack>(&action))
+        asked_back[back->task] = back->attempt;
     }
   }
 
@@ -61,6 +72,7 @@ struct Fixture {
   std::map<TaskNumber, LeaseNumber> on;
   std::map<TaskNumber, std::uint32_t> attempt;
   std::map<TaskNumber, LeaseNumber> interrupted;
+  std::map<TaskNumber, std::uint32_t> asked_back;
 };
 
 }  // namespace
@@ -139,6 +151,115 @@ TEST_CASE("A task of a function that was never measured, or takes long, has its 
   f.now += 1s;
   f.end(unknown);
   CHECK(f.on.size() == 1 + 2);
+}
+
+// Was: it waited there for as long as the first one ran, be it for ever: the first may wait for just that.
+TEST_CASE("What stands behind a task that runs on, though they are short, goes to another worker") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  f.now += 1ms;
+  f.end(1);  // tasks of this function are short
+  const auto runs_on = f.submit(), behind = f.submit(), third = f.submit(), fourth = f.submit();
+  REQUIRE(f.on.at(runs_on) == f.asked[0]);
+  REQUIRE(f.on.at(behind) == f.asked[0]);
+  f.tick(19ms);
+  CHECK(f.asked_back.empty());
+  f.tick(1ms);
+  REQUIRE(f.asked_back == std::map<TaskNumber, std::uint32_t>{{behind, 1}});
+  SECTION("its worker had not begun it") {
+    f.give_back(behind);
+    CHECK(f.attempt.at(behind) == 1);  // nor does it go there again
+    f.grant(f.asked[1]);
+    CHECK(f.on.at(behind) == f.asked[1]);
+    CHECK(f.attempt.at(behind) == 2);
+    CHECK_FALSE(f.pool.ended(behind, 1, f.now, f.out));  // what its worker says of it: it was not wanted
+  }
+  SECTION("its worker says that it has begun it: the first has ended") {
+    f.end(runs_on);
+    CHECK(f.on.at(behind) == f.asked[0]);
+    f.tick(1s);
+    f.end(behind);
+  }
+  SECTION("it was cancelled meanwhile, and is not run anywhere") {
+    CHECK_FALSE(f.cancel(behind, 1s));
+    f.give_back(behind);
+    f.grant(f.asked[1]);
+    CHECK(f.on.at(behind) == f.asked[0]);
+    f.end(behind);
+  }
+  f.end(runs_on);
+  for (const auto task : {behind, third, fourth}) {
+    if (f.pool.contains(task)) f.end(task);
+  }
+  CHECK(f.pool.tasks() == 0);
+  CHECK(f.failed.empty());
+}
+
+TEST_CASE("A task goes to a worker of the node where its arguments are, if one is idle, and waits for none") {
+  constexpr NodeId kNear{1}, kFar{2};
+  Fixture f;
+  const auto first = f.submit(), second = f.submit();
+  f.grant(f.asked[0], kNear);
+  f.grant(f.asked[1], kFar);
+  f.now += 10ms;
+  f.end(first);
+  f.end(second);
+  const auto far = f.submit_near(kFar);
+  CHECK(f.on.at(far) == f.asked[1]);
+  const auto other = f.submit_near(kFar);  // the other worker has nothing to do
+  CHECK(f.on.at(other) == f.asked[0]);
+  // Both are busy. Who becomes idle takes what is near, if that is soon after the first.
+  std::vector<TaskNumber> waiting;
+  for (int i = 0; i < 20; ++i) waiting.push_back(f.submit_near(kFar));
+  const auto near = f.submit_near(kNear);
+  f.now += 10ms;
+  f.end(other);
+  CHECK(f.on.at(waiting[0]) == f.asked[0]);  // that was too far behind
+  CHECK(f.on.count(near) == 0);
+  for (int i = 0; i < 10; ++i) {
+    f.now += 10ms;
+    f.end(i == 0 ? far : waiting[std::size_t(i)]);
+  }
+  f.now += 10ms;
+  f.end(waiting[0]);
+  CHECK(f.on.at(near) == f.asked[0]);
+}
+
+TEST_CASE("A task lets others go first so often, and no more") {
+  constexpr NodeId kNear{1}, kFar{2};
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]), kNear);
+  const auto far = f.submit_near(kFar);
+  f.submit_near(kNear);
+  TaskNumber runs = 1;
+  int before = 0;
+  while (f.on.count(far) == 0) {
+    REQUIRE(++before < 100);
+    const auto next = f.submit_near(kNear);
+    f.now += 10ms;
+    f.end(runs);
+    for (const auto& [task, lease] : f.on) runs = task == far ? runs : std::max(runs, task);
+    CHECK(next > 0);
+  }
+  CHECK(before == 17);
+}
+
+TEST_CASE("A task that threw is tried again while it has retries, which are those of lost workers, too") {
+  Fixture f;
+  f.grant((f.submit(2), f.asked[0]));
+  CHECK(f.throws(1));
+  CHECK(f.on.at(1) == f.asked[0]);
+  CHECK(f.attempt.at(1) == 2);
+  CHECK(f.retried.at(1) == 1);
+  f.die(f.asked[0]);
+  f.grant(f.asked[1]);
+  CHECK(f.attempt.at(1) == 3);
+  CHECK_FALSE(f.throws(1));  // that is its answer
+  f.end(1);
+  CHECK(f.pool.tasks() == 0);
+  const auto cancelled = f.submit(2);
+  CHECK_FALSE(f.cancel(cancelled, 1s));
+  CHECK_FALSE(f.throws(cancelled));
 }
 
 TEST_CASE("Of a worker that dies, what had begun is tried again so often; what had not is not counted") {
@@ -250,7 +371,7 @@ TEST_CASE("Tasks end once and leases are given back, in any order of events") {
       const auto any = [&](const auto& from) {
         return *std::next(from.begin(), long(random.next() % from.size()));
       };
-      switch (random.next() % 6) {
+      switch (random.next() % 8) {
         case 0:
         case 1:
           open.insert(f.submit(int(random.next() % 3), random.next() % 3));
@@ -271,6 +392,13 @@ TEST_CASE("Tasks end once and leases are given back, in any order of events") {
           break;
         case 4:
           if (!granted.empty()) f.die(any(granted));
+          break;
+        case 5:
+          if (const auto task = any(open.empty() ? std::set<TaskNumber>{1} : open); f.on.contains(task))
+            f.throws(task);
+          break;
+        case 6:  // maybe of an attempt that is over
+          if (!f.asked_back.empty()) f.give_back(any(f.asked_back).first);
           break;
         default:
           if (const auto task = f.pool.take_own(random.next() % 3, kOneCpu, f.now, f.out))

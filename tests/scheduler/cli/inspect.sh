@@ -95,6 +95,11 @@ expect 0 '2 more are not shown' job list --limit 1
 expect 0 'no job matches: 3 are there; the queues are default' job list --queue none
 expect 2 'troupe job submit: there is no option --cpus; is --num-cpus meant' job submit --cpus 400 -- true
 expect 2 "troupe node list: 'more' is one word too many" node list more
+expect 2 "troupe job: there is no command 'sumbit' \(is submit meant\?\): give one of submit, list" job sumbit -- x
+expect 2 "troupe key: there is no command 'lst' \(is list meant\?\)" key lst
+expect 2 "troupe tune: there is no command 'shwo' \(is show meant\?\)" tune shwo
+expect 2 "troupe queue: no command is given: give one of set" queue
+expect 2 'troupe job logs: id is required' job logs
 expect 2 'name the program after --: troupe job submit -- sh' job submit sh -c 'echo hi'
 expect 0 '^job +twice' job status both
 expect 0 '^job twice SUCCEEDED' job stop both

@@ -88,9 +88,11 @@ TEST_CASE("programs that serve are found among the sockets of a machine") {
       "0000000000000000: 00000002 00000000 00010000 0005 01 1236 @troupe-serve-77-13\n"
       "0000000000000000: 00000002 00000000 00010000 0005 01 1237 @troupe-serve-7-13x\n"
       "0000000000000000: 00000002 00000000 00010000 0005 01 1238 /tmp/@troupe-serve-7-14\n"
+      "0000000000000000: 00000002 00000000 00010000 0005 01 1240 @troupe-proxy-7-15\n"
       "0000000000000000: 00000002 00000000 00010000 0005 01 1239 @troupe-serve-7-9";
   CHECK(cli::serving_pids(sockets, 7) == std::vector<int>{9, 12});
   CHECK(cli::serving_pids("", 7).empty());
+  CHECK(serving_pids(sockets, 7, Serving::kProxy) == std::vector<int>{15});
 }
 
 // One after another, each program that hung took its share of a scrape's time.

@@ -130,7 +130,6 @@ TEST_CASE(
   // One of another name that is there, too, has no executable of it: it is asked of its node's successor.
   one.on(NodeJoined{{NodeId{7}, "n1", "", "", 0, false}, {}, {}, {}});
   one.node(8, 2);
-  one.on(Tick{});
   REQUIRE(one.get<StartActor>() != nullptr);
   CHECK(one.get<StartActor>()->node == NodeId{8});
   CHECK(one.get<StartActor>()->package_from == NodeId{7});
@@ -434,4 +433,80 @@ TEST_CASE("a first life whose start the head's death swallowed begins when its r
   s.on(SpawnRequested{{kDriver, 2}, late});
   REQUIRE(s.get<StartActor>() != nullptr);
   CHECK(s.get<StartActor>()->actor == start.actor);
+}
+
+TEST_CASE(
+    "a further life whose executable cannot be had is tried again, from whoever may have it, so often") {
+  // Was: the first node that was busy ended the actor for good.
+  Detached s(1);
+  s.on(Tick{});
+  s.node(3, 2);
+  s.driver_ends();
+  s.on(NodeLeft{kGateway, "it left"});
+  s.on(ActorDown{s.at, s.id, "signal 9", 1});
+  s.on(Tick{});
+  const auto fails = [&] {
+    REQUIRE(s.get<StartActor>() != nullptr);
+    const StartActor start = *s.get<StartActor>();
+    CHECK(start.package_from != start.node);
+    CHECK(s.head->nodes().contains(start.package_from));
+    s.on(ActorFailed{
+        start.node, s.id, {ErrorCode::kLimit, "no executable", "it is busy", ""}, start.incarnation, true});
+  };
+  const auto waits = [&] {
+    for (int i = 0; i < 15 && s.get<StartActor>() == nullptr; ++i)
+      s.pass(1, {NodeId{1}, NodeId{2}, NodeId{3}});
+  };
+  SECTION("until it is there") {
+    for (int i = 0; i < 5; ++i) {
+      fails();
+      CHECK(s.record().state == ActorState::kRestarting);
+      CHECK(s.record().restarts == 1);  // they use up none
+      waits();
+    }
+    const StartActor start = *s.get<StartActor>();
+    s.on(ActorStarted{start.node, s.id, ProcessId{10}, start.incarnation});
+    CHECK(s.record().state == ActorState::kAlive);
+  }
+  SECTION("and no more") {
+    for (int i = 0; i < s.config.starts_without_executable; ++i) {
+      fails();
+      waits();
+    }
+    fails();
+    CHECK(s.record().state == ActorState::kDead);
+    CHECK_THAT(s.head->actors().at(s.id).reason, Catch::Contains("it is busy"));
+    CHECK(s.stored().ended);
+  }
+}
+
+TEST_CASE("the record of a submission, and with it its package, stays while its job is parked") {
+  // Was: seven days after its program had ended its actors could start nowhere any more.
+  ClusterConfig config;
+  config.keep_ended_submissions = std::chrono::seconds(5);
+  Script s(config);
+  s.node(1, 4);
+  SubmissionSpec spec;
+  spec.id = "counts";
+  spec.program = {"./counts"};
+  spec.package = std::string(64, 'a');
+  s.on(SubmissionRequested{spec});
+  const StartDriver start = *s.get<StartDriver>();
+  s.on(DriverStarted{start.node, start.spec.id, start.attempt});
+  const ProcessAddress driver{NodeId{1}, ProcessId{4}};
+  s.on(JobRegistered{"counting", driver, 1, "counts"});
+  const JobId job = s.get<JobAnswered>()->job;
+  s.on(SpawnRequested{{driver, 2}, {job, "T", "it", "", {kCpu, true, {}}, 0, 0, true}});
+  const StartActor actor = *s.get<StartActor>();
+  s.on(ActorStarted{actor.node, actor.actor, ProcessId{9}});
+  s.on(JobEnded{NodeId{1}, job, "the driver has ended", driver.process});
+  s.on(DriverEnded{
+      start.node, start.spec.id, start.attempt, {.ran = true, .exit_code = 0, .how = "exit code 0"}});
+  REQUIRE(s.head->jobs().find(job)->record.parked);
+  s.pass(20, {NodeId{1}});
+  CHECK(s.head->submissions().names_package(spec.package));
+  s.on(KillRequested{NodeId{1}, job, actor.actor, "enough"});
+  s.on(ActorDown{actor.node, actor.actor, "enough", 1});
+  s.pass(20, {NodeId{1}});
+  CHECK_FALSE(s.head->submissions().names_package(spec.package));
 }

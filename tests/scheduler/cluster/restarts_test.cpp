@@ -137,6 +137,40 @@ TEST_CASE("what was wanted is no death: it does not start again") {
   CHECK(s.record().state == ActorState::kDead);
 }
 
+TEST_CASE("a kill that wants an answer has it once the head has written it down") {
+  Restarting s;
+  const KillRequested kill{kGateway, s.job_id, s.id, "enough", kDriver.process, 9};
+  SECTION("it lives") {
+    s.on(kill);
+    CHECK(s.index<Persist>() < s.index<KillAnswered>());
+  }
+  SECTION("it is between two lives") {
+    s.dies(1);
+    s.on(kill);
+    CHECK(s.index<Erase>() < s.index<KillAnswered>());
+  }
+  REQUIRE(s.get<KillAnswered>() != nullptr);
+  CHECK(s.get<KillAnswered>()->ok);
+  CHECK(s.get<KillAnswered>()->to == Requester{kDriver, 9});
+  s.restart();  // whatever dies from now on: there is no other life
+  s.gateway();
+  s.node(s.at.value, 1, {{s.id, ProcessId{9}, 1}});
+  s.on(ActorDown{s.at, s.id, "signal 9", 1});
+  const auto known = s.head->actors().find(s.id);
+  CHECK((known == s.head->actors().end() || known->second.record.state == ActorState::kDead));
+  s.on(kill);  // repeated: it is as it was to be
+  CHECK(s.get<KillAnswered>()->ok);
+}
+
+TEST_CASE("a kill of another job's actor is refused in words") {
+  Restarting s;
+  s.on(KillRequested{kGateway, JobId{12345}, s.id, "malice", kDriver.process, 9});
+  REQUIRE(s.get<KillAnswered>() != nullptr);
+  CHECK_FALSE(s.get<KillAnswered>()->ok);
+  CHECK(s.get<KillAnswered>()->error.code == ErrorCode::kRefused);
+  CHECK(s.record().state == ActorState::kAlive);
+}
+
 TEST_CASE("who is killed while a life starts is dead when its node says so, and not before") {
   // The simulator found it: the life was up, and the head that started again called it dead.
   Restarting s;

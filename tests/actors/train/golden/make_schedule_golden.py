@@ -122,6 +122,22 @@ def metrics():
     return [top3] + [sum(x) / classes for x in (precision, recall, f1)] + [math.exp(loss)]
 
 
+def more_metrics():
+    """Of the scores above: the area under the ROC curve, by its definition over all pairs of probabilities that are
+    rounded to 20 ranges; then mse, mae, rmse and R^2 of one column as a prediction of another."""
+    i = torch.arange(50, dtype=torch.float64).unsqueeze(1)
+    j = torch.arange(5, dtype=torch.float64).unsqueeze(0)
+    scores = torch.sin(1.7 * i + 2.3 * j) + 0.1 * j
+    target = (torch.arange(50) * 7 % 11) % 4 == 1
+    rounded = (torch.sigmoid(scores[:, 0]) * 20).floor()
+    positive, negative = rounded[target].unsqueeze(1), rounded[~target].unsqueeze(0)
+    area = ((positive > negative).double() + 0.5 * (positive == negative).double()).mean().item()
+    predicted, was = scores[:, 1], scores[:, 1] * 0.9 + scores[:, 2] * 0.2 + 0.1
+    mse = torch.nn.functional.mse_loss(predicted, was).item()
+    mae = torch.nn.functional.l1_loss(predicted, was).item()
+    return [area, mse, mae, math.sqrt(mse), 1 - mse / was.var(unbiased=False).item()]
+
+
 if __name__ == "__main__":
     print(f"made with torch {torch.__version__}", file=sys.stderr)
     lines = {name: rates(make) for name, make in SCHEDULES.items()}
@@ -129,5 +145,6 @@ if __name__ == "__main__":
     lines["ReduceLROnPlateau_max"] = plateau(mode="max", factor=0.1, patience=2, threshold=0.01, cooldown=4, min_lr=0.001)
     lines["AveragedModel"] = ema()
     lines["metrics"] = metrics()
+    lines["more_metrics"] = more_metrics()
     for name, numbers in lines.items():
         print(name, *(f"{number:.9g}" for number in numbers))

@@ -1,0 +1,27 @@
+/// The memory of groups of one rank.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+
+#include "runtime/core/fd.hpp"
+
+namespace troupe::train {
+
+/// One segment, kept from group to group: no other process has it, and to take it from the kernel anew, page
+/// by page, takes longer than to copy a clone's state. Thread-safe.
+class OwnMemory {
+ public:
+  /// `bytes` or more, of which the first `zeroed` are zeros. The segment of before, where nobody holds it any
+  /// more and it is of about that size; else a new one, all zeros. Throws what SharedMemory::create says.
+  std::shared_ptr<SharedMemory> take(std::size_t bytes, std::size_t zeroed);
+  /// What is kept goes, now or when its last holder does.
+  void drop();
+
+ private:
+  std::mutex mutex_;  ///< guards what follows
+  std::shared_ptr<SharedMemory> kept_;
+};
+
+}  // namespace troupe::train

@@ -1,0 +1,162 @@
+// What PyTorch's torch.save wrote (golden/make_torch_saved.py), read without LibTorch.
+#include "actors/checkpoint/torch_save.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <sstream>
+
+namespace troupe::checkpoint {
+namespace {
+
+std::vector<std::byte> golden_file(const std::string& name) {
+  std::ifstream file(TROUPE_TORCH_SAVED "/" + name, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
+  return {begin, begin + bytes.size()};
+}
+
+template <class T>
+std::string numbers(std::span<const std::byte> bytes) {
+  std::ostringstream text;
+  for (std::size_t at = 0; at + sizeof(T) <= bytes.size(); at += sizeof(T)) {
+    T number;
+    std::memcpy(&number, bytes.data() + at, sizeof number);
+    text << ' ' << +number;
+  }
+  return text.str();
+}
+
+/// Name, type, shape and elements, a line a tensor; 16-bit floats by their bits.
+std::string text_of(const TorchSaved& saved) {
+  std::ostringstream text;
+  for (const TensorView& one : saved.tensors) {
+    text << one.name << ' ' << dtype_name(one.dtype) << " [";
+    for (const auto extent : one.shape) text << ' ' << extent;
+    text << " ]";
+    switch (one.dtype) {
+      case DType::kF32:
+        text << numbers<float>(one.bytes);
+        break;
+      case DType::kF64:
+        text << numbers<double>(one.bytes);
+        break;
+      case DType::kI64:
+        text << numbers<std::int64_t>(one.bytes);
+        break;
+      case DType::kBool:
+        text << numbers<std::uint8_t>(one.bytes);
+        break;
+      default:
+        text << numbers<std::uint16_t>(one.bytes);
+    }
+    text << '\n';
+  }
+  return text.str();
+}
+
+constexpr const char* kStateDict =
+    "a.weight F32 [ 2 3 ] 0 0.25 0.5 0.75 1 1.25\n"
+    "a.part F32 [ 3 ] 0.5 0.75 1\n"
+    "b.half F16 [ 2 ] 14336 49152\n"
+    "b.bfloat BF16 [ 2 ] 16128 49152\n"
+    "b.steps I64 [ ] 5\n"
+    "b.mask BOOL [ 3 ] 1 0 1\n"
+    "c.turned F64 [ 3 2 ] 0 3 1 4 2 5\n"
+    "c.none F32 [ 0 4 ]\n";
+
+TEST_CASE("a state dict is read as PyTorch saves it, by any protocol, also within a checkpoint") {
+  for (const char* name : {"state_dict.pt", "protocol_4.pt", "checkpoint.pt"}) {
+    CAPTURE(name);
+    const auto file = golden_file(name);
+    CHECK(is_torch_save(file));
+    const auto saved = read_torch_save(name, file);
+    REQUIRE(saved.ok());
+    CHECK(text_of(*saved) == kStateDict);
+  }
+}
+
+TEST_CASE("a file that has no state dict says what it has") {
+  const auto module = golden_file("module.pt");
+  const auto refused = read_torch_save("module.pt", module);
+  REQUIRE_FALSE(refused.ok());
+  CHECK_THAT(refused.error().why, Catch::Contains("a whole module"));
+  CHECK_FALSE(is_torch_save(std::span(module).first(3)));
+  CHECK_THAT(read_torch_save("x", std::span(module).first(100)).error().why,
+             Catch::Contains("no zip archive, or not all of one"));
+}
+
+TEST_CASE("whatever a byte of it is changed to, it is read or refused") {
+  const auto whole = golden_file("checkpoint.pt");
+  int refused = 0;
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    for (const int change : {1, 0x80, 0xff}) {
+      auto file = whole;
+      file[at] ^= static_cast<std::byte>(change);
+      const auto saved = read_torch_save("changed", file);
+      refused += saved.ok() ? 0 : 1;
+      if (saved.ok()) (void)text_of(*saved);  // no element lies outside
+    }
+  }
+  CHECK(refused > 1000);
+  for (std::size_t size = 0; size < whole.size(); size += 7)
+    CHECK_FALSE(read_torch_save("cut", std::span(whole).first(size)).ok());
+}
+
+/// An archive of one member, data.pkl.
+std::vector<std::byte> archive_of(const std::string& pickle) {
+  std::string bytes;
+  const auto number = [&](std::uint64_t value, int size) {
+    for (int i = 0; i < size; ++i, value >>= 8) bytes += static_cast<char>(value & 0xff);
+  };
+  const std::string name = "x/data.pkl";
+  const auto sizes = [&] {
+    number(0, 12);  // flags, method, time, checksum
+    number(pickle.size(), 4);
+    number(pickle.size(), 4);
+    number(name.size(), 2);
+    number(0, 2);
+  };
+  number(0x04034b50, 4);
+  number(20, 2);
+  sizes();
+  bytes += name + pickle;
+  const std::size_t directory = bytes.size();
+  number(0x02014b50, 4);
+  number(20, 2);
+  number(20, 2);
+  sizes();
+  number(0, 14);
+  bytes += name;
+  const std::size_t end = bytes.size();
+  number(0x06054b50, 4);
+  number(0, 4);
+  number(1, 2);
+  number(1, 2);
+  number(end - directory, 4);
+  number(directory, 4);
+  number(0, 2);
+  const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
+  return {begin, begin + bytes.size()};
+}
+
+TEST_CASE("a pickle that is made to harm is refused, and takes little") {
+  const auto why = [](const std::string& pickle) {
+    const auto file = archive_of(pickle);
+    const auto saved = read_torch_save("x", file);
+    return saved.ok() ? "it is read" : saved.error().why;
+  };
+  CHECK_THAT(why("\x80\x02}."), Catch::Contains("no tensors by name"));
+  CHECK_THAT(why("cos\nsystem\nX\x02" + std::string(3, '\0') + "ls\x85R."), Catch::Contains("no dict"));
+  CHECK_THAT(why("}r\xff\xff\xff\x7f."), Catch::Contains("keeps a value where it has none"));
+  CHECK_THAT(why("(."), Catch::Contains("takes what is not there"));
+  CHECK_THAT(why(std::string(300'000, ']') + std::string(299'999, 'a') + "."), Catch::Contains("no dict"));
+  CHECK_THAT(why("]q" + std::string(1, '\0') + "h" + std::string(1, '\0') + "a."),  // in itself
+             Catch::Contains("no dict"));
+  CHECK_THAT(why("i"), Catch::Contains("an operation that torch.save does not write"));
+}
+
+}  // namespace
+}  // namespace troupe::checkpoint

@@ -1,0 +1,30 @@
+// What `troupe serve run` decides by what jobs and programs tell: tests/e2e/serving_file_test.cpp and
+// take_over_test.cpp run it.
+#include "scheduler/cli/serve_run.hpp"
+
+#include <catch2/catch.hpp>
+
+using namespace troupe;
+
+TEST_CASE("of the jobs of one file the last took the place of those before") {
+  CHECK(cli::place_of_job("digits", "digits") == 1);
+  CHECK(cli::place_of_job("digits", "digits~2") == 2);
+  CHECK(cli::place_of_job("digits", "digits~10") == 10);
+  for (const char* other :
+       {"digit", "digits2", "digits~", "digits~1", "digits~02", "digits~2x", "other~2", ""})
+    CHECK(cli::place_of_job("digits", other) == 0);
+}
+
+TEST_CASE("the ports that a successor leaves are those of which it serves everything elsewhere") {
+  const auto left = [](const char* before, const char* after) {
+    return cli::left_ports(nlohmann::ordered_json::parse(before), nlohmann::ordered_json::parse(after));
+  };
+  const char* const both = R"([{"name":"a","port":1},{"name":"b","port":1},{"name":"c","port":2}])";
+  CHECK(left(both, "[]").empty());
+  CHECK(left(both, both).empty());
+  CHECK(left(both, R"([{"name":"a","port":3}])").empty());  // b is yet to come
+  CHECK(left(both, R"([{"name":"a","port":3},{"name":"b","port":1}])").empty());
+  CHECK(left(both, R"([{"name":"a","port":3},{"name":"b","port":4}])") == std::vector<int>{1});
+  CHECK(left(R"([{"name":"a","port":1},{"name":"a","port":2}])", R"([{"name":"a","port":2}])").empty());
+  CHECK(left(R"([1,{"name":7,"port":1},{"name":"a","port":"x"}])", R"([{"name":"a","port":2}])").empty());
+}
