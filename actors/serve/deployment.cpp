@@ -381,8 +381,11 @@ void Deployment::note_failure(ReplicaId id, const std::string& why) {
 
 /// One piece after the other.
 void Deployment::load(ReplicaId id, std::uint64_t offset) {
+  if (!starts_.contains(id)) return;
+  const std::uint64_t all = starts_.at(id).weights->size();
+  step(ReplicaLoads{id, std::min(offset, all), all});
   const auto at = starts_.find(id);
-  if (at == starts_.end()) return;
+  if (at == starts_.end()) return;  // it is late
   const ActorHandle<Replica>& handle = sender_.handle(id);
   const wire::Bytes piece = train::state_piece(*at->second.weights, offset);
   if (piece.empty()) {

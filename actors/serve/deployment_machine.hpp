@@ -85,9 +85,10 @@ class DeploymentMachine {
     Instant heard{};
     Instant checked{};  ///< when it was last asked whether it lives
     bool asked = false;
-    bool was_ready = false;  ///< else no proxy was told of it
-    bool had_work = false;   ///< it answered a request or a check, or was sent one of ours
-    bool leaves = false;     ///< its node drains
+    bool was_ready = false;                 ///< else no proxy was told of it
+    bool had_work = false;                  ///< it answered a request or a check, or was sent one of ours
+    bool leaves = false;                    ///< its node drains
+    std::uint64_t loaded = 0, weights = 0;  ///< bytes that it has of its weights, and all of them
     /// The number of the first routes that say that it gets no more; 0: none did.
     std::uint64_t closed_in = 0;
   };
@@ -117,6 +118,7 @@ class DeploymentMachine {
   void on_event(const Arrived& event);
   void on_event(const Left& event);
   void on_event(const ReplicaUp& event);
+  void on_event(const ReplicaLoads& event);
   void on_event(const ReplicaReady& event);
   void on_event(const ReplicaFailed& event);
   void on_event(const ReplicaDied& event);
@@ -136,6 +138,7 @@ class DeploymentMachine {
 
   void excuse_own_pause();
   void look_after_replicas();
+  ErrorInfo not_ready_in_time(const Replica& replica) const;
   void scale();
   void scale_from_zero();
   void want(const Autoscaler::Wanted& wanted);

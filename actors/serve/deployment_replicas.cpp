@@ -40,6 +40,13 @@ void DeploymentMachine::on_event(const ReplicaUp& event) {
   at->second.state = ReplicaState::kWarming;
 }
 
+void DeploymentMachine::on_event(const ReplicaLoads& event) {
+  const auto at = replicas_.find(event.replica);
+  if (at == replicas_.end()) return;
+  at->second.loaded = event.has;
+  at->second.weights = event.of;
+}
+
 void DeploymentMachine::on_event(const ReplicaReady& event) {
   const auto at = replicas_.find(event.replica);
   if (at == replicas_.end() || at->second.state != ReplicaState::kWarming) return;
@@ -315,6 +322,25 @@ Instant DeploymentMachine::next_deadline(ReplicaId id, const Replica& replica) c
   return replica.heard + config_.health_period;
 }
 
+/// With what it was at.
+ErrorInfo DeploymentMachine::not_ready_in_time(const Replica& replica) const {
+  const auto mebibytes = [](std::uint64_t bytes) { return std::to_string(bytes >> 20); };
+  const bool loads = replica.state == ReplicaState::kWarming && replica.loaded < replica.weights;
+  std::string why = "it was not ready after " + seconds(config_.start_timeout) + ": ";
+  if (replica.state == ReplicaState::kStarting) {
+    why += "its process did not run yet";
+  } else if (loads) {
+    why += "its weights were on their way, " + mebibytes(replica.loaded) + " of " +
+           mebibytes(replica.weights) + " MiB were there";
+  } else {
+    why += "it had its weights, and was at its first forward";
+  }
+  return {ErrorCode::kTimeout, "a replica did not come up", why,
+          replica.state == ReplicaState::kStarting
+              ? "see whether a node has its CPUs free, or raise start_timeout"
+              : "raise start_timeout"};
+}
+
 void DeploymentMachine::look_after_replicas() {
   std::vector<ReplicaId> unready, silent;
   for (auto& [id, replica] : replicas_) {
@@ -329,11 +355,7 @@ void DeploymentMachine::look_after_replicas() {
       out_.push_back(CheckReplica{id});
     }
   }
-  for (const ReplicaId id : unready)
-    on_event(ReplicaFailed{id,
-                           {ErrorCode::kTimeout, "a replica did not come up",
-                            "it was not ready after " + seconds(config_.start_timeout),
-                            "see whether a node has its CPUs free, or raise start_timeout"}});
+  for (const ReplicaId id : unready) on_event(ReplicaFailed{id, not_ready_in_time(replicas_.at(id))});
   for (const ReplicaId id : silent)
     on_event(ReplicaDied{id, "it has not answered for " + seconds(config_.health_timeout)});
 }

@@ -107,6 +107,11 @@ struct Left {
 struct ReplicaUp {
   ReplicaId replica = 0;
 };
+/// It has so many bytes of its weights.
+struct ReplicaLoads {
+  ReplicaId replica = 0;
+  std::uint64_t has = 0, of = 0;
+};
 struct ReplicaReady {
   ReplicaId replica = 0;
 };
@@ -178,9 +183,10 @@ struct ProxyAnswered {
   std::optional<ProxyReport> report;
 };
 struct Tick {};
-using Event = std::variant<Arrived, Left, ReplicaUp, ReplicaReady, ReplicaFailed, ReplicaDied, ReplicaAlive,
-                           ReplicaLeaves, BatchDone, DrainAsked, CallerJoined, CallerLeft, ScaleAsked,
-                           UpdateAsked, UpdateCancelled, ProxyJoined, ProxyLeft, ProxyAnswered, Tick>;
+using Event =
+    std::variant<Arrived, Left, ReplicaUp, ReplicaLoads, ReplicaReady, ReplicaFailed, ReplicaDied,
+                 ReplicaAlive, ReplicaLeaves, BatchDone, DrainAsked, CallerJoined, CallerLeft, ScaleAsked,
+                 UpdateAsked, UpdateCancelled, ProxyJoined, ProxyLeft, ProxyAnswered, Tick>;
 
 // Actions.
 

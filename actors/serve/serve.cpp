@@ -347,11 +347,17 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
                                    .tls_certificate = options.tls_certificate,
                                    .tls_key = options.tls_key};
   std::optional<Predecessor> other;
+  std::vector<int> silent;
   if (options.take_over) {
     const char* const job = std::getenv(config::kTakeOverVariable);
-    other = find_predecessor({parts.name, options.host, options.port, job == nullptr ? "" : job}).value();
+    other =
+        find_predecessor({parts.name, options.host, options.port, job == nullptr ? "" : job}, silent).value();
   }
-  state->endpoint = other ? HttpEndpoint::in_place_of(*other, server) : HttpEndpoint::at(server);
+  try {
+    state->endpoint = other ? HttpEndpoint::in_place_of(*other, server) : HttpEndpoint::at(server);
+  } catch (const Error& error) {
+    throw_error(with_silent(error.info(), silent));
+  }
   state->url = state->endpoint->url();
   state->port = state->endpoint->address().port;
   state->session_life = session.life();

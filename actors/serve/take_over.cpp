@@ -73,11 +73,13 @@ bool is_host(const Told& told, const std::string& host) {
   return told.url.find("://" + to_string(at) + "/") != std::string::npos;
 }
 
-ServingStatus ask_all(const std::vector<int>& pids, Serving who) {
+ServingStatus ask_all(const std::vector<int>& pids, Serving who, std::vector<int>* silent = nullptr) {
   const auto said = ask_serving(pids, R"({"do":"status"})", kOtherAnswers, who);
   ServingStatus answers;
   for (std::size_t i = 0; i < pids.size(); ++i) {
     if (said[i]) answers.emplace_back(pids[i], said[i]->text);
+    if (!said[i] && said[i].error().code == ErrorCode::kTimeout && silent != nullptr)
+      silent->push_back(pids[i]);
   }
   return answers;
 }
@@ -116,8 +118,20 @@ Result<std::optional<Predecessor>> predecessor_among(const ServingStatus& progra
   return std::optional(std::move(all.front()));
 }
 
-Result<std::optional<Predecessor>> find_predecessor(const Replaced& what) {
-  return predecessor_among(ask_all(others(Serving::kProgram), Serving::kProgram), what);
+Result<std::optional<Predecessor>> find_predecessor(const Replaced& what, std::vector<int>& silent) {
+  return predecessor_among(ask_all(others(Serving::kProgram), Serving::kProgram, &silent), what);
+}
+
+ErrorInfo with_silent(ErrorInfo error, const std::vector<int>& silent) {
+  if (silent.empty()) return error;
+  std::string processes;
+  for (const int pid : silent)
+    processes += (processes.empty() ? "process " : ", process ") + std::to_string(pid);
+  error.why += "; " + processes + " of this user serves here, has not answered for " +
+               std::to_string(kOtherAnswers / std::chrono::seconds(1)) +
+               " s, and may be the one whose place this program was to take";
+  error.todo = "see whether it is stopped (kill -CONT) or hangs, and end it if so; or else: " + error.todo;
+  return error;
 }
 
 std::optional<Predecessor> proxy_among(const ServingStatus& proxies, const std::string& fleet,

@@ -42,8 +42,10 @@ struct Replaced {
 /// several do. Pure.
 Result<std::optional<Predecessor>> predecessor_among(const ServingStatus& programs, const Replaced& what);
 /// The same of the programs of this user on this machine, but for this one. One that does not answer is
-/// passed over.
-Result<std::optional<Predecessor>> find_predecessor(const Replaced& what);
+/// passed over; `silent` gets it.
+Result<std::optional<Predecessor>> find_predecessor(const Replaced& what, std::vector<int>& silent);
+/// Why this program cannot listen, where none of those that answered was its predecessor. Pure.
+ErrorInfo with_silent(ErrorInfo error, const std::vector<int>& silent);
 
 /// Of the proxies one that is of the fleet and listens: that of `node` (as text), if there is one. Pure.
 std::optional<Predecessor> proxy_among(const ServingStatus& proxies, const std::string& fleet,

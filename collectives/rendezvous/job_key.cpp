@@ -1,12 +1,16 @@
 #include "collectives/rendezvous/job_key.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <thread>
 
+#include "runtime/core/clock.hpp"
 #include "runtime/core/hex.hpp"
 #include "runtime/core/random.hpp"
 
@@ -15,6 +19,7 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = 4096;
 constexpr int kTries = 100;
+constexpr Duration kFolderLocked = std::chrono::seconds(5);
 
 /// Whether a file or folder is this user's, and nobody else has any right on it.
 bool is_private(const struct stat& info) {
@@ -54,11 +59,35 @@ Result<void> check_folder(const std::string& folder) {
   return {};
 }
 
-/// Writes a file that is there as a whole or not at all; an error with errno ENOENT where the folder is gone.
-int write_private_file(const std::string& path, const std::string& text) {
+/// The folder, which no other rank 0 writes to until this is closed. Empty: that took too long, or it is
+/// gone.
+UniqueFd lock_folder(const std::string& folder) {
+  UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  const MonotonicClock clock;
+  for (const Instant until = clock.now() + kFolderLocked; fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;) {
+    if (clock.now() > until) fd.reset();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return fd;
+}
+
+/// Keys whose rank 0 was killed: a living one has its own locked. REQUIRES: the folder is locked.
+void remove_left_keys(const std::string& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().filename().string().find(".key") == std::string::npos) continue;
+    const UniqueFd fd(::open(at->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(at->path().c_str());
+  }
+}
+
+/// Writes a file that is there as a whole or not at all, and leaves it open in `fd`, locked; an error with
+/// errno ENOENT where the folder is gone.
+int write_private_file(const std::string& path, const std::string& text, UniqueFd& fd) {
   const std::string temporary = path + "." + std::to_string(::getpid());
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  fd = UniqueFd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) return errno;
+  (void)::flock(fd.get(), LOCK_EX | LOCK_NB);  // where files have no locks, none is removed either
   int error = 0;
   if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     error = errno != 0 ? errno : EIO;
@@ -143,8 +172,11 @@ Result<LocalKeyFile> LocalKeyFile::create(std::uint16_t port, const Environment&
       if (good.error().code == ErrorCode::kUnavailable) continue;
       return good.error();
     }
-    error = write_private_file(file_of(folder, port), to_text(key) + "\n");
-    if (error == 0) return LocalKeyFile(file_of(folder, port), key);
+    const UniqueFd locked = lock_folder(folder);
+    if (locked) remove_left_keys(folder);
+    UniqueFd file;
+    error = write_private_file(file_of(folder, port), to_text(key) + "\n", file);
+    if (error == 0) return LocalKeyFile(file_of(folder, port), key, std::move(file));
     if (error != ENOENT) break;
   }
   return io_error("cannot write '" + file_of(folder, port) + "'", error, "free space, or set TROUPE_JOB_KEY");

@@ -1,10 +1,13 @@
 #include "runtime/config/serving_file.hpp"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 
 #include "runtime/config/settings.hpp"
+#include "runtime/core/endpoint.hpp"
 
 namespace troupe::config {
 namespace {
@@ -20,6 +23,13 @@ bool read_count(std::string_view digits, int& number) {
   return got.ec == std::errc() && got.ptr == end && number >= 0 && number <= kMostReplicas;
 }
 
+/// That a server of HTTP can listen at.
+bool is_address(const std::string& host) {
+  in_addr v4{};
+  return host == "localhost" || ::inet_pton(AF_INET, host.c_str(), &v4) == 1 ||
+         is_ipv6(host.substr(0, host.find('%')));
+}
+
 std::string table_of(const std::string& deployment) {
   return std::string(kDeployments) + deployment;
 }
@@ -27,6 +37,11 @@ std::string table_of(const std::string& deployment) {
 /// The first field that no deployment can have, and why.
 std::optional<std::pair<const char*, std::string>> wrong_field(const ServingEntry& entry) {
   const auto below = [](const auto& field, auto least) { return field && *field < least; };
+  if (entry.host && !is_address(*entry.host))
+    return {
+        {"host",
+         "it is not a numeric address: give 127.0.0.1, 0.0.0.0 for every one of the program's machine, or "
+         "one of them"}};
   if (entry.port && (*entry.port < 0 || *entry.port > 65535))
     return {{"port", "it is 0 (any free one) to 65535"}};
   if (below(entry.max_batch, 1)) return {{"max_batch", "it is 1 or more"}};

@@ -65,7 +65,8 @@ void append_number(std::string& out, std::size_t number) {
   out.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
 }
 
-/// The client's X-Request-Timeout-Ms; no value: it is none. `otherwise` where it sent none.
+/// The client's X-Request-Timeout-Ms, `most` where it is longer; no value: it is none. `otherwise` where it
+/// sent none.
 std::optional<milliseconds> timeout_of(const Request& request, milliseconds otherwise, milliseconds most) {
   constexpr const char* kField = "X-Request-Timeout-Ms";
   const auto text = request.headers.find(kField);
@@ -73,7 +74,9 @@ std::optional<milliseconds> timeout_of(const Request& request, milliseconds othe
   if (request.headers.count(kField) > 1) return std::nullopt;
   std::uint32_t number = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (error != std::errc() || end != text->data() + text->size() || number == 0) return std::nullopt;
+  if (error == std::errc::invalid_argument || end != text->data() + text->size()) return std::nullopt;
+  if (error == std::errc::result_out_of_range) return most;
+  if (number == 0) return std::nullopt;
   return std::min(milliseconds(number), most);
 }
 

@@ -105,13 +105,18 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
       throw_error({ErrorCode::kRefused, "the program ended before it served '" + *waits.begin() + "'",
                    job.why, said.empty() ? "it printed nothing" : "it printed: " + escape_text(said)});
     }
-    if (MonotonicClock().now() > latest)
+    if (MonotonicClock().now() > latest) {
+      const bool is_beside = place_of_job(file.job.name, job.name) > 1;
       throw_error({ErrorCode::kTimeout, "'" + *waits.begin() + "' does not serve yet",
                    job.status == JobStatus::kRunning
                        ? "its program runs on node " + job.node
                        : "its job is " + std::string(to_string(job.status)) + ": " + job.why,
                    "it goes on: troupe job logs --follow " + id +
+                       (is_beside ? "; troupe job stop " + shell_word(job.name) +
+                                        " ends it, and the one before it serves on"
+                                  : "") +
                        "; a program on another machine is asked there (troupe serve list)"});
+    }
     std::this_thread::sleep_for(kAskAgain);
   }
 }

@@ -78,8 +78,10 @@ void Head::on_ask(const PeerName& from, const wire::Control& message) {
                          std::holds_alternative<wire::KeysAsk>(message) ||
                          (drains != nullptr && drains->only_asks);
   const bool changed_something = answer.ok && !only_asks;
+  // A program waits for it: that of the first one on a full disk is told at once. Its key expires by itself.
+  const std::uint64_t told = std::holds_alternative<wire::AdmitAsk>(message) ? answer.request : 0;
   wire::Bytes frame = wire::control_frame(std::move(answer));
-  if (changed_something) return carry_out(machine_.reply({from, std::move(frame)}, clock_.now()));
+  if (changed_something) return carry_out(machine_.reply({from, std::move(frame), told}, clock_.now()));
   server_->send(from, std::move(frame));  // status and refusals also while the store fails
 }
 

@@ -4,6 +4,8 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -170,6 +172,28 @@ TEST_CASE("a key for this machine is made by rank 0 and goes with it") {
 
   const auto gone = environment_of({{"XDG_RUNTIME_DIR", folder / "of-a-session-that-is-over"}});
   { CHECK(LocalKeyFile::create(9, gone).ok()); }  // in /tmp
+}
+
+// Was: of each job whose rank 0 was killed a file stayed for good.
+TEST_CASE("the key of a rank 0 that was killed is removed by the next one, a living one's is not") {
+  const test::TempFolder folder;
+  const auto environment = environment_of({{"XDG_RUNTIME_DIR", folder.path()}});
+  const auto lives = LocalKeyFile::create(7, environment).value();
+  const pid_t killed = ::fork();
+  if (killed == 0) {
+    const auto made = LocalKeyFile::create(8, environment);
+    std::ofstream(folder / "troupe/9.key.77") << "a part";  // as if killed while it wrote
+    ::_exit(made ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(killed, &status, 0) == killed);
+  REQUIRE(status == 0);
+  REQUIRE(std::filesystem::exists(folder / "troupe/8.key"));
+  const auto next = LocalKeyFile::create(10, environment).value();
+  CHECK_FALSE(std::filesystem::exists(folder / "troupe/8.key"));
+  CHECK_FALSE(std::filesystem::exists(folder / "troupe/9.key.77"));
+  CHECK(LocalKeyFile::read(7, environment).value() == lives.key());
+  CHECK(LocalKeyFile::read(10, environment).value() == next.key());
 }
 
 TEST_CASE("a meeting note comes back as it was, and cut or changed it is none") {

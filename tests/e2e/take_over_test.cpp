@@ -261,6 +261,16 @@ TEST_CASE("troupe serve run --replace starts changed code in the place of a job 
   const Ran broken = cluster.run(text, "--replace");
   CHECK(broken.code == 1);
   CHECK_THAT(broken.output, Contains("it is broken"));
+  // One that hangs is named as what is to be ended. Was: "apply it on the machine where it runs, or start it
+  // again: --restart", which would have ended the one that serves.
+  std::ofstream(program) << "#!/bin/sh\nexec sleep 1000\n";
+  const Ran hangs = cluster.run(text, "--replace --timeout 2");
+  CHECK(hangs.code == 1);
+  CHECK_THAT(hangs.output, Contains("troupe job stop 'numbered~3' ends it, and the one before it serves on"));
+  CHECK_THAT(cluster.run(text, "--replace").output,
+             Contains("end it, and apply the file to the one before it: "
+                      "troupe job stop 'numbered~3'"));
+  CHECK(cluster.troupe("job stop numbered~3").code == 0);
   install(3);
   CHECK(cluster.run(text, "--replace").code == 0);
   CHECK(load.numbers() == std::set<int>{1, 2, 3});
@@ -317,6 +327,13 @@ TEST_CASE("whose place is taken is told by the programs' answers") {
   CHECK(find(Answers{{7, old}, {8, other}}, "a", 0, "j1").value()->pid == 7);
   CHECK(find(Answers{{7, old}, {8, other}}, "new", 1, "j1").value()->is_certain);
   CHECK_FALSE(find(Answers{{7, old}, {8, other}}, "a", 2, "j1").value());
+
+  // Was: "cannot listen on 127.0.0.1:18431: Address already in use", of a program that was stopped.
+  const ErrorInfo taken{ErrorCode::kUnavailable, "cannot listen", "in use", "give another port"};
+  CHECK(serve::with_silent(taken, {}).message() == taken.message());
+  CHECK_THAT(serve::with_silent(taken, {7, 8}).message(),
+             Contains("in use; process 7, process 8 of this user serves here, has not answered for 10 s") &&
+                 Contains("kill -CONT") && Contains("give another port"));
 
   // Of proxies that of the node.
   const auto proxy = [](const char* fleet, const char* node) {

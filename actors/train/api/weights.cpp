@@ -74,6 +74,22 @@ void copy(Matched& matched) {
   for (auto& [tensor, value] : matched.values) tensor.copy_(value);
 }
 
+/// Its header has the file's size and all names: gigabytes of something else are not read first.
+void refuse_by_header(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const auto size = static_cast<std::uint64_t>(file.tellg());
+  const auto first_bytes = [&](std::uint64_t count) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(count, size)));
+    file.seekg(0);
+    file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    return bytes;
+  };
+  const auto length = first_bytes(sizeof(std::uint64_t));
+  if (!file || length.empty() || checkpoint::is_torch_save(length)) return;  // who reads all of it says so
+  const auto prefix = first_bytes(checkpoint::safetensors_prefix_bytes(length));
+  if (file) (void)checkpoint::read_safetensors_header(path, prefix, size).value();
+}
+
 }  // namespace
 
 std::string to_string(const LeftOut& left_out) {
@@ -151,6 +167,7 @@ std::vector<std::byte> read_weights(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file)
     throw IoError(io_error("cannot read the weights '" + path + "'", errno, "name a safetensors file"));
+  refuse_by_header(path);
   std::vector<std::byte> bytes(static_cast<std::size_t>(file.tellg()));
   file.seekg(0);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));

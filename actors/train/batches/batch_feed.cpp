@@ -36,9 +36,9 @@ ErrorInfo of_the_dataset(const std::string& job, ErrorInfo error) {
   constexpr std::string_view kThrew = " threw: ";
   const auto at = error.what.find(kThrew);
   if (at == std::string::npos) return error;
-  const std::string as_its = job + "::dataset" + std::string(kThrew),
-                    rest = error.what.substr(at + kThrew.size());
-  error.what = (rest.starts_with(as_its) ? "" : as_its) + rest;  // it may be told as the job's already
+  const std::string as_its = job + "::dataset", rest = error.what.substr(at + kThrew.size());
+  // It may be told as the job's already: "Digits::dataset threw std::bad_alloc".
+  error.what = rest.starts_with(as_its + " threw") ? rest : as_its + std::string(kThrew) + rest;
   return error;
 }
 

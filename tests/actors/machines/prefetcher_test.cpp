@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "actors/train/batches/batch_feed.hpp"
 #include "actors/train/batches/slot_pool.hpp"
 
 using namespace troupe;
@@ -228,4 +229,16 @@ TEST_CASE("larger slots come from a new region; the old one goes with the last b
   }
   CHECK(node.regions.empty());
   CHECK(node.pinned.empty());
+}
+
+// Was: "Digits::dataset threw: Digits::dataset threw: cannot read the dataset".
+TEST_CASE("what a dataset threw is told once, whichever call of the loader threw it") {
+  const auto told = [](const std::string& what) {
+    return of_the_dataset("Digits", {ErrorCode::kIo, what, "why", ""}).what;
+  };
+  CHECK(told("Loader::begin threw: Digits::dataset threw: cannot read") ==
+        "Digits::dataset threw: cannot read");
+  CHECK(told("Loader::begin threw: Digits::dataset threw std::bad_alloc") ==
+        "Digits::dataset threw std::bad_alloc");
+  CHECK(told("Loader::get threw: sample 3 threw: no") == "Digits::dataset threw: sample 3 threw: no");
 }

@@ -321,6 +321,25 @@ TEST_CASE("a replica that does not come up in time is stopped as a failure, one 
   CHECK(failed(drained.on(DrainAsked{}, Instant(1h + 1s))) == std::vector<int>{0});
 }
 
+// Was: "see whether a node has its CPUs free", while 3 GB of weights were on their way.
+TEST_CASE("of a replica that does not come up in time it is told what it was at") {
+  const auto told = [](const std::vector<Event>& events) {
+    DeploymentMachine machine(DeploymentConfig{});
+    (void)machine.start(Instant(1h));
+    for (const Event& event : events) (void)machine.on(event, Instant(1h + 1s));
+    std::string why;
+    for (const auto& action : machine.on(Tick{}, Instant(1h + 120s))) {
+      if (const auto* up = std::get_if<GiveUp>(&action)) why = up->error.message();
+    }
+    return why;
+  };
+  CHECK_THAT(told({}), Catch::Contains("its process did not run yet (see whether a node has its CPUs free"));
+  CHECK_THAT(told({ReplicaUp{1}, ReplicaLoads{1, 48U << 20, 96U << 20}}),
+             Catch::Contains("its weights were on their way, 48 of 96 MiB were there (raise start_timeout)"));
+  CHECK_THAT(told({ReplicaUp{1}, ReplicaLoads{1, 96U << 20, 96U << 20}}),
+             Catch::Contains("it had its weights, and was at its first forward"));
+}
+
 TEST_CASE("a machine that was stopped itself does not call its replicas silent") {
   // Was: after a SIGSTOP of the program for a minute every replica was killed.
   ServeWorld world(still(2));

@@ -369,6 +369,8 @@ TEST_CASE("what no deployment can have is refused with its line before anything 
         "(see docs/serving.md)");
   CHECK_THAT(with("health_timeout = -1"),
              Contains("line 3: deployments.a.health_timeout = -1: it is more than 0"));
+  CHECK_THAT(with("host = \"nohost\""),
+             Contains("line 3: deployments.a.host = \"nohost\": it is not a numeric address"));
   CHECK_THAT(with("start_timeout = 0"), Contains("it is more than 0 seconds"));
   CHECK_THAT(with("drain_timeout = -0.5"), Contains("it is 0 seconds or more"));
   CHECK_THAT(with("max_batch = 0"), Contains("it is 1 or more"));

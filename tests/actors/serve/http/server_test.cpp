@@ -363,6 +363,19 @@ TEST_CASE("TLS files that cannot be read, or are none, are told by name") {
   }
 }
 
+// Was: 400, "is not one positive number", of 2^63 - 1 and of all numbers above 2^32 - 1.
+TEST_CASE("a client that would wait longer than the server lets it has the server's most") {
+  auto options = small();
+  options.max_request_timeout = 5000ms;
+  Server server(options, [](Request request, Answer answer) {
+    answer({.body = std::to_string((request.deadline - request.received) / 1ms)});
+  });
+  RawClient client(server.address().port);
+  for (const char* most : {"5000", "5001", "4294967296", "9223372036854775807", "99999999999999999999999"})
+    CHECK(client.ask(get("/", "X-Request-Timeout-Ms: " + std::string(most) + "\r\n")).body == "5000");
+  CHECK(client.ask(get("/", "X-Request-Timeout-Ms: 4999\r\n")).body == "4999");
+}
+
 TEST_CASE("ids and deadlines travel") {
   std::promise<Request> seen;
   std::atomic<int> count{0};
@@ -380,7 +393,8 @@ TEST_CASE("ids and deadlines travel") {
   const Request request = seen.get_future().get();
   CHECK(request.id == "mine");
   CHECK(request.deadline - request.received == 250ms);
-  CHECK(client.ask(get("/", "X-Request-Timeout-Ms: soon\r\n")).status == 400);
+  for (const char* none : {"soon", "-1", "0", "9223372036854775807x"})
+    CHECK(client.ask(get("/", "X-Request-Timeout-Ms: " + std::string(none) + "\r\n")).status == 400);
   CHECK(client.ask(get("/", "X-Request-Timeout-Ms: 5\r\nX-Request-Timeout-Ms: 9\r\n")).status == 400);
   // Nobody answers: the server does, and tells who works at it. Its late answer goes nowhere.
   const RawResponse late = client.ask(get("/", "X-Request-Timeout-Ms: 1\r\n"));
