@@ -14,6 +14,7 @@
 #include "actors/data/torch.hpp"
 #include "actors/train/api/predict.hpp"
 #include "actors/train/api/train.hpp"
+#include "actors/train/api/weights.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
@@ -131,6 +132,19 @@ report::Metrics of_test(const report::Metrics& all) {
 }
 
 }  // namespace
+
+// Was: all of it was read, and sent to a replica.
+TEST_CASE("a file that is none of weights is refused by its first bytes, however large it is") {
+  const e2e::TempFolder folder;
+  const std::string path = folder / "w";
+  std::ofstream(path).close();
+  std::filesystem::resize_file(path, std::uintmax_t{8} << 40);  // zeros, which take no room
+  CHECK_THROWS_WITH(train::read_weights(path),
+                    Catch::Contains("cannot use safetensors file '" + path + "'") &&
+                        Catch::Contains("its header does not begin with '{'"));
+  CHECK_THROWS_WITH(train::read_weights(folder.path()), Catch::Contains("it is no file"));
+  CHECK_THROWS_WITH(train::read_weights("/dev/zero"), Catch::Contains("it is no file"));
+}
 
 TEST_CASE("steps, evaluations within epochs, a plateau and averages: one hash, one set of figures",
           "[training]") {

@@ -4,15 +4,11 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include "actors/ddp/optimizer_state.hpp"
-#include "actors/train/api/weights.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/train/train_jobs.hpp"
-#include "tests/support/files.hpp"
 
 namespace troupe::train::testing {
 namespace {
@@ -410,18 +406,6 @@ TEST_CASE("only the piece that is proved comes from the device") {
   CHECK_THROWS(state.view());
   CHECK_THROWS(state.prove(0));
   CHECK_NOTHROW(state.prove(2));  // behind the parameters
-}
-
-// Was: all of it was read, and sent to a replica.
-TEST_CASE("a file that is none of weights is refused by its first bytes, however large it is") {
-  const test::TempFolder folder;
-  const std::string path = folder / "w";
-  std::ofstream(path).close();
-  std::filesystem::resize_file(path, std::uintmax_t{8} << 40);  // zeros, which take no room
-  CHECK_THROWS_WITH(read_weights(path), Catch::Contains("cannot use safetensors file '" + path + "'") &&
-                                            Catch::Contains("its header does not begin with '{'"));
-  CHECK_THROWS_WITH(read_weights(folder.path()), Catch::Contains("it is no file"));
-  CHECK_THROWS_WITH(read_weights("/dev/zero"), Catch::Contains("it is no file"));
 }
 
 }  // namespace
