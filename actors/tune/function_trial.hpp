@@ -24,6 +24,7 @@
 #include "actors/report/events.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/core/error.hpp"
+#include "runtime/host/method.hpp"
 #include "runtime/wire/codec.hpp"
 
 namespace troupe::tune {
@@ -176,9 +177,9 @@ class FunctionActor {
       return done;
     }
     if (!done.metrics && !reported_)
-      done.thrown = {ErrorCode::kTaskFailed, "the trial has no result",
-                     "its function returned without a report",
-                     "report to the tune::Reporter, or return a number"};
+      done.thrown = ErrorInfo{ErrorCode::kTaskFailed, "the trial has no result",
+                              "its function returned without a report",
+                              "report to the tune::Reporter, or return a number"};
     reported_ = true;
     return done;
   }

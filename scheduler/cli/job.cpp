@@ -327,7 +327,10 @@ void print(const JobInfo& job) {
 
 /// With how far its package is, which its node alone knows.
 void add_package(const JobWords& words, const JobInfo& job, std::string& why) {
-  if (const std::string text = package_on_its_way(words.where, job); !text.empty()) why += "; " + text;
+  try {
+    if (const std::string text = package_on_its_way(words.where, job); !text.empty()) why += "; " + text;
+  } catch (const Error&) {  // the head went meanwhile: the job's record is what is known
+  }
 }
 
 int show(const JobWords& words, JobInfo job) {
@@ -366,6 +369,7 @@ int show(const JobWords& words, JobInfo job) {
 
 int explain(const JobWords& words, JobReport report) {
   add_package(words, report.job, report.sentence);
+  report.job.why = report.sentence;
   if (words.output == "json") {
     print_json(as_json(report));
     return 0;

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "runtime/core/fd.hpp"
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
 

@@ -131,7 +131,8 @@ TEST_CASE("a function of the config is a trial: it reports, is tried again after
   CHECK(best.trials.at(1).failures == 2);
   // Was: "troupe::tune::detail::FunctionActor<{anonymous}::shrink>::step threw ... [..., actor ..., node
   // ...]".
-  CHECK_THAT(best.trials.at(1).error, Catch::Matches("[^ ]*shrink threw [a-z_:]+: it cannot shrink"));
+  CHECK_THAT(best.trials.at(1).error, Catch::Contains("shrink threw std::logic_error: it cannot shrink") &&
+                                          !Catch::Contains("FunctionActor") && !Catch::Contains("node "));
   CHECK(best.job.rate == tune::number_of(*best.config.find("rate")));
 
   // A sweep that was over is over.

@@ -34,8 +34,8 @@ done
 pid=${BASH_REMATCH[1]} title=${BASH_REMATCH[2]}
 tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q "^troupe: $title rank=[01] world_size=2 logical_ranks=[0-9.]* step=[0-9]* *$" ||
   fail "ps shows $(tr '\0' ' ' <"/proc/$pid/cmdline")"
-"$troupe" job status digits | grep -qE "^$pid +[0-9a-f]+ +one +$title +[0-9]+[ms0-9]* +rank=" || fail "$("$troupe" job status digits)"
-"$troupe" status | grep -qE "^$pid +[0-9a-f]+ +one +$title +[0-9]+[ms0-9]* +rank=" || fail "$("$troupe" status)"
+"$troupe" job status digits | grep -qE "^$pid +[0-9a-f+]+ +one +$title +[0-9]+[ms0-9]* +rank=" || fail "$("$troupe" job status digits)"
+"$troupe" status | grep -qE "^$pid +[0-9a-f+]+ +one +$title +[0-9]+[ms0-9]* +rank=" || fail "$("$troupe" status)"
 actor=$("$troupe" actor list | awk '/Trainer/ { print $1; exit }')
 # Which actor is in which process: its pid was in a table of its own, without the actor's id, and padded.
 pid_of_actor=$("$troupe" actor show "$actor" | awk '/^pid / { print $2 }')
