@@ -1,5 +1,6 @@
 /// LibTorch's tensors as ours and back, without a copy where one is not needed: include it to write get() and
-/// collate() with torch::Tensor. torch_dataset.hpp is the only other file of this folder that sees LibTorch.
+/// collate() with torch::Tensor. tensor_codec.hpp and torch_dataset.hpp are the only other files of this
+/// folder that see LibTorch.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -9,6 +9,7 @@
 
 #include <torch/torch.h>
 
+#include "actors/data/tensor_codec.hpp"
 #include "actors/data/torch.hpp"
 #include "actors/data/torch_dataset.hpp"
 #include "actors/train/api/predict.hpp"
