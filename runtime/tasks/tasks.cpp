@@ -256,8 +256,14 @@ bool Tasks::run_own(std::uint64_t frame) {
 void Tasks::run_here(Pending task) {
   TaskSpec& spec = task.spec;
   for (; spec.retry_exceptions && spec.retries > 0 && !task.answer->ready(); --spec.retries) {
-    const auto once = std::make_shared<CallState>(nullptr);
-    run_once(spec, spec.args.bytes, Responder(once));  // which has ended then
+    const auto once = std::make_shared<CallState>(waiter_);
+    run_once(spec, spec.args.bytes, Responder(once));
+    // It has ended, but its answer waits until the owners of objects that it was given know of them.
+    if (!once->wait(kObjectsCome)) {
+      task.answer->resolve(ErrorInfo{ErrorCode::kTimeout, std::string(spec.name) + " gave no answer",
+                                     "owners of objects that it was given said nothing for 10 minutes", ""});
+      return;
+    }
     if (!has_thrown(once->failure())) {
       task.answer->resolve_as(*once);
       return;
