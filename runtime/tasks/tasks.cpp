@@ -187,9 +187,11 @@ void Tasks::serve(ProcessAddress owner, const Demand& demand) {
 bool Tasks::begin_pushed(TaskNumber task) {
   const std::lock_guard lock(mutex_);
   running_ = task;
-  begun_[next_begun_++ % begun_.size()] = task;
   cancelled_ = false;
-  return not_wanted_.erase(task) != 0;
+  const bool is_wanted = not_wanted_.erase(task) == 0;
+  // One that is not may come here again, and be asked for again before it begins.
+  if (is_wanted) begun_[next_begun_++ % begun_.size()] = task;
+  return !is_wanted;
 }
 
 void Tasks::end_pushed() {
@@ -224,8 +226,10 @@ void Tasks::asked_for_task(ProcessAddress from, wire::ByteView body, Responder r
       return responder.fail({ErrorCode::kRefused, "refused to give a task back",
                              "a worker hears the process that leased it alone", ""});
     never_begins = std::find(begun_.begin(), begun_.end(), *task) == begun_.end();
-    if (never_begins) not_wanted_.insert(*task);
-    if (not_wanted_.size() > kMostNotWanted) not_wanted_.erase(not_wanted_.begin());
+    if (never_begins) {  // before it goes in: an older one must go, and it may be the oldest
+      if (not_wanted_.size() >= kMostNotWanted) not_wanted_.erase(not_wanted_.begin());
+      not_wanted_.insert(*task);
+    }
   }
   responder.answer(wire::encode(never_begins));
 }
