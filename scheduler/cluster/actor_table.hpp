@@ -34,7 +34,7 @@ struct Actor {
   Instant restart_at{};         ///< while it restarts: not before
   int quick_deaths = 0;         ///< in a row
   bool moves = false;           ///< its node drains, and was told to end it: it starts again elsewhere
-  NodeId was_at{};              ///< of a kept one: where its last life was
+  NodeId was_at{};              ///< of a kept one: where its last life was that was up, if that node is live
   std::string was_on{};         ///< that node's name
   NodeId keeper{};              ///< of a kept one: another node that has its arguments and executable
   int not_begun = 0;            ///< starts in a row for which a node found no executable

@@ -26,8 +26,11 @@ void ClusterMachine::begin_restart(Actor& actor, const std::string& why, bool mo
     wait = wait == Duration{0} ? config_.restart_after : 2 * wait;
   if (!moves) ++actor.record.restarts;
   log_detached(actor.record, "starts again: " + why);
-  actor.was_at = actor.record.node;
-  actor.was_on = nodes_.at(actor.was_at).info.name;
+  // Where a life has not begun its executable may be missing.
+  if (actor.record.process || !is_live(actor.was_at)) {
+    actor.was_at = actor.record.node;
+    actor.was_on = nodes_.at(actor.was_at).info.name;
+  }
   actors_.restarting(actor, why, now_ + std::min(wait, config_.restart_after_most));
   jobs_.find(actor.record.spec.job)->restarting.insert(actor.record.actor);
   persist(actor.record);

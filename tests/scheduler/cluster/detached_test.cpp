@@ -480,6 +480,29 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a life that ends with its node before it is up leaves the node known that has the executable") {
+  // Was: where that was the other one that had it, the next life asked a node that was dead.
+  Detached s(5);
+  s.on(Tick{});
+  s.node(3, 2);
+  s.driver_ends();
+  s.on(NodeLeft{kGateway, "it left"});
+  s.on(ActorDown{s.at, s.id, "signal 9", 1});
+  s.on(Tick{});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  const NodeId gone = s.get<StartActor>()->node;
+  s.on(NodeLeft{gone, "it left"});
+  std::vector<NodeId> alive;
+  for (const NodeId node : {NodeId{1}, NodeId{2}, NodeId{3}}) {
+    if (node != gone) alive.push_back(node);
+  }
+  for (int i = 0; i < 15 && s.get<StartActor>() == nullptr; ++i) s.pass(1, alive);
+  REQUIRE(s.get<StartActor>() != nullptr);
+  const StartActor next = *s.get<StartActor>();
+  const auto has_it = [&](NodeId node) { return node != gone && (node == s.at || node == s.other()); };
+  CHECK((has_it(next.node) || has_it(next.package_from)));
+}
+
 TEST_CASE("the record of a submission, and with it its package, stays while its job is parked") {
   // Was: seven days after its program had ended its actors could start nowhere any more.
   ClusterConfig config;
