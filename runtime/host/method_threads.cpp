@@ -1,17 +1,25 @@
 #include "runtime/host/method_threads.hpp"
 
+#include <system_error>
 #include <utility>
 
 namespace troupe {
 
 void MethodThreads::run(Work work) {
-  const std::lock_guard lock(mutex_);
-  waiting_.push_back(std::move(work));
-  if (waiting_.size() > idle_ && threads_.size() < most_) {
-    threads_.emplace_back([this] { serve(); });
-    return;
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(work));
+    if (waiting_.size() <= idle_ || threads_.size() >= most_) return has_work_.notify_all();
+    try {
+      threads_.emplace_back([this] { serve(); });
+      return;
+    } catch (const std::system_error&) {  // no thread is to be had: those that there are take it
+      if (!threads_.empty()) return has_work_.notify_all();
+      work = std::move(waiting_.back());
+      waiting_.pop_back();
+    }
   }
-  has_work_.notify_all();
+  work();
 }
 
 void MethodThreads::serve() {

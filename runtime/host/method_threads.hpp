@@ -21,7 +21,8 @@ class MethodThreads {
   MethodThreads(const MethodThreads&) = delete;
   MethodThreads& operator=(const MethodThreads&) = delete;
 
-  /// Work begins in the order in which it came. REQUIRES: it does not throw.
+  /// Work begins in the order in which it came. Where no thread can be started at all the caller does it.
+  /// REQUIRES: it does not throw.
   void run(Work work);
   /// Waits for what runs, and gives back what has not begun. REQUIRES: not called in one of the threads.
   std::deque<Work> stop();
