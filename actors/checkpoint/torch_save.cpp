@@ -99,6 +99,12 @@ std::map<std::string, Bytes> members_of(Bytes file) {
 
 // The pickle.
 
+// A few bytes of a file can say to make or copy what is large, as often as they are there.
+constexpr std::size_t kMostDimensions = 64;
+constexpr std::uint64_t kAlwaysCopied = std::uint64_t{64} << 20;  ///< bytes of names and shapes
+constexpr std::uint64_t kCopiedTimes = 64;                        ///< and so many times the pickle
+constexpr std::uint64_t kTensorTimes = 64;  ///< elements of tensors that share storages, to the file's bytes
+
 struct Value;
 using Values = std::vector<Value>;
 
@@ -195,7 +201,20 @@ class Pickle {
     made.items = containers_.emplace_back(std::make_shared<Values>());
     return made;
   }
-  void push(Value value) { stack_.push_back(std::move(value)); }
+  void push(Value value) {
+    count_copy(value);
+    stack_.push_back(std::move(value));
+  }
+  void count_copy(const Value& value) {
+    copied_ += value.text.size();
+    if (value.tensor != nullptr) {
+      const Tensor& one = *value.tensor;
+      copied_ += one.storage.type.size() + one.storage.key.size();
+      copied_ += (one.sizes.size() + one.strides.size()) * sizeof(std::int64_t);
+    }
+    if (copied_ > kAlwaysCopied + kCopiedTimes * code_.size())
+      throw Corrupt("its pickle copies names and shapes too often");
+  }
   Value& top() {
     if (stack_.empty() || stack_.back().kind == Kind::kMark)
       throw Corrupt("its pickle takes what is not there");
@@ -234,6 +253,7 @@ class Pickle {
     if (place > code_.size()) throw Corrupt("its pickle keeps a value where it has none");
     if (memo_.size() <= place) memo_.resize(place + 1);
     memo_[place] = top();
+    count_copy(memo_[place]);
   }
   void recall(std::uint64_t place) {
     if (place >= memo_.size()) throw Corrupt("its pickle takes what is not there");
@@ -266,6 +286,8 @@ class Pickle {
                                                   counts_of(item(arguments, 3, Kind::kList))});
     if (made.tensor->sizes.size() != made.tensor->strides.size())
       throw Corrupt("it makes a tensor with other extents than strides");
+    if (made.tensor->sizes.size() > kMostDimensions)
+      throw Corrupt("it makes a tensor of more than " + std::to_string(kMostDimensions) + " dimensions");
     return made;
   }
   /// ("storage", type, key, ...)
@@ -392,6 +414,7 @@ class Pickle {
 
   Bytes code_;
   std::uint64_t at_ = 0;
+  std::uint64_t copied_ = 0;  ///< bytes that values have outside of them
   Values stack_, memo_;
   std::vector<std::shared_ptr<Values>> containers_;
 };
@@ -475,6 +498,7 @@ TorchSaved decode(Bytes file) {
   const Value saved = pickle.run();
   const Value& weights = weights_in(saved);
   TorchSaved read;
+  std::uint64_t all_bytes = 0;
   for (std::size_t i = 0; i + 1 < weights.items->size(); i += 2) {
     const Value& key = (*weights.items)[i];
     const Value& value = (*weights.items)[i + 1];
@@ -484,6 +508,10 @@ TorchSaved decode(Bytes file) {
       throw Corrupt("'" + key.text + "' has a " + value.tensor->storage.type + ", which is not read");
     const Bytes bytes = elements_of(*value.tensor, member("data/" + value.tensor->storage.key),
                                     dtype_bytes(*type), read.copies);
+    all_bytes += bytes.size();
+    if (all_bytes / kTensorTimes > file.size())
+      throw Corrupt("its tensors share storages so often that they take more than " +
+                    std::to_string(kTensorTimes) + " times the file");
     read.tensors.push_back({key.text, *type, value.tensor->sizes, bytes});
   }
   if (read.tensors.empty()) throw Corrupt("it has no tensors by name");

@@ -31,7 +31,7 @@ bool is_torch_save(std::span<const std::byte> file);
 /// Decodes a whole file, which must outlive what is returned. Total: errors (kCorrupt) name `name` and what
 /// is wrong: no archive, a member that is missing or not there as a whole, a pickle that ends early or has an
 /// operation that none of torch.save's has, a tensor outside of its storage or of an unknown type, no dict of
-/// tensors.
+/// tensors, or copies that take far more memory than the file.
 Result<TorchSaved> read_torch_save(std::string_view name, std::span<const std::byte> file);
 
 }  // namespace troupe::checkpoint

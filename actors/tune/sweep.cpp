@@ -422,6 +422,7 @@ class Sweep {
   /// What the user's own function throws is this trial's.
   train::TrainOptions options_of(const Trial& trial) const {
     train::TrainOptions options = plan_.train;
+    if (plan_.set_options) plan_.set_options(trial.config, options);  // what a sweep sets comes behind it
     options.seed += static_cast<std::uint64_t>(trial.number % plan_.repeats);
     options.title = "trial " + std::to_string(trial.number);
     const std::string suffix = ".trial-" + std::to_string(trial.number);
@@ -430,7 +431,6 @@ class Sweep {
     }
     if (!options.tensorboard_folder.empty())
       options.tensorboard_folder += "/" + SweepBoard::session_of(trial);
-    if (plan_.set_options) plan_.set_options(trial.config, options);
     if (plan_.adjust) {
       try {
         plan_.adjust(trial, options);

@@ -218,7 +218,11 @@ int places_for(const std::vector<cluster::NodeInfo>& nodes, const train::TrainOp
     cpus += static_cast<double>(node.cpu_e4) / 10'000;
     gpus += static_cast<double>(node.gpus.size());
   }
-  double places = cpus / (trial.trainers * std::max(trial.trainer_cpus, static_cast<double>(trial.threads)));
+  auto threads = static_cast<double>(trial.threads);
+  // 0: of the CPUs that a trainer holds, or of its share of all, and one on a GPU.
+  if (trial.threads == 0 && trial.trainer_cpus < 1)
+    threads = trial.trainer_gpus > 0 ? 1 : std::max(cpus / trial.trainers, 1.0);
+  double places = cpus / (trial.trainers * std::max(trial.trainer_cpus, threads));
   if (trial.trainer_gpus > 0) places = std::min(places, gpus / (trial.trainers * trial.trainer_gpus));
   for (const auto& [name, amount] : asked.amounts)
     places = std::min(places, static_cast<double>(cluster::amount_of(there, name)) /

@@ -98,7 +98,10 @@ SweepPlan plan_of(const Job& job, const SweepOptions<Job>& options) {
   plan.adjust = options.adjust;
   plan.search = options.search;
   plan.own_search = options.own_search;
-  for (const Job& each : options.try_first) plan.first.push_back(options.space.config_of(each, &plan.train));
+  for (const Job& each : options.try_first) {
+    train::TrainOptions its = options.train;  // which functions of the space change
+    plan.first.push_back(options.space.config_of(each, &its));
+  }
   plan.target = options.target;
   plan.repeats = options.repeats;
   plan.silent_seconds = options.silent_seconds;

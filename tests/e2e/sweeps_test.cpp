@@ -297,7 +297,7 @@ TEST_CASE("what train::run refuses a sweep refuses, too, before a trial starts, 
   CHECK_THAT(refusal([](auto& o) { o.train.epochs = 0; }), Contains("epochs = 0"));
   CHECK_THAT(refusal([](auto& o) { o.train.micro_batch = 0; }), Contains("a batch of 0"));
   CHECK_THAT(refusal([](auto& o) { o.train.trainers = 2; }), Contains("2 trainers for 1 logical rank"));
-  CHECK_THAT(refusal([](auto& o) { o.train.threads = 0; }), Contains("threads = 0"));
+  CHECK_THAT(refusal([](auto& o) { o.train.threads = -1; }), Contains("threads = -1"));
   CHECK_THAT(refusal([](auto& o) { o.train.trainer_cpus = std::nan(""); }), Contains("trainer_cpus = nan"));
   CHECK_THAT(refusal([](auto& o) { o.train.trainer_memory = -1; }), Contains("trainer_memory"));
   CHECK_THAT(refusal([](auto& o) { o.train.stop_early.metric = "validation/nothing"; }),
@@ -376,6 +376,8 @@ TEST_CASE("as many trials run at a time as nodes with their labels have room for
   };
   const auto places = [&](train::TrainOptions trial) { return tune::places_for(nodes, trial); };
   CHECK(places({}) == 16);
+  CHECK(places({.threads = 0}) == 1);  // each has all CPUs: a thousand of them began
+  CHECK(places({.threads = 0, .trainer_cpus = 2}) == 8);
   CHECK(places({.trainers = 2, .trainer_resources = {{"tpu", 0.5}}}) == 5);
   CHECK(places({.trainer_memory = gib}) == 8);
   CHECK(places({.trainer_labels = {{"zone", "a"}}}) == 8);

@@ -156,7 +156,6 @@ void check_chaos(const std::vector<ChaosStep>& chaos, bool embedded) {
   }
 }
 
-/// "Digits: 4 logical ranks x batch 25, 2 trainers, 1 loader, 1 node, seed 7"
 /// Of the options, or what a trainer has room for.
 int threads_of(const DriverSession& session, const TrainOptions& o) {
   if (o.threads > 0) return o.threads;
@@ -169,6 +168,7 @@ int threads_of(const DriverSession& session, const TrainOptions& o) {
   return std::clamp(static_cast<int>(share), 1, kMostThreads);
 }
 
+/// "Digits: 4 logical ranks x batch 25, 2 trainers, 1 loader, 1 node, seed 7"
 std::string title_of(const DriverSession& session, std::uint64_t job_type, const TrainOptions& o) {
   const auto nodes = session.nodes();  // the one that only carries this program is none to its user
   const std::string what = o.title.empty() ? JobRegistry::instance().find(job_type).name : o.title;

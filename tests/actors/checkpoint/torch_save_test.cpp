@@ -158,5 +158,34 @@ TEST_CASE("a pickle that is made to harm is refused, and takes little") {
   CHECK_THAT(why("i"), Catch::Contains("an operation that torch.save does not write"));
 }
 
+std::string pickled(const std::string& text) {
+  std::string bytes = "X";
+  for (int i = 0; i < 4; ++i) bytes += static_cast<char>(text.size() >> (8 * i) & 0xff);
+  return bytes + text;
+}
+
+// A byte copied a name of any length: 200 kB took 10 GB.
+TEST_CASE("a pickle that copies a long name again and again, or makes a tensor of any rank, is refused") {
+  const auto why = [](const std::string& pickle) {
+    const auto file = archive_of(pickle);
+    const auto saved = read_torch_save("x", file);
+    return saved.ok() ? "it is read" : saved.error().why;
+  };
+  const std::string name = pickled(std::string(100'000, 'a'));
+  CHECK_THAT(why(name + std::string(100'000, '2') + "."), Catch::Contains("too often"));
+  CHECK_THAT(why(name + std::string(100'000, '\x94') + "."), Catch::Contains("too often"));
+  const std::string zero("K\0", 2), one("K\1", 2);
+  const std::string storage =
+      "(" + pickled("storage") + "ctorch\nFloatStorage\n" + pickled("0") + "tQ" + zero;
+  const auto tensor_of = [&](int dimensions) {
+    std::string ones = "(";
+    for (int i = 0; i < dimensions; ++i) ones += one;
+    ones += "t";
+    return "ctorch._utils\n_rebuild_tensor_v2\n(" + storage + ones + ones + "tR.";
+  };
+  CHECK_THAT(why(tensor_of(64)), Catch::Contains("no dict"));
+  CHECK_THAT(why(tensor_of(65)), Catch::Contains("more than 64 dimensions"));
+}
+
 }  // namespace
 }  // namespace troupe::checkpoint
