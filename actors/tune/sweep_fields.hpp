@@ -33,6 +33,8 @@ struct Table<tune::SweepOptions<Job>> {
         {&O::show_progress, "Show the table of trials"}};
     for (const auto& one : fields) one.add(to, table, of);
     Table<train::TrainOptions>::add(to, Table<train::TrainOptions>::kTable, of.train);
+    // Trials have no checkpoints to resume from, and --resume is to mean the sweep's.
+    std::erase_if(to, [](const Entry& entry) { return entry.name == "options.resume"; });
   }
 };
 

@@ -65,17 +65,26 @@ UniqueFd lock_folder(const std::string& folder) {
   UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   const MonotonicClock clock;
   for (const Instant until = clock.now() + kFolderLocked; fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;) {
-    if (clock.now() > until) fd.reset();
+    const bool is_held = errno == EWOULDBLOCK || errno == EINTR;  // else it has no locks
+    if (!is_held || clock.now() > until) fd.reset();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return fd;
+}
+
+/// "29500.key", or with ".77" behind it, which process 77 has not finished. Other keys in the folder are
+/// somebody else's: TROUPE_FOLDER may be this one, and have the cluster's machine.key there.
+bool is_name_of_key(const std::string& name) {
+  const std::size_t digits = name.find_first_not_of("0123456789");
+  return digits != 0 && digits != std::string::npos &&
+         (name.substr(digits) == ".key" || name.substr(digits).starts_with(".key."));
 }
 
 /// Keys whose rank 0 was killed: a living one has its own locked. REQUIRES: the folder is locked.
 void remove_left_keys(const std::string& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    if (at->path().filename().string().find(".key") == std::string::npos) continue;
+    if (!is_name_of_key(at->path().filename().string())) continue;
     const UniqueFd fd(::open(at->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(at->path().c_str());
   }

@@ -359,7 +359,7 @@ int show(const JobWords& words, JobInfo job) {
     for (const auto* session : sessions_of(job.id, all))
       std::printf("%-12s %s (%s)%s\n", "session", escape_name(session->name).c_str(),
                   to_string(session->job).c_str(),
-                  session->parked  ? (", which is parked: " + why_parked(all, *session)).c_str()
+                  session->parked  ? (", which is parked: " + escape_name(why_parked(all, *session))).c_str()
                   : session->ended ? ", which has ended"
                                    : "");
     print_processes(all, processes);

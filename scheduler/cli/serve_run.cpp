@@ -80,6 +80,16 @@ std::string text_of(const OrderedJson& json, const char* key) {
   return escape_name(value.is_string() ? value.get<std::string>() : value.dump());
 }
 
+/// Whether a program before that one runs, too, and serves on without it: one that was replaced has ended.
+bool has_former(JobClient& jobs, const std::string& name, const std::string& job) {
+  const int place = place_of_job(name, job);
+  for (const JobInfo& one : jobs.list()) {
+    const int before = one.has_ended() ? 0 : place_of_job(name, one.name);
+    if (before > 0 && before < place) return true;
+  }
+  return false;
+}
+
 /// Until all deployments of the file answer. Throws where the job ends before.
 void wait_until_up(JobClient& jobs, const std::string& id, const config::ServingFile& file, int timeout_s) {
   const Instant latest = MonotonicClock().now() + std::chrono::seconds(timeout_s);
@@ -106,7 +116,7 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
                    job.why, said.empty() ? "it printed nothing" : "it printed: " + escape_text(said)});
     }
     if (MonotonicClock().now() > latest) {
-      const bool is_beside = place_of_job(file.job.name, job.name) > 1;
+      const bool is_beside = has_former(jobs, file.job.name, job.name);
       throw_error({ErrorCode::kTimeout, "'" + *waits.begin() + "' does not serve yet",
                    job.status == JobStatus::kRunning
                        ? "its program runs on node " + job.node
@@ -252,7 +262,7 @@ int serve_run(const ServeRunWords& words) {
       return 0;
     }
     // One that was to take another's place, and hangs, say: the other one serves on.
-    const bool is_beside = place_of_job(file.job.name, job->name) > 1;
+    const bool is_beside = has_former(jobs, file.job.name, job->name);
     throw_error({ErrorCode::kRefused, "cannot apply " + words.file,
                  "job " + job->id + " has the name '" + job->name +
                      (silent.empty() ? "', and is no program that serves here: "

@@ -189,9 +189,11 @@ TEST_CASE("the key of a rank 0 that was killed is removed by the next one, a liv
   REQUIRE(::waitpid(killed, &status, 0) == killed);
   REQUIRE(status == 0);
   REQUIRE(std::filesystem::exists(folder / "troupe/8.key"));
+  std::ofstream(folder / "troupe/machine.key") << "a cluster's, whose folder this is, too";
   const auto next = LocalKeyFile::create(10, environment).value();
   CHECK_FALSE(std::filesystem::exists(folder / "troupe/8.key"));
   CHECK_FALSE(std::filesystem::exists(folder / "troupe/9.key.77"));
+  CHECK(std::filesystem::exists(folder / "troupe/machine.key"));
   CHECK(LocalKeyFile::read(7, environment).value() == lives.key());
   CHECK(LocalKeyFile::read(10, environment).value() == next.key());
 }

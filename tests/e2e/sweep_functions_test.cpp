@@ -97,13 +97,14 @@ TEST_CASE("a sweep's options come from flags and a file, with those of its trial
   tune::SweepOptions<Settings> options{.space = {{&Settings::rate, tune::uniform(0, 1)}}, .trials = 8};
   static_cast<void>(
       read_configuration({"--rate", "0.25", "--trials", "64", "--sweep.seed", "9", "--sweep.mode", "max",
-                          "--target=0.9", "--epochs", "3", "--options.seed", "4"},
+                          "--target=0.9", "--epochs", "3", "--options.seed", "4", "--resume"},
                          {job, options}, "sweep"));
   CHECK(job.rate == 0.25);
   CHECK(options.trials == 64);
   CHECK(options.seed == 9);
   CHECK(options.mode == tune::Mode::kMax);
   CHECK(options.target == 0.9);
+  CHECK(options.resume);
   CHECK(options.train.epochs == 3);
   CHECK(options.train.seed == 4);
   CHECK_THROWS_WITH(read_configuration({"--seed", "1"}, {job, options}, "sweep"),
