@@ -33,7 +33,7 @@ UniqueFd open_file(const std::string& path) {
   return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
 }
 
-constexpr std::size_t kReadAtOnce = std::size_t{1} << 20;
+constexpr std::size_t kReadAtOnce = std::size_t{256} << 10;  // zeroed for each file
 
 /// `more` hears of each piece.
 Result<std::string> hash_file(const std::string& path, const std::function<void(std::uint64_t)>& more) {
