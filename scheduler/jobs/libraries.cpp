@@ -34,6 +34,9 @@ bool stays(std::string_view name) {
 /// The loader that an ELF program of 64 bits names; empty: none, it is linked statically.
 Result<std::string> loader_of(const std::string& program) {
   std::ifstream file(program, std::ios::binary);
+  if (!file)
+    return ErrorInfo{ErrorCode::kBadInput, kCannot, program + " is not there, or cannot be read",
+                     "name the executable, or leave --with-libraries out"};
   Elf64_Ehdr head{};
   file.read(reinterpret_cast<char*>(&head), sizeof head);
   if (!file || std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 || head.e_ident[EI_CLASS] != ELFCLASS64) {
