@@ -29,6 +29,11 @@ bool has_thrown(const ErrorInfo* why) {
   return why != nullptr && !why->origin.empty() && why->code != ErrorCode::kCancelled;
 }
 
+/// Its worker skipped it (PushedTask::is_cancelled): what a task throws has an origin.
+bool was_skipped(const ErrorInfo* why) {
+  return why != nullptr && why->origin.empty() && why->code == ErrorCode::kCancelled;
+}
+
 /// Tasks that run in this thread, each while the one before it waits for it.
 thread_local int depth = 0;
 
@@ -428,6 +433,9 @@ bool Tasks::task_answered(TaskNumber number, std::uint32_t attempt, CallState& a
     if (is_lost(why)) {
       pool_.lost(number, attempt, *why, clock_.now(), actions);
     } else {
+      // If nobody cancelled it, its worker was asked for it: in this attempt, or in one that never came to
+      // begin.
+      if (was_skipped(why)) pool_.taken_back(number, attempt, clock_.now(), actions);
       const bool again = tries_again(number, why) && pool_.threw(number, attempt, clock_.now(), actions);
       if (!again && pool_.ended(number, attempt, clock_.now(), actions)) task = take(number);
     }
