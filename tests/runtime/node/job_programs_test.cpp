@@ -123,8 +123,14 @@ struct Packed {
   }
   /// It comes from the head.
   void fetch() {
-    programs.take({{spec.package, 0, source->bytes(), source->read(0, source->bytes()).value()}});
-    loop.run();
+    taken = {};
+    for (std::uint64_t at = 0; at < source->bytes();) {
+      wire::Bytes part = source->read(at, source->bytes() - at).value();
+      const std::size_t bytes = part.size();
+      programs.take({{spec.package, at, source->bytes(), std::move(part)}});
+      loop.run();
+      at += bytes;
+    }
     REQUIRE(taken.whole);
   }
   /// The disk changes a byte.

@@ -73,13 +73,21 @@ TEST_CASE("A worker that dies before its hello is started once more, then the le
   REQUIRE(F::sent<wire::Answer>(failed, driver)->error.why == "its worker could not be started: exit code 1");
 }
 
-TEST_CASE("The end of a job ends its lease: who waits hears of it, and the head is asked anew") {
+TEST_CASE(
+    "The end of a job ends its lease: who waits hears of it, its driver gets no other, and for another node "
+    "the "
+    "head is asked anew") {
   F f;
   const ProcessId driver = f.driver();
+  f.link();
   f.said(driver, lease_ask(2));
   f.head(cluster::LeaseAnswered{F::kNode, F::kJob, true, ""});
   REQUIRE_FALSE(F::sent<wire::Answer>(f.head(cluster::EndJob{F::kNode, F::kJob, "done"}), driver)->ok);
-  REQUIRE(F::told<cluster::LeaseRequested>(f.said(driver, lease_ask(3))) != nullptr);
+  const auto refused = f.said(driver, lease_ask(3));
+  REQUIRE(F::told<cluster::LeaseRequested>(refused) == nullptr);
+  REQUIRE(F::sent<wire::Answer>(refused, driver)->error.code == ErrorCode::kRefused);
+  REQUIRE(F::told<cluster::LeaseRequested>(f.peer_said(wire::PeerLeaseAsk{4, F::kJob, "", {F::kPeer, {9}}},
+                                                       F::kPeer, F::kJob)) != nullptr);
 }
 
 TEST_CASE(
@@ -88,14 +96,16 @@ TEST_CASE(
   // The simulator found it: the ask had come after the job's end, and nothing ever ended that worker.
   F f;
   const ProcessId driver = f.driver();
+  f.link();
   f.said(driver, lease_ask(2));
   const auto granted = f.head(cluster::LeaseAnswered{F::kNode, F::kJob, true, ""});
   const ProcessId worker = F::find<StartWorker>(granted)->process;
   f.head(cluster::EndJob{F::kNode, F::kJob, "done"});
-  f.said(driver, lease_ask(3));
+  REQUIRE(F::told<cluster::LeaseRequested>(f.peer_said(wire::PeerLeaseAsk{3, F::kJob, "", {F::kPeer, {9}}},
+                                                       F::kPeer, F::kJob)) != nullptr);
   REQUIRE(F::find<StartWorker>(f.on(ProcessEnded{worker, "killed by signal 9 (SIGKILL)"})) == nullptr);
   const auto refused = f.head(cluster::LeaseAnswered{F::kNode, F::kJob, false, "the job is over"});
-  REQUIRE_FALSE(F::sent<wire::Answer>(refused, driver)->ok);
+  REQUIRE_FALSE(F::sent_peer<wire::Answer>(refused)->ok);
 }
 
 TEST_CASE("A lease on another node is asked of that node, and its answer passed back") {
