@@ -200,7 +200,20 @@ struct Served::State final : Controlled {
   }
 
   VersionId update(const Weights& weights) {
-    return roll_out([&](auto done) { deployment->update(weights.read(), std::move(done)); });
+    std::optional<KeptWeights> read;
+    try {
+      read = weights.read();
+    } catch (const Error& error) {  // it has not begun
+      not_updated(error.info());
+    }
+    return roll_out([&](auto done) { deployment->update(std::move(*read), std::move(done)); });
+  }
+
+  [[noreturn]] void not_updated(const ErrorInfo& why) const {
+    throw_error({why.code,
+                 "cannot update '" + deployment->name() + "': weights " +
+                     std::to_string(deployment->version()) + " go on",
+                 why.message(), ""});
   }
 
   /// The machine ends each roll-out in time, as long as the session lives.
@@ -219,13 +232,7 @@ struct Served::State final : Controlled {
                      "its session has ended", ""});
       if (interrupts && interrupts->signal() != 0) deployment->cancel_update();
     }
-    if (!result->ok()) {
-      const ErrorInfo& why = result->error();
-      throw_error({why.code,
-                   "cannot update '" + deployment->name() + "': weights " +
-                       std::to_string(deployment->version()) + " go on",
-                   why.message(), ""});
-    }
+    if (!result->ok()) not_updated(result->error());
     return **result;
   }
 
