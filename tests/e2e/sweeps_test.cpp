@@ -362,6 +362,30 @@ TEST_CASE("a space names options of how a trial trains, too, and the best has th
              Contains("train.epochs, and the trials train no net"));
 }
 
+TEST_CASE("a trial that paused goes on with another number of trainers, to the same bits") {
+  const e2e::TempFolder one, turns;
+  auto session = init(0, nullptr, {.cpus_per_node = 2});
+  auto options = options_in(one.path());
+  options.space = {{&Job::lr, tune::log_uniform(1e-3, 1e-1)}};
+  options.trials = 3;
+  options.train.epochs = 3;
+  options.scheduler = tune::Pbt{.perturbation_interval = 1, .quantile_fraction = 0.34, .synch = true};
+  options.train.logical_ranks = 2;
+  options.train.micro_batch = 10;
+  options.train.trainer_cpus = 1;
+  options.adjust = {};
+  const auto with_one = tune::run(session, Job{}, options);
+  options.folder = turns.path();
+  int begun = 0;
+  options.adjust = [&](const tune::Trial&, train::TrainOptions& train) {
+    train.min_trainers = train.trainers =
+        1 + begun++ % 2;  // two need both CPUs: whoever pauses frees its own
+  };
+  CHECK(text_of(tune::run(session, Job{}, options)) == text_of(with_one));
+  CHECK(begun > 3);  // some paused, and went on
+  CHECK(decisions_in(turns.path()) == decisions_in(one.path()));
+}
+
 TEST_CASE("as many trials run at a time as nodes with their labels have room for") {
   const auto node = [](std::int64_t cpus, const cluster::OtherResources& other) {
     cluster::NodeInfo info;
