@@ -63,7 +63,7 @@ struct ClusterConfig {
   /// Looks at nodes for groups that wait, at an event; the groups behind have their turn at ticks.
   std::size_t group_looks = 200'000;
   /// Actors that start together have this long to be asked for, all of them.
-  Duration start_together_within = std::chrono::minutes(2);
+  Duration start_together_within = std::chrono::seconds(30);
   /// They hear what they wait for, and of another reason after so long at the earliest.
   Duration tell_again = std::chrono::seconds(10);
   /// A group that has lost bundles, and finds no room for so long while others wait, too, gives back those in

@@ -359,6 +359,11 @@ void Cluster::drain(Node& node) {
   if (world.chance(0.3))
     world.outside(world.between(milliseconds(1), seconds(5)), "the drain is cancelled",
                   [request] { request(Duration{0}, true); });
+  // Else nothing would ever have room: the only node is wanted back, whatever the head is doing then.
+  if (nodes.size() == 1) {
+    for (int i = 1; i <= 6; ++i)
+      world.outside(seconds(5 * i), "the drain is cancelled", [request] { request(Duration{0}, true); });
+  }
 }
 
 void Cluster::hang(Process* worker) {
