@@ -33,6 +33,15 @@ struct Detached : Script {
     return started.actor;
   }
   void driver_ends() { on(JobEnded{kGateway, job_id, "the driver has ended", kDriver.process}); }
+  /// On three nodes: its job is parked, its driver's node is gone, and the actor has died.
+  void parked_and_down() {
+    on(Tick{});
+    node(3, 2);
+    driver_ends();
+    on(NodeLeft{kGateway, "it left"});
+    on(ActorDown{at, id, "signal 9", 1});
+    on(Tick{});
+  }
   JobAnswered next_driver(std::uint64_t request = 1) {
     on(NodeJoined{{kNext, "driver", "", "", 0, true}, {}, {}, {}});
     on(JobRegistered{"main", kNextDriver, request});
@@ -439,12 +448,7 @@ TEST_CASE(
     "a further life whose executable cannot be had is tried again, from whoever may have it, so often") {
   // Was: the first node that was busy ended the actor for good.
   Detached s(1);
-  s.on(Tick{});
-  s.node(3, 2);
-  s.driver_ends();
-  s.on(NodeLeft{kGateway, "it left"});
-  s.on(ActorDown{s.at, s.id, "signal 9", 1});
-  s.on(Tick{});
+  s.parked_and_down();
   const auto fails = [&] {
     REQUIRE(s.get<StartActor>() != nullptr);
     const StartActor start = *s.get<StartActor>();
@@ -483,12 +487,7 @@ TEST_CASE(
 TEST_CASE("a life that ends with its node before it is up leaves the node known that has the executable") {
   // Was: where that was the other one that had it, the next life asked a node that was dead.
   Detached s(5);
-  s.on(Tick{});
-  s.node(3, 2);
-  s.driver_ends();
-  s.on(NodeLeft{kGateway, "it left"});
-  s.on(ActorDown{s.at, s.id, "signal 9", 1});
-  s.on(Tick{});
+  s.parked_and_down();
   REQUIRE(s.get<StartActor>() != nullptr);
   const NodeId gone = s.get<StartActor>()->node;
   s.on(NodeLeft{gone, "it left"});
