@@ -11,13 +11,17 @@ namespace troupe {
 /// no wait of a helper thread is cut short.
 template <class Body>
 std::thread start_quiet_thread(Body body) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  struct Blocked {  // also where no thread can be started
+    Blocked() {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+    }
+    ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    sigset_t before;
+  };
+  const Blocked blocked;
+  return std::thread(std::move(body));
 }
 
 }  // namespace troupe

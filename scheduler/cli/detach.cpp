@@ -4,28 +4,54 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "runtime/core/escape.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::cli {
 namespace {
 
+/// What was written to the log since, its end alone.
+std::string end_of_log(const std::string& path, std::uintmax_t since) {
+  constexpr std::uintmax_t kMost = 2000;
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (error || size <= since) return "";
+  const std::uintmax_t from = std::max(since, size - std::min(size, kMost));
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(from));
+  std::string text(size - from, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
 /// The first byte says whether it worked; the rest is for the person. Ends with the writer's death at the
 /// latest.
-[[noreturn]] void wait_and_exit(int fd) {
+[[noreturn]] void wait_and_exit(int fd, const std::string& log_path, std::uintmax_t log_size) {
   std::string said;
   char buffer[4096];
   for (ssize_t got = 0; (got = ::read(fd, buffer, sizeof buffer)) > 0 || (got < 0 && errno == EINTR);) {
     if (got > 0) said.append(buffer, static_cast<std::size_t>(got));
   }
   const bool ready = !said.empty() && said.front() == 'r';
-  std::fprintf(ready ? stdout : stderr, "%s",
-               said.empty() ? "troupe: it died before it was ready\n" : said.c_str() + 1);
+  if (said.empty()) {
+    const std::string why = end_of_log(log_path, log_size);
+    std::fprintf(stderr, "troupe: it died before it was ready; %s says: %s\n", escape_name(log_path).c_str(),
+                 why.empty() ? "nothing" : escape_text(why).c_str());
+  } else {
+    std::fprintf(ready ? stdout : stderr, "%s", said.c_str() + 1);
+  }
   std::fflush(nullptr);
   ::_exit(ready ? 0 : 1);
 }
@@ -47,6 +73,8 @@ void close_inherited() {
 Starter Starter::detach(const std::string& log_path) {
   const UniqueFd log(::open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!log) throw_error(io_error("cannot write " + log_path, errno, "make its folder writable"));
+  std::error_code ignored;
+  const std::uintmax_t log_size = std::filesystem::file_size(log_path, ignored);
   const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_error(io_error("cannot make a pipe", errno, "raise ulimit -n"));
@@ -58,7 +86,7 @@ Starter Starter::detach(const std::string& log_path) {
   if (pid < 0) throw_error(io_error("cannot go on in the background", errno, "raise ulimit -u"));
   if (pid > 0) {
     starter.waiting_.reset();
-    wait_and_exit(reading.get());
+    wait_and_exit(reading.get(), log_path, ignored ? 0 : log_size);
   }
   ::setsid();
   close_inherited();

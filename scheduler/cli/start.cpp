@@ -13,6 +13,7 @@
 
 #include "runtime/core/escape.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/thread_limit.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/detach.hpp"
@@ -279,6 +280,7 @@ int run(const StartOptions& options, Starter& starter) {
     ::setenv("TROUPE_LOG_TIME", "1", 1);
   }
   set_log_role(options.head ? "start" : "start " + options.name);
+  check_thread_limit(kThreadsOfPart).value();
   const std::string address = folder.path() + "/address";
   std::error_code ignored;
   const bool was_there = std::filesystem::exists(address, ignored);

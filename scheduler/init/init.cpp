@@ -8,6 +8,7 @@
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/core/standard_output.hpp"
+#include "runtime/core/thread_limit.hpp"
 #include "runtime/host/this_thread.hpp"
 #include "runtime/node/package.hpp"
 #include "scheduler/init/driver_place.hpp"
@@ -154,6 +155,7 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
   if (std::string wrong = cluster::wrong_about(other); !wrong.empty())
     throw BadConfig("cannot start a cluster", std::move(wrong), "see resources_per_node and labels");
   check_descriptor_limit().value();
+  check_thread_limit(kThreadsOfPart).value();
   end_without_reader();
   watch_program_end();
   const std::string program = program_name(argc, argv);

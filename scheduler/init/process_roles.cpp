@@ -13,11 +13,13 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "runtime/core/control_groups.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/process_title.hpp"
 #include "runtime/core/standard_output.hpp"
+#include "runtime/core/thread_limit.hpp"
 #include "runtime/host/process.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 #include "runtime/link/zmq/zmq_transport.hpp"
@@ -175,11 +177,13 @@ int run_head(SocketLink parent) {
   if (config == nullptr)
     leave_with(parent, {ErrorCode::kRefused, "a head was given another role's configuration", "", ""});
   bool launcher_left = false;
-  Result<void> served;
+  Result<void> served = check_thread_limit(kThreadsOfPart);
   try {
-    served = serve_as_head(parent, *config, configured.keys, termination, launcher_left);
+    if (served) served = serve_as_head(parent, *config, configured.keys, termination, launcher_left);
   } catch (const Error& error) {
     served = error.info();
+  } catch (const std::system_error& error) {
+    served = cannot_start_thread(error.code());
   }
   if (!served) send_control(parent, {}, wire::NotReady{served.error()});
   // A temporary folder is the launcher's to remove: it starts this head again if that was only told to end.
@@ -209,6 +213,7 @@ int run_node(SocketLink parent, std::optional<ForkServer> copies) {
     leave_with(parent, {ErrorCode::kRefused, "a node was given another role's configuration", "", ""});
   set_log_role("node " + config->name);
   name_process((config->gateway ? "way in of " : "node ") + config->name);
+  if (const auto enough = check_thread_limit(kThreadsOfPart); !enough) leave_with(parent, enough.error());
   EventLoop loop;
   MonotonicClock clock;
   const auto transport = make_zmq_transport(clock);
@@ -264,6 +269,7 @@ int run_worker(SocketLink link) {
     return 1;
   }
   set_log_role(config->label);
+  check_thread_limit(kThreadsOfPart).value();  // it says so, and ends
   ::prctl(PR_SET_NAME, config->label.substr(0, 15).c_str());
   name_process(config->label);
   if (received->fds.size() == 1) {

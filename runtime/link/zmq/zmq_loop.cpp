@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "runtime/core/quiet_thread.hpp"
+#include "runtime/core/thread_limit.hpp"
 
 namespace troupe::zmq_link {
 namespace {
@@ -17,6 +18,7 @@ constexpr int kEventsATurn = 64;
 // A process has three ZeroMQ sockets for each host that it is connected to; the default of 1,023 is soon
 // full.
 constexpr int kMaxSockets = 32768;
+constexpr std::size_t kThreadsOfZmq = 4;  ///< without which it aborts
 
 int descriptor_of(zmq::socket_t& socket) {
   return socket.get(zmq::sockopt::fd);
@@ -33,6 +35,7 @@ void add_to(int epoll, int fd, void* data) {
 
 Result<std::unique_ptr<ZmqLoop>> ZmqLoop::start(const Clock& clock) {
   if (auto enough = check_descriptor_limit(); !enough) return enough.error();
+  if (auto enough = check_thread_limit(kThreadsOfZmq); !enough) return enough.error();
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll || !wake)
@@ -50,6 +53,8 @@ Result<std::unique_ptr<ZmqLoop>> ZmqLoop::start(const Clock& clock) {
     return loop;
   } catch (const zmq::error_t& error) {
     return ErrorInfo{ErrorCode::kIo, "cannot start ZeroMQ", error.what(), "raise ulimit -n"};
+  } catch (const std::system_error& error) {
+    return cannot_start_thread(error.code());
   }
 }
 

@@ -1,3 +1,5 @@
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -10,6 +12,7 @@
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/core/result.hpp"
+#include "runtime/core/thread_limit.hpp"
 #include "runtime/core/whole_file.hpp"
 #include "tests/support/files.hpp"
 
@@ -97,4 +100,21 @@ TEST_CASE("a file is written whole or not at all, and a half of one is nowhere")
   REQUIRE_FALSE(taken.ok());
   CHECK(taken.error().what == "cannot keep it: rename");
   CHECK_FALSE(std::filesystem::exists(folder.path() + "/taken.part"));
+}
+
+// Was: threads that could not be started ended heads and nodes by SIGABRT, and nothing said why.
+TEST_CASE("too low a limit on processes is said before a thread is needed") {
+  CHECK(check_thread_limit(4).ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(0);  // root has no such limit
+    const rlimit one{1, 1};
+    ::setrlimit(RLIMIT_NPROC, &one);
+    const auto checked = check_thread_limit(2);
+    const std::string text = checked ? "" : checked.error().message();
+    ::_exit(text.starts_with("cannot start a thread: the limit on processes (ulimit -u) is reached") ? 0 : 1);
+  }
+  int status = 1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
