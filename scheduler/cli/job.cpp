@@ -145,10 +145,20 @@ json as_json(const JobInfo& job) {
 }
 
 json as_json(const JobQueue& queue) {
-  const auto quota = [](const std::optional<double>& limit) { return limit ? json(*limit) : json(); };
-  return {{"queue", queue.name},    {"cpus", quota(queue.cpus)},    {"gpus", quota(queue.gpus)},
-          {"weight", queue.weight}, {"cpus_used", queue.cpus_used}, {"gpus_used", queue.gpus_used},
-          {"share", queue.share},   {"waits", queue.waits},         {"runs", queue.runs}};
+  const auto quota = [](const auto& limit) { return limit ? json(*limit) : json(); };
+  return {{"queue", queue.name},
+          {"cpus", quota(queue.cpus)},
+          {"gpus", quota(queue.gpus)},
+          {"memory", quota(queue.memory)},
+          {"resources", json(queue.resources)},
+          {"weight", queue.weight},
+          {"cpus_used", queue.cpus_used},
+          {"gpus_used", queue.gpus_used},
+          {"memory_used", queue.memory_used},
+          {"resources_used", json(queue.resources_used)},
+          {"share", queue.share},
+          {"waits", queue.waits},
+          {"runs", queue.runs}};
 }
 
 json as_json(const JobReport& report) {
@@ -170,8 +180,13 @@ json as_json(const JobReport& report) {
   all["more_nodes"] = report.more_nodes;
   all["blockers"] = json::array();
   for (const auto& h : report.holders)
-    all["blockers"].push_back(
-        {{"job", h.job}, {"node", h.node}, {"num_cpus", h.num_cpus}, {"num_gpus", h.num_gpus}});
+    all["blockers"].push_back({{"job", h.job},
+                               {"node", h.node},
+                               {"what", h.what},
+                               {"num_cpus", h.num_cpus},
+                               {"num_gpus", h.num_gpus},
+                               {"memory", h.memory},
+                               {"resources", json(h.resources)}});
   all["queues"] = json::array();
   for (const JobQueue& queue : report.queues) all["queues"].push_back(as_json(queue));
   return all;

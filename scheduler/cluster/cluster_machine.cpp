@@ -389,7 +389,7 @@ void ClusterMachine::hold(const Actor& actor) {
   } else {
     hold_room(node, room_of(record.spec.demand), record.gpus);
     if (const Job* job = jobs_.find(record.spec.job))
-      charge(job->queue, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4);
+      charge(job->queue, scheduler::Room::of(record.spec.demand), 1);
   }
   node.actors.insert(record.actor);
   if (Job* job = jobs_.find(record.spec.job)) {
@@ -409,7 +409,7 @@ void ClusterMachine::release(const Actor& actor) {
   } else {
     free_room(node, room_of(record.spec.demand), record.gpus);
     if (const Job* job = jobs_.find(record.spec.job))
-      charge(job->queue, -record.spec.demand.cpu_e4, -record.spec.demand.gpu_e4);
+      charge(job->queue, scheduler::Room::of(record.spec.demand), -1);
   }
   const bool was_there = node.actors.erase(record.actor) == 1;
   TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "an actor is released once");

@@ -274,11 +274,11 @@ class ClusterMachine {
   void eased(const std::string& queue);
   void find_queue(Job& job) const;
   std::string queue_of(JobId id) const;
-  void charge(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4);
-  std::string over_quota(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) const;
+  void charge(const std::string& queue, const scheduler::Room& more, int sign);
+  std::string over_quota(const std::string& queue, const scheduler::Room& more) const;
   std::uint64_t queue_that_stops(const ActorSpec& spec) const;
   void charge_program(const SubmissionSpec& spec, int sign);
-  std::string why_stopped(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) const;
+  std::string why_stopped(const std::string& queue, const scheduler::Room& more) const;
   bool keeps_its_quota(const ActorSpec& spec);
   void start_parked();
   scheduler::Room all_room() const;
@@ -290,6 +290,9 @@ class ClusterMachine {
 
   // cluster_why.cpp
   std::string why_program_waits(const SubmissionRecord& submission) const;
+  std::string whose(JobId job) const;
+  std::string held_by_actors(const ActorDemand& demand) const;
+  std::vector<WaitReport::Holder> holders_on(NodeId node, const ActorDemand& demand) const;
   std::string turn_of(const SubmissionRecord& first, const std::string& queue) const;
 
   // cluster_submissions.cpp

@@ -276,7 +276,11 @@ TEST_CASE("a job that runs says what its actors wait for") {
   s.on(SpawnCancelled{{kDriver, 10}});
   s.spawn(job, 20, "", 2);
   s.spawn(job, 21, "", 1);
-  CHECK(why() == "it runs on n1; an actor of it waits: T: no node has 1 CPU free: n1 has 0 of 2");
+  CHECK(why() ==
+        "it runs on n1; an actor of it waits: T: no node has 1 CPU free: n1 has 0 of 2; room is held by 1 "
+        "actor "
+        "(T) of job train (2 CPU), until they end or their program lets go of them (of a training run: takes "
+        "its result)");
   s.restart();  // the head remembers whose job it is
   s.gateway();
   s.node(1, 2);
