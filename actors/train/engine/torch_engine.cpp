@@ -51,7 +51,9 @@ EngineOptions options_of(const RunSettings& settings, torch::Device device) {
 class HostCopy final : public StateCopy {
  public:
   explicit HostCopy(StateView view)
-      : view_(std::move(view)), layout_(checkpoint::lay_out_safetensors(view_.parts).value()) {}
+      : StateCopy(view.parts),
+        view_(std::move(view)),
+        layout_(checkpoint::lay_out_safetensors(view_.parts).value()) {}
   std::uint64_t size() const override { return layout_.total_bytes; }
   void read(std::uint64_t offset, std::span<std::byte> into) override {
     std::uint64_t begin = 0;
@@ -200,7 +202,7 @@ class TorchEngine final : public TrainEngine {
  private:
   std::unique_ptr<StateCopy> copy_of(StateView view) const {
     if (!device_.is_cpu()) return std::make_unique<HostCopy>(std::move(view));
-    return std::make_unique<ForkedCopy>(checkpoint::lay_out_safetensors(view.parts).value());
+    return std::make_unique<ForkedCopy>(view.parts);
   }
   static State as_state(StateView view) {
     auto owner = std::make_shared<StateView>(std::move(view));
