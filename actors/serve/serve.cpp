@@ -392,6 +392,7 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
                    "a signal came before its replicas were ready", ""});
   }
   served.state_->endpoint->take_over(true);
+  if (served.state_->fleet && !other) served.state_->fleet->wait_placed();
   if (other && !other->is_certain && !served.state_->endpoint->listens())
     log(LogLevel::kWarning, "'" + deployment->name() + "' waits for port " + std::to_string(other->port) +
                                 ", which process " + std::to_string(other->pid) +

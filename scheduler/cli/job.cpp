@@ -108,6 +108,10 @@ void take_output(const JobOutput& output) {
   write_all(STDERR_FILENO, (output.stream == JobOutput::kNote ? "troupe: " : "") + output.bytes);
 }
 
+void say_line(const std::string& line) {
+  write_all(STDERR_FILENO, "troupe: " + line + "\n");
+}
+
 std::string job_called(JobClient& jobs, const std::string& name) {
   std::string named;
   for (const JobInfo& job : jobs.list()) {
@@ -253,8 +257,7 @@ int submit(JobWords& words) {
   }
   JobClient jobs(words.where);
   if (!words.detach) watch_interrupts();  // before there is a job that could go on unsaid
-  const std::string id = jobs.submit(
-      words.spec, [](const std::string& line) { write_all(STDERR_FILENO, "troupe: " + line + "\n"); });
+  const std::string id = jobs.submit(words.spec, say_line);
   if (words.detach) {
     std::printf("%s\n", id.c_str());
     return 0;

@@ -19,6 +19,9 @@ int print_output(const JobClientOptions& where, const std::string& id, const Out
 /// Writes a piece of output to where it belongs. Throws IoError: its reader is gone, or the disk is full.
 void take_output(const JobOutput& output);
 
+/// "troupe: LINE" to standard error: how far something is. Throws as take_output.
+void say_line(const std::string& line);
+
 /// troupe queue: set, list, remove.
 int queue(int argc, char** argv);
 

@@ -12,6 +12,8 @@
 #include "runtime/config/small_file.hpp"
 #include "runtime/core/count.hpp"
 #include "runtime/core/escape.hpp"
+#include "runtime/core/progress.hpp"
+#include "scheduler/cli/job.hpp"
 #include "scheduler/cli/serving_programs.hpp"
 
 namespace troupe::cli {
@@ -90,9 +92,16 @@ bool has_former(JobClient& jobs, const std::string& name, const std::string& job
   return false;
 }
 
-/// Until all deployments of the file answer. Throws where the job ends before.
+std::string state_of(const JobInfo& job) {
+  return job.status == JobStatus::kRunning
+             ? "its program runs on node " + escape_name(job.node)
+             : "its job is " + std::string(to_string(job.status)) + ": " + escape_name(job.why);
+}
+
+/// Until all deployments of the file answer; says now and then which do not. Throws where the job ends before.
 void wait_until_up(JobClient& jobs, const std::string& id, const config::ServingFile& file, int timeout_s) {
   const Instant latest = MonotonicClock().now() + std::chrono::seconds(timeout_s);
+  ProgressTimes says(MonotonicClock().now());
   std::set<std::string> waits;
   for (const auto& [name, entry] : file.deployments) waits.insert(name);
   for (;;) {
@@ -118,22 +127,22 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
     if (MonotonicClock().now() > latest) {
       const bool is_beside = has_former(jobs, file.job.name, job.name);
       throw_error({ErrorCode::kTimeout, "'" + *waits.begin() + "' does not serve yet",
-                   job.status == JobStatus::kRunning
-                       ? "its program runs on node " + job.node
-                       : "its job is " + std::string(to_string(job.status)) + ": " + job.why,
+                   state_of(job),
                    "it goes on: troupe job logs --follow " + id +
                        (is_beside ? "; troupe job stop " + shell_word(job.name) +
                                         " ends it, and the one before it serves on"
                                   : "") +
                        "; a program on another machine is asked there (troupe serve list)"});
     }
+    if (says.is_due(MonotonicClock().now()))
+      say_line("waits until '" + *waits.begin() + "' answers: " + state_of(job));
     std::this_thread::sleep_for(kAskAgain);
   }
 }
 
 std::string submit_serving(JobClient& jobs, const JobSpec& spec, const config::ServingFile& file,
                            const ServeRunWords& words) {
-  const std::string id = jobs.submit(spec);
+  const std::string id = jobs.submit(spec, say_line);
   std::printf("job %s is submitted\n", id.c_str());
   std::fflush(stdout);
   if (!words.detach) wait_until_up(jobs, id, file, words.timeout_s);
@@ -149,6 +158,7 @@ int replace_serving(JobClient& jobs, const JobInfo& former, const config::Servin
   const std::string id = submit_serving(jobs, spec, file, words);
   if (words.detach) return 0;
   const Instant latest = MonotonicClock().now() + std::chrono::seconds(words.timeout_s);
+  ProgressTimes says(MonotonicClock().now());
   std::set<int> told;
   JobInfo ended = jobs.status(former.id);
   for (; !ended.has_ended(); ended = jobs.status(former.id)) {
@@ -163,6 +173,8 @@ int replace_serving(JobClient& jobs, const JobInfo& former, const config::Servin
       throw_error({ErrorCode::kTimeout, "job " + former.id + " has not ended",
                    "another program answers in its place; a program ends so where it is in wait()",
                    "troupe job stop " + former.id});
+    if (says.is_due(MonotonicClock().now()))
+      say_line("waits until job " + former.id + " has answered what it has, and ends");
     std::this_thread::sleep_for(kAskAgain);
   }
   if (ended.status == JobStatus::kSucceeded) {

@@ -266,6 +266,7 @@ TEST_CASE("troupe serve run --replace starts changed code in the place of a job 
   std::ofstream(program) << "#!/bin/sh\nexec sleep 1000\n";
   const Ran hangs = cluster.run(text, "--replace --timeout 2");
   CHECK(hangs.code == 1);
+  CHECK_THAT(hangs.output, Contains("troupe: waits until 'single' answers: its program runs on node "));
   CHECK_THAT(hangs.output, Contains("troupe job stop 'numbered~3' ends it, and the one before it serves on"));
   CHECK_THAT(cluster.run(text, "--replace").output,
              Contains("end it, and apply the file to the one before it: "
