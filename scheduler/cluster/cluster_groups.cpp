@@ -197,7 +197,7 @@ void ClusterMachine::search_again() {
 }
 
 /// What is in it ends; its room is given back with the last of that.
-void ClusterMachine::remove_group(Group& group, const std::string& reason) {
+void ClusterMachine::remove_group(Group& group, const std::string& reason, ErrorCode code) {
   if (group.record.state == GroupState::kEnding) return;
   const GroupId id = group.record.group;
   groups_.set_state(group, GroupState::kEnding);
@@ -212,7 +212,7 @@ void ClusterMachine::remove_group(Group& group, const std::string& reason) {
   const std::set<ActorId> here = group.actors;
   for (const Requester& requester : waiting_.of_group(id)) {
     const auto spawn = waiting_.take(requester);
-    refuse(*spawn, {ErrorCode::kRefused, "cannot place " + spawn->spec.type, why, ""});
+    refuse(*spawn, {code, "cannot place " + spawn->spec.type, why, ""});
   }
   for (const ActorId actor : here) end_actor(actors_.at(actor), why);
   if (Job* job = jobs_.find(of)) {

@@ -65,6 +65,16 @@ std::vector<ClusterAction> ClusterMachine::withdraw_submission(const std::string
   return follow_up();
 }
 
+std::vector<ClusterAction> ClusterMachine::spawn_refused(const SpawnRequested& spawn, const ErrorInfo& why,
+                                                         Instant now) {
+  now_ = now;
+  const Group* group = groups_.find(spawn.spec.demand.group);
+  const bool is_its = group != nullptr && group->record.spec.job == spawn.spec.job &&
+                      holds_job(spawn.requester.from.node, spawn.spec.job);
+  if (is_its) end_start(spawn.spec, "an actor that was to start with it was refused: " + why.why, why.code);
+  return follow_up();
+}
+
 /// What has become possible by an event.
 std::vector<ClusterAction> ClusterMachine::follow_up() {
   look_at_queue_ = look_at_queue_ || !freed_.empty();
@@ -244,7 +254,7 @@ void ClusterMachine::handle(const SpawnRequested& e) {
       actors_.payload_bytes() + waiting_.payload_bytes() + claims_.payload_bytes();
   if (waiting_.size() >= config_.max_waiting ||
       payload_bytes + e.spec.payload.size() > config_.max_payload_bytes) {
-    end_start(e.spec, "an actor that was to start with it was refused");
+    end_start(e.spec, "an actor that was to start with it was refused", ErrorCode::kLimit);
     return no({ErrorCode::kLimit, what,
                "too many spawns wait: " + std::to_string(waiting_.size()) +
                    ", and those that wait or start hold " + std::to_string(payload_bytes >> 20) +

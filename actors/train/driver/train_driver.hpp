@@ -226,6 +226,7 @@ class TrainDriver {
   void first_loader_died(const ErrorInfo& how);
   void watch_first_loader();
   void start_trainers();
+  void take_trainers_back(const ErrorInfo& why);
   void trainers_have_places();
   void tell_why_waits();
   void begin();
