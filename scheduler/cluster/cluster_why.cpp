@@ -120,10 +120,11 @@ std::string ClusterMachine::held_by_actors(const ActorDemand& demand) const {
       if (has.group || !competes(demand, has) || (demand.affinity && demand.affinity != actor.node)) continue;
       add_room(held, has);
       if (count++ == 0) type = actor.spec.type;
+      if (type != actor.spec.type && !type.ends_with(", ...")) type += ", ...";
     }
     if (count > 0)
-      holders.push_back(count_of(count, "actor") + " (" + type + (count > 1 ? ", ..." : "") + ") of job " +
-                        whose(at->first) + " (" + scheduler::NodeIndex::wanted(held) + ")");
+      holders.push_back(count_of(count, "actor") + " (" + type + ") of job " + whose(at->first) + " (" +
+                        scheduler::NodeIndex::wanted(held) + ")");
   }
   if (holders.empty()) return "";
   std::string text;

@@ -223,7 +223,7 @@ TEST_CASE("who waits for what actors hold is told whose they are, and what frees
   }
   s.submit("two", "", 2);
   const std::string held =
-      "; room is held by 2 actors (T, ...) of job one (2 CPU), until they end or their program lets go of "
+      "; room is held by 2 actors (T) of job one (2 CPU), until they end or their program lets go of "
       "them "
       "(of a training run: takes its result)";
   CHECK(s.why("two").ends_with(held));
