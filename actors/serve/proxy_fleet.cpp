@@ -197,8 +197,7 @@ void ProxyFleet::wait_placed() {
     if (places_by_ == Instant{}) places_by_ = clock_.now() + kPlaces;
     if (clock_.now() >= places_by_) break;
   }
-  log(LogLevel::kWarning,
-      "on some node no proxy listens yet: who asks there is refused until one does");
+  log(LogLevel::kWarning, "on some node no proxy listens yet: who asks there is refused until one does");
 }
 
 /// Again and again, until it has heard of all that the other one serves.

@@ -98,7 +98,8 @@ std::string state_of(const JobInfo& job) {
              : "its job is " + std::string(to_string(job.status)) + ": " + escape_name(job.why);
 }
 
-/// Until all deployments of the file answer; says now and then which do not. Throws where the job ends before.
+/// Until all deployments of the file answer; says now and then which do not. Throws where the job ends
+/// before.
 void wait_until_up(JobClient& jobs, const std::string& id, const config::ServingFile& file, int timeout_s) {
   const Instant latest = MonotonicClock().now() + std::chrono::seconds(timeout_s);
   ProgressTimes says(MonotonicClock().now());
@@ -126,8 +127,7 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
     }
     if (MonotonicClock().now() > latest) {
       const bool is_beside = has_former(jobs, file.job.name, job.name);
-      throw_error({ErrorCode::kTimeout, "'" + *waits.begin() + "' does not serve yet",
-                   state_of(job),
+      throw_error({ErrorCode::kTimeout, "'" + *waits.begin() + "' does not serve yet", state_of(job),
                    "it goes on: troupe job logs --follow " + id +
                        (is_beside ? "; troupe job stop " + shell_word(job.name) +
                                         " ends it, and the one before it serves on"
