@@ -1,11 +1,14 @@
 /// torch::Tensor as an argument and an answer of calls and tasks, and as a field of either: its type, its
 /// shape and its bytes, one copy at each end. A dense one on the CPU; what arrives is contiguous and knows no
-/// gradient.
+/// gradient. Another one throws BadConfig where it is to be sent.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <sstream>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/data/torch.hpp"
@@ -17,15 +20,7 @@ struct troupe::wire::Codec<at::Tensor> {
   static constexpr std::size_t kMostDimensions = 64;
 
   static void encode(Writer& to, const at::Tensor& tensor) {
-    std::uint8_t type = kUndefined;
-    if (tensor.defined()) {
-      for (std::size_t i = 0; i < data::kTorchDTypes.size(); ++i) {
-        if (data::kTorchDTypes[i].second == tensor.scalar_type()) type = static_cast<std::uint8_t>(i);
-      }
-      if (!tensor.device().is_cpu()) return to.refuse("a tensor in it is not on the CPU: send tensor.cpu()");
-      if (tensor.layout() != at::kStrided) return to.refuse("a tensor in it is sparse: send it .to_dense()");
-      if (type == kUndefined) return to.refuse("a tensor in it has a type that cannot be sent: convert it");
-    }
+    const std::uint8_t type = tensor.defined() ? type_of(tensor) : kUndefined;
     write(to, type);
     if (type == kUndefined) return;
     const at::Tensor dense = tensor.detach().contiguous();
@@ -59,5 +54,36 @@ struct troupe::wire::Codec<at::Tensor> {
     tensor = at::empty(shape, at::TensorOptions(dtype));
     if (!values.empty()) std::memcpy(tensor.data_ptr(), values.data(), values.size());
     return true;
+  }
+
+ private:
+  /// Its place in kTorchDTypes. Throws BadConfig for a tensor that cannot be sent.
+  static std::uint8_t type_of(const at::Tensor& tensor) {
+    const auto refuse = [](std::string why, std::string todo) {
+      throw BadConfig("cannot send a tensor", std::move(why), std::move(todo));
+    };
+    const std::string dtype = at::toString(tensor.scalar_type());
+    if (tensor.is_meta()) refuse("it is on the device meta, and has no numbers", "make it on the CPU");
+    if (!tensor.device().is_cpu())
+      refuse("it is on the device " + tensor.device().str() + ", and not on the CPU", "send tensor.cpu()");
+    if (tensor.is_nested()) refuse("it is a nested one", "send the std::vector of tensor.unbind()");
+    if (tensor.layout() != at::kStrided) {
+      std::ostringstream layout;
+      layout << tensor.layout();
+      refuse("its layout is " + layout.str() + ", and not dense", "send tensor.to_dense()");
+    }
+    if (tensor.is_quantized())
+      refuse("its type is " + dtype + ", which is quantized", "send tensor.dequantize()");
+    if (tensor.is_complex()) refuse("its type is " + dtype, "send torch::view_as_real(tensor)");
+    if (static_cast<std::size_t>(tensor.dim()) > kMostDimensions) {
+      refuse("it has " + std::to_string(tensor.dim()) + " dimensions, and " +
+                 std::to_string(kMostDimensions) + " are the most",
+             "reshape it");
+    }
+    for (std::size_t i = 0; i < data::kTorchDTypes.size(); ++i) {
+      if (data::kTorchDTypes[i].second == tensor.scalar_type()) return static_cast<std::uint8_t>(i);
+    }
+    refuse("its type is " + dtype, "send it as another type: tensor.to(torch::kFloat)");
+    return kUndefined;
   }
 };

@@ -18,6 +18,12 @@ constexpr std::size_t kMostNames = 8;  ///< in an error
 
 constexpr std::uint64_t kHostOfActor = signature_hash("troupe::detail::host_of");
 
+std::string in_seconds(Duration timeout) {
+  std::ostringstream text;
+  text << std::max(0.0, to_seconds(timeout)) << " s";
+  return text.str();
+}
+
 /// A method of actors of every class.
 const bool host_registered = Registry::instance().add_method(
     kHostOfActor, {"host_of", kEveryClass, [](void*, wire::ByteView, Responder responder) {
@@ -75,11 +81,14 @@ void await_members(const std::shared_ptr<CallState>& all, const States& states, 
     if (!states[i]->ready() && ++count <= kMostNames) silent += (count == 1 ? "" : ", ") + names->at(i);
   }
   if (count > kMostNames) silent += " and " + std::to_string(count - kMostNames) + " more";
-  std::ostringstream seconds;
-  seconds << std::max(0.0, to_seconds(timeout));
   throw Timeout({ErrorCode::kTimeout, "a group gave no answer",
-                 silent + " gave none within " + seconds.str() + " s",
+                 silent + " gave none within " + in_seconds(timeout),
                  "raise the timeout, or look at what these members do"});
+}
+
+ErrorInfo no_answer_of(const std::string& member, Duration timeout) {
+  return {ErrorCode::kTimeout, member + " gave no answer", "none came within " + in_seconds(timeout),
+          "raise the timeout, or look at what it does"};
 }
 
 std::size_t MemberLoads::least() const {

@@ -56,6 +56,8 @@ class ReadyOrder {
 void await_members(const std::shared_ptr<CallState>& all, const States& states, const MemberNames& names,
                    Duration timeout);
 
+ErrorInfo no_answer_of(const std::string& member, Duration timeout);
+
 /// Calls without an answer, by member; or that it has died.
 class MemberLoads {
  public:
@@ -115,7 +117,7 @@ class GroupAnswers : public std::vector<Future<R>> {
     all.reserve(this->size());
     for (std::size_t i = 0; i < this->size(); ++i) {
       (*this)[i].state()->wait(std::max(deadline - MonotonicClock().now(), Duration::zero()));
-      all.push_back(outcome_of(i));
+      all.push_back(outcome_of(i, timeout));
     }
     return all;
   }
@@ -131,21 +133,21 @@ class GroupAnswers : public std::vector<Future<R>> {
       const auto place = order.next(deadline);
       if (!place) break;
       used[*place] = true;
-      use(*place, outcome_of(*place));
+      use(*place, outcome_of(*place, timeout));
     }
     for (std::size_t i = 0; i < used.size(); ++i) {
-      if (!used[i]) use(i, outcome_of(i));
+      if (!used[i]) use(i, outcome_of(i, timeout));
     }
   }
 
  private:
   template <class T>
   friend class ActorGroup;
-  Result<R> outcome_of(std::size_t place) const {
+  Result<R> outcome_of(std::size_t place, Duration timeout) const {
     const auto& state = (*this)[place].state();
     if (state->ready())
       return detail::decode_outcome<R>(detail::outcome_of(*state, detail::kAnswerLoads), gate_);
-    return ErrorInfo{ErrorCode::kTimeout, names_->at(place) + " gave no answer", "in time", ""};
+    return detail::no_answer_of(names_->at(place), timeout);
   }
   detail::MemberNames names_;
   ProcessGate* gate_ = nullptr;
@@ -199,8 +201,8 @@ class ActorGroup {
   // clang-format on
   /// Calls a method of each member, and folds the answers by a function of two of them, in the order of
   /// places: through a tree of the members, so that nobody gets more than five of them, and the caller one.
-  /// `combine` runs in the members, and must be associative. The failure names the member, behind those that
-  /// passed it on. Arguments are values: throws BadConfig for a reference to an object.
+  /// `combine` runs in the members, and must be associative. The failure names the member. Arguments are
+  /// values: throws BadConfig for a reference to an object.
   // clang-format off
   template <auto M, auto Combine> requires detail::Takes<M, 0> auto call_fold() const { return fold<M, Combine>(); }
   template <auto M, auto Combine> requires detail::Takes<M, 1> auto call_fold(At<M, 0> a) const { return fold<M, Combine>(a); }

@@ -42,6 +42,12 @@ void throw_call_timeout(const CallState& call, Duration timeout) {
         ErrorCode::kTimeout, "there is no answer yet",
         seconds.str() + " s passed, and it still waits: " + why,
         "wait longer, ask for less, or add a node; troupe status shows what is free and what starts"});
+  if (const std::string member = call.fold_at(); !member.empty())
+    throw Timeout(ErrorInfo{
+        ErrorCode::kTimeout, "a fold gave no answer",
+        "within " + seconds.str() + " s none came from " + member +
+            ", where the answers of all come together",
+        "raise the timeout, or look at what the members do: call_all names those that do not answer"});
   throw Timeout(ErrorInfo{ErrorCode::kTimeout, "a call gave no answer",
                           "within " + seconds.str() + " s none came",
                           "raise the timeout, or look at what the actor or task does"});

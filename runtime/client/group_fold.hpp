@@ -39,14 +39,17 @@ struct FoldEntry {
   static constexpr std::string_view signature() { return __PRETTY_FUNCTION__; }
   static constexpr std::uint64_t kId = signature_hash(signature());
 
-  /// Asks the first of them. REQUIRES: there is one.
+  /// Asks the first of them; what it fails with names it, or the member below it that failed. REQUIRES: there
+  /// is one.
   static std::shared_ptr<CallState> ask(ProcessGate* gate, const Members& members, const Names& names,
                                         const wire::Bytes& arguments) {
     (void)&registered;
-    return start_call(gate, members.front().address(), kId, kName,
-                      encode_call(gate, wire::kArgumentBound, kName, Argument<Members>(members),
-                                  Argument<Names>(names), Argument<wire::Bytes>(arguments)),
-                      nullptr, false);
+    auto call = start_call(gate, members.front().address(), kId, kName,
+                           encode_call(gate, wire::kArgumentBound, kName, Argument<Members>(members),
+                                       Argument<Names>(names), Argument<wire::Bytes>(arguments)),
+                           nullptr, false);
+    call->set_fold_at(names.front());
+    return call;
   }
 
   static void invoke(void* object, wire::ByteView bytes, Responder responder) {
@@ -56,13 +59,21 @@ struct FoldEntry {
       const auto& [members, names, arguments] = *asked;
       if (members.empty() || names.size() != members.size())
         return responder.fail({ErrorCode::kBadInput, "refused a fold", "it is of no members", ""});
-      States states{std::make_shared<CallState>(nullptr)};
-      auto whose = std::make_shared<Names>(1, names.front());
-      ask_below(members, names, arguments, states, *whose);
-      Method::invoke(static_cast<Object*>(static_cast<T*>(object)), arguments, Responder(states.front()));
-      const auto all = all_of_members(std::move(states), std::move(whose), true);
-      all->on_ready(in_this_actor(
-          [all, to = std::make_shared<Responder>(std::move(responder))] { combine(all->outcome(), *to); }));
+      // Its own part is named here: what fails below has a name already.
+      const auto own = std::make_shared<CallState>(nullptr), named = std::make_shared<CallState>(nullptr);
+      own->on_ready([own, named, name = names.front()] {
+        Outcome outcome = own->outcome();
+        if (!outcome.ok()) outcome = failure_of(name, outcome.error());
+        named->resolve(std::move(outcome), own->refers_to());
+      });
+      States states{named};
+      ask_below(members, names, arguments, states);
+      Method::invoke(static_cast<Object*>(static_cast<T*>(object)), arguments, Responder(own));
+      const auto all = all_of(std::move(states), true);
+      all->on_ready(
+          in_this_actor([all, name = names.front(), to = std::make_shared<Responder>(std::move(responder))] {
+            combine(all->outcome(), name, *to);
+          }));
     } catch (...) {
       responder.fail(describe_exception(kName));
     }
@@ -72,7 +83,7 @@ struct FoldEntry {
 
  private:
   static void ask_below(const Members& members, const Names& names, const wire::Bytes& arguments,
-                        States& states, Names& whose) {
+                        States& states) {
     ProcessGate& gate = this_actor().process();
     const std::size_t below = members.size() - 1, branches = std::min(below, kFoldBranches);
     for (std::size_t i = 0; i < branches; ++i) {
@@ -80,23 +91,26 @@ struct FoldEntry {
       const auto to = static_cast<std::ptrdiff_t>(1 + below * (i + 1) / branches);
       states.push_back(ask(&gate, Members(members.begin() + from, members.begin() + to),
                            Names(names.begin() + from, names.begin() + to), arguments));
-      whose.push_back(names[static_cast<std::size_t>(from)]);
     }
   }
-  static void combine(const Outcome& outcome, Responder& to) {
+  /// With an origin: it is not to be taken for the end of the member that passes it on.
+  static ErrorInfo failure_of(const std::string& name, ErrorInfo error) {
+    error.what = name + ": " + error.what;
+    return with_origin(std::move(error));
+  }
+  static ErrorInfo with_origin(ErrorInfo error) {
+    if (error.origin.empty()) error.origin = kName;
+    return error;
+  }
+  static void combine(const Outcome& outcome, const std::string& name, Responder& to) {
+    if (!outcome.ok()) return to.fail(with_origin(outcome.error()));
     try {
-      if (!outcome.ok()) {
-        ErrorInfo error = outcome.error();
-        // The death of another one: it is not to be taken for the death of this one.
-        if (error.origin.empty()) error.origin = kName;
-        return to.fail(std::move(error));
-      }
       auto answers = wire::decode<std::vector<Answer>>(*outcome).value();
       Answer folded = std::move(answers.front());
       for (std::size_t i = 1; i < answers.size(); ++i) folded = Op(std::move(folded), std::move(answers[i]));
       give_answer<Answer>(folded, to);
     } catch (...) {
-      to.fail(describe_exception(kName));
+      to.fail(failure_of(name, describe_exception("what combines the answers of " + std::string(kName))));
     }
   }
 };

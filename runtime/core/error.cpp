@@ -50,6 +50,8 @@ std::string ErrorInfo::message() const {
 
 Error::Error(ErrorInfo info) : std::runtime_error(info.message()), info_(std::move(info)) {}
 
+Error::Error(ErrorCode code, ErrorInfo info) : Error((info.code = code, std::move(info))) {}
+
 BadConfig::BadConfig(std::string what, std::string why, std::string todo)
     : Error({ErrorCode::kBadConfig, std::move(what), std::move(why), std::move(todo)}) {}
 

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace troupe {
 
@@ -57,26 +58,29 @@ class Error : public std::runtime_error {
   /// The type of an exception that crossed processes, as in the source: "std::out_of_range". Otherwise empty.
   const std::string& exception_type() const noexcept { return info_.type; }
 
+ protected:
+  Error(ErrorCode code, ErrorInfo info);
+
  private:
   ErrorInfo info_;
 };
 
-// One subclass a code that callers handle differently.
+// One subclass a code that callers handle differently. It sets its code, whatever it is given.
 struct BadConfig : Error {
   BadConfig(std::string what, std::string why, std::string todo);
-  explicit BadConfig(ErrorInfo i) : Error(std::move(i)) {}
+  explicit BadConfig(ErrorInfo i) : Error(ErrorCode::kBadConfig, std::move(i)) {}
 };
 struct BadInput : Error {
-  using Error::Error;
+  explicit BadInput(ErrorInfo i) : Error(ErrorCode::kBadInput, std::move(i)) {}
 };
 struct Timeout : Error {
-  using Error::Error;
+  explicit Timeout(ErrorInfo i) : Error(ErrorCode::kTimeout, std::move(i)) {}
 };
 struct ActorDied : Error {
-  using Error::Error;
+  explicit ActorDied(ErrorInfo i) : Error(ErrorCode::kActorDied, std::move(i)) {}
 };
 struct TaskFailed : Error {
-  using Error::Error;
+  explicit TaskFailed(ErrorInfo i) : Error(ErrorCode::kTaskFailed, std::move(i)) {}
   /// What the exception said, alone.
   const std::string& exception_message() const noexcept { return info().why; }
   /// Throws it again as what it was. If it did not cross processes, that is nested in this one
@@ -85,25 +89,25 @@ struct TaskFailed : Error {
   [[noreturn]] void rethrow() const;
 };
 struct CollectiveAborted : Error {
-  using Error::Error;
+  explicit CollectiveAborted(ErrorInfo i) : Error(ErrorCode::kAborted, std::move(i)) {}
 };
 struct Unavailable : Error {
-  using Error::Error;
+  explicit Unavailable(ErrorInfo i) : Error(ErrorCode::kUnavailable, std::move(i)) {}
 };
 struct Refused : Error {
-  using Error::Error;
+  explicit Refused(ErrorInfo i) : Error(ErrorCode::kRefused, std::move(i)) {}
 };
 struct IoError : Error {
-  using Error::Error;
+  explicit IoError(ErrorInfo i) : Error(ErrorCode::kIo, std::move(i)) {}
 };
 struct LimitExceeded : Error {
-  using Error::Error;
+  explicit LimitExceeded(ErrorInfo i) : Error(ErrorCode::kLimit, std::move(i)) {}
 };
 struct ObjectLost : Error {
-  using Error::Error;
+  explicit ObjectLost(ErrorInfo i) : Error(ErrorCode::kObjectLost, std::move(i)) {}
 };
 struct Cancelled : Error {
-  using Error::Error;
+  explicit Cancelled(ErrorInfo i) : Error(ErrorCode::kCancelled, std::move(i)) {}
 };
 
 /// Throws the subclass that belongs to `info.code`.

@@ -86,6 +86,7 @@ bool CallState::fill(Outcome outcome, Load load, wire::Kept refers_to, bool goes
     if (!goes_on) kept = std::move(kept_);
     if (ready()) return false;
     outcome_ = std::move(outcome);
+    name_in_failure();
     if (is_stored) stored_ = std::make_unique<Stored>(Stored{std::move(load), nullptr});
     if (!refers_to.empty()) refers_to_ = std::make_unique<wire::Kept>(std::move(refers_to));
     ready_.store(is_stored ? kStored : kHere, std::memory_order_seq_cst);
@@ -253,6 +254,25 @@ std::string CallState::waits_for() const {
 void CallState::set_waits_for(std::string why) {
   const std::lock_guard lock(mutex_);
   waits_for_ = std::make_unique<std::string>(std::move(why));
+}
+
+void CallState::set_fold_at(std::string member) {
+  const std::lock_guard lock(mutex_);
+  fold_at_ = std::make_unique<std::string>(std::move(member));
+  if (ready()) name_in_failure();  // the member was known to be gone
+}
+
+void CallState::name_in_failure() {
+  if (fold_at_ == nullptr || outcome_.ok()) return;
+  ErrorInfo error = outcome_.error();
+  if (!error.origin.empty() || error.code == ErrorCode::kCancelled) return;
+  error.what = *fold_at_ + ": " + error.what;
+  outcome_ = std::move(error);
+}
+
+std::string CallState::fold_at() const {
+  const std::lock_guard lock(mutex_);
+  return fold_at_ == nullptr ? std::string() : *fold_at_;
 }
 
 void CallState::set_on_cancel(std::function<void(Duration)> hook) {

@@ -94,6 +94,12 @@ class CallState {
   /// Without a hook the call goes on, and what it refers to is kept until resolve() brings its answer.
   void cancel(ErrorInfo why, Duration grace = Duration::zero());
 
+  /// The call asks that member of a group for a fold: its name is put in front of an error that has no
+  /// origin, which is its own end, and stands in timeouts. REQUIRES: nobody has been given the state.
+  void set_fold_at(std::string member);
+  /// Empty: it is no fold.
+  std::string fold_at() const;
+
  private:
   enum : std::uint32_t { kPending, kHere, kStored };
   struct Stored {
@@ -101,6 +107,8 @@ class CallState {
     std::shared_ptr<CallState> here;  ///< of that; it stays
   };
   bool fill(Outcome outcome, Load load, wire::Kept refers_to, bool goes_on = false);
+  /// REQUIRES: mutex_ is held.
+  void name_in_failure();
   std::shared_ptr<CallState> loaded() const;
   std::shared_ptr<CallState> begin_load();
 
@@ -117,6 +125,7 @@ class CallState {
   std::unique_ptr<std::function<void(Duration)>> on_cancel_;  // few calls have one
   std::unique_ptr<std::string> waits_for_;                    // the same; under mutex_
   std::unique_ptr<wire::Kept> kept_;                          // the same
+  std::unique_ptr<std::string> fold_at_;                      // the same
   std::unique_ptr<wire::Kept> refers_to_;                     // written before ready_
   std::unique_ptr<Stored> stored_;                            // the same; what it has is under mutex_
   std::weak_ptr<CallState> next_;                             // under mutex_

@@ -15,11 +15,10 @@ constexpr std::size_t kLooks = 16;
 /// A task lets so many go first.
 constexpr int kMostPassed = 16;
 
-ErrorInfo task_lost(std::uint32_t attempts, const ErrorInfo& why) {
-  return {
-      ErrorCode::kActorDied, "a task did not come to its end",
-      "its worker was lost, " + count_of(attempts, "time") + ": " + (why.why.empty() ? why.what : why.why),
-      "see what its workers printed last; TaskOptions::max_retries says how often it is tried again"};
+ErrorInfo task_lost(std::uint32_t times, const ErrorInfo& why) {
+  return {ErrorCode::kActorDied, "a task did not come to its end",
+          "its worker was lost, " + count_of(times, "time") + ": " + (why.why.empty() ? why.what : why.why),
+          "see what its workers printed last; TaskOptions::max_retries says how often it is tried again"};
 }
 
 }  // namespace
@@ -295,8 +294,9 @@ void LeasePool::lease_lost(LeaseNumber number, const ErrorInfo& why, Instant now
 
 void LeasePool::again(TaskNumber number, bool had_begun, const ErrorInfo& why, Instant now, Actions& out) {
   Task& task = tasks_.at(number);
+  if (had_begun) ++task.lost;
   if (task.cancelled || (had_begun && task.what.retries-- <= 0)) {
-    out.push_back(Fail{number, task_lost(task.attempt, why)});
+    out.push_back(Fail{number, task_lost(std::max(task.lost, 1U), why)});
     cancelled_.erase(number);
     tasks_.erase(number);
     return;

@@ -176,7 +176,8 @@ class LeasePool {
   struct Task {
     Submitted what;
     std::uint32_t attempt = 0;
-    LeaseNumber lease = 0;  ///< 0: it waits
+    std::uint32_t lost = 0;  ///< attempts that had begun when their worker was lost
+    LeaseNumber lease = 0;   ///< 0: it waits
     bool cancelled = false;
     int passed = 0;      ///< later ones went first, as their arguments were there
     Instant own_from{};  ///< not before does the task that submitted it run it

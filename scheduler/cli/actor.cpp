@@ -97,7 +97,13 @@ int list(const Words& words) {
     print_actors(all, actors, pids);
   }
   say_left_out(found - actors.size());
-  if (found == 0 && !all.actors.empty()) say_none("actor", all.actors.size(), what_there_is(words, all));
+  if (!words.job.empty() && jobs.empty()) {
+    std::fprintf(stderr,
+                 "troupe: there is no job %s: troupe job list shows submitted ones, troupe status all\n",
+                 escape_name(words.job).c_str());
+  } else if (found == 0 && !all.actors.empty()) {
+    say_none("actor", all.actors.size(), what_there_is(words, all));
+  }
   return 0;
 }
 

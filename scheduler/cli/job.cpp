@@ -24,6 +24,7 @@
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/parked_jobs.hpp"
 #include "scheduler/cli/processes.hpp"
+#include "scheduler/cli/serve_run.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/cluster/submission_table.hpp"
 #include "scheduler/jobs/job_client.hpp"
@@ -101,6 +102,11 @@ std::string time_of(std::int64_t ms) {
              : "?";
 }
 
+/// Of a job that has not ended it is that of the attempt before.
+std::optional<int> exit_code_of(const JobInfo& job, bool ended) {
+  return job.has_ended() == ended ? job.driver_exit_code : std::nullopt;
+}
+
 }  // namespace
 
 void take_output(const JobOutput& output) {
@@ -112,19 +118,35 @@ void say_line(const std::string& line) {
   write_all(STDERR_FILENO, "troupe: " + line + "\n");
 }
 
-std::string job_called(JobClient& jobs, const std::string& name) {
-  std::string named;
-  for (const JobInfo& job : jobs.list()) {
-    if (job.id == name) return job.id;
-    if (named.empty() && job.name == name) named = job.id;
+const JobInfo* find_job(const std::vector<JobInfo>& newest_first, const std::string& name) {
+  const JobInfo* named = nullptr;
+  const JobInfo* successor = nullptr;
+  for (const JobInfo& job : newest_first) {
+    if (job.id == name) return &job;
+    if (named == nullptr && job.name == name) named = &job;
+    const int place = job.has_ended() ? 0 : place_of_job(name, job.name);
+    if (place > 1 && (successor == nullptr || place > place_of_job(name, successor->name))) successor = &job;
   }
-  return named;
+  return successor != nullptr && (named == nullptr || named->has_ended()) ? successor : named;
+}
+
+std::string job_called(JobClient& jobs, const std::string& name) {
+  const auto all = jobs.list();
+  const JobInfo* job = find_job(all, name);
+  if (job == nullptr) return "";
+  if (job->id != name && job->name != name)
+    say_line("job " + escape_name(name) + " was replaced: its program runs as " + escape_name(job->name));
+  return job->id;
 }
 
 json as_json(const JobInfo& job) {
   json metadata = json::object();
   if (!job.name.empty()) metadata["job_name"] = job.name;
   const auto number = [](std::int64_t value) { return value == 0 ? json() : json(value); };
+  const auto code = [&](bool ended) {
+    const auto one = exit_code_of(job, ended);
+    return one ? json(*one) : json();
+  };
   return {{"type", "SUBMISSION"},
           {"submission_id", job.id},
           {"entrypoint", entrypoint(job)},
@@ -133,7 +155,8 @@ json as_json(const JobInfo& job) {
           {"start_time", number(job.started_ms)},
           {"end_time", number(job.ended_ms)},
           {"metadata", metadata},
-          {"driver_exit_code", job.driver_exit_code ? json(*job.driver_exit_code) : json()},
+          {"driver_exit_code", code(true)},
+          {"last_attempt_exit_code", code(false)},
           {"driver_node_id", job.node_id.empty() ? json() : json(job.node_id)},
           {"entrypoint_num_cpus", job.num_cpus},
           {"entrypoint_num_gpus", job.num_gpus},
@@ -307,7 +330,8 @@ int list(const JobWords& words) {
   std::printf("%-22s %-16s %-12s %-10s %5s %-16s %-20s %s\n", "job", "name", "queue", "state", "code", "node",
               "submitted", "program");
   for (const JobInfo& job : all) {
-    const std::string code = job.driver_exit_code ? std::to_string(*job.driver_exit_code) : "-";
+    const auto ended_with = exit_code_of(job, true);
+    const std::string code = ended_with ? std::to_string(*ended_with) : "-";
     std::printf("%-22s %-16s %-12s %-10s %5s %-16s %-20s %s\n", job.id.c_str(), escape_name(job.name).c_str(),
                 job.queue.c_str(), to_string(job.status), code.c_str(), job.node.c_str(),
                 time_of(job.submitted_ms).c_str(), escape_name(entrypoint(job)).c_str());
@@ -334,7 +358,8 @@ void print(const JobInfo& job) {
   line("queue", job.queue);
   line("state", to_string(job.status));
   line("why", escape_name(job.why));
-  if (job.driver_exit_code) line("exit code", std::to_string(*job.driver_exit_code));
+  if (const auto code = exit_code_of(job, true)) line("exit code", std::to_string(*code));
+  if (const auto code = exit_code_of(job, false)) line("last attempt", "exit code " + std::to_string(*code));
   if (!job.node.empty()) line("node", job.node + " (" + job.node_id + ")");
   if (job.attempt > 1 || job.retries > 0)
     line("attempt", std::to_string(job.attempt) + " of " + std::to_string(job.retries + 1));

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "scheduler/jobs/job_client.hpp"
 
@@ -10,7 +12,10 @@ namespace troupe::cli {
 /// `argv` begins with "job". Returns the exit code, or throws troupe::Error with the one line a person reads.
 int job(int argc, char** argv);
 
-/// The id of the job with that id, else of the newest with that name; empty: there is none.
+/// The job with that id, else the newest with that name; where that was replaced (troupe serve run --replace)
+/// and has ended, the last one that took its place and has not. Null: there is none. Pure.
+const JobInfo* find_job(const std::vector<JobInfo>& newest_first, const std::string& name);
+/// Its id; empty: there is none. Says on stderr if it has another name.
 std::string job_called(JobClient& jobs, const std::string& name);
 
 /// What a job has written. Followed to its end, or to Ctrl-C, with how it ended. Returns the exit code.

@@ -265,7 +265,14 @@ int run(int argc, char** argv) {
   auto* key_remove = key_command->add_subcommand(
       "remove", "Shut a machine out, with its nodes and its programs' nodes: it needs a new token then");
   key_remove->footer("  troupe key remove machine/1f2e3d4c5b6a7988\n");
-  key_remove->add_option("name", key_options.remove, "As troupe key list shows it")->required();
+  key_remove->add_option("name", key_options.remove, "As troupe key list shows it")
+      ->required()
+      ->check(CLI::Validator(
+          [](const std::string& name) {
+            return name.empty() ? std::string("it is empty: give a name that troupe key list shows")
+                                : std::string();
+          },
+          ""));
   for (auto* command : {key_list, key_remove})
     command->add_option("--folder", key_options.folder, kFolderHelp)->check(not_empty());
   GroupOptions group_options;

@@ -61,7 +61,11 @@ void ClusterMachine::handle(const Restored& e) {
       forget_restored(*actor);
       continue;
     }
-    Actor& restored = actors_.add({*actor, false, 0, "known from before the head restarted"});
+    const bool ends = actor->state == ActorState::kEnding;  // why is not in its record
+    Actor& restored =
+        actors_.add({*actor, false, 0,
+                     ends ? "it was killed, or had to end, before the head restarted, which lost the reason"
+                          : "known from before the head restarted"});
     restored.started_at = now_;
     if (actor->state != ActorState::kAlive) actors_.set_deadline(restored, now_ + config_.start_deadline);
     if (Job* job = jobs_.find(actor->spec.job); job != nullptr && job->runs() && !actor->spec.name.empty())

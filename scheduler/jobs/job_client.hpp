@@ -68,7 +68,8 @@ struct JobInfo {
   std::int64_t submitted_ms = 0;  ///< wall clock, milliseconds since 1970; 0: not yet
   std::int64_t started_ms = 0;
   std::int64_t ended_ms = 0;
-  std::optional<int> driver_exit_code{};  ///< 128 + number for a signal; none: it never ran, or its node died
+  /// Of the attempt that ended last. 128 + number for a signal; none: it never ran, or its node died.
+  std::optional<int> driver_exit_code{};
   /// Of a job that has ended, as a shell sees it: 0 if it succeeded, else its program's, or 1 (143 if it was
   /// stopped) where that is none or 0.
   int exit_code = 0;

@@ -13,10 +13,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
 
 #include "runtime/core/control_groups.hpp"
 #include "runtime/core/escape.hpp"
@@ -126,6 +129,68 @@ void look_at_folders(const DoctorOptions& options, MachineFacts& facts) {
   }
 }
 
+bool is_file(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+/// Its path, as a shell finds a program of that name; empty: it is in no folder of PATH.
+std::string find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* variable = std::getenv("PATH");
+  std::istringstream folders(variable == nullptr ? "/usr/bin:/bin" : variable);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string path = (folder.empty() ? "." : folder) + "/" + name;
+    if (is_file(path) && ::access(path.c_str(), X_OK) == 0) return path;
+  }
+  return "";
+}
+
+/// What runs a script that begins so: "python3" of "#!/usr/bin/env python3". Empty: it is none.
+std::string interpreter_in(const std::string& beginning) {
+  if (!beginning.starts_with("#!")) return "";
+  std::istringstream words(beginning.substr(2, beginning.find('\n') - 2));
+  std::string word;
+  words >> word;
+  if (fs::path(word).filename() == "env") {
+    while (words >> word && word[0] == '-') {
+    }
+  }
+  return word;
+}
+
+void look_at_program(const std::string& name, MachineFacts& facts) {
+  const auto wrong = [&](std::string is, std::string todo) {
+    facts.program_error = std::move(is);
+    facts.program_todo = std::move(todo);
+  };
+  std::string path = find_program(name);
+  facts.program = path.empty() ? name : path;
+  if (path.empty())
+    return wrong("'" + name + "' is in no folder of PATH",
+                 is_file(name) ? "give its path: ./" + name : "give its path, or install it");
+  if (!is_file(path)) return wrong(path + " is not there, or is no file", "give the path of a program");
+  std::string beginning(256, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
+  beginning.resize(static_cast<std::size_t>(file.gcount()));
+  if (const std::string runs = interpreter_in(beginning); !runs.empty()) {
+    path = find_program(runs);
+    if (path.empty() || !is_file(path))
+      return wrong(facts.program + " is a script, and " + runs + ", which runs it, is not there",
+                   "install that");
+    facts.program = path + ", which runs " + facts.program + ",";
+  } else if (!beginning.starts_with("\x7f"
+                                    "ELF")) {
+    return wrong(path + " is no program, or cannot be read", "give the path of a program");
+  }
+  if (const auto libraries = libraries_of(path)) {
+    facts.libraries = libraries->size();
+  } else {
+    facts.libraries_error = libraries.error().why;
+  }
+}
+
 MachineFacts facts_of(const DoctorOptions& options) {
   MachineFacts facts;
   facts.open_files = limit(RLIMIT_NOFILE);
@@ -143,14 +208,7 @@ MachineFacts facts_of(const DoctorOptions& options) {
   timex clock{};
   facts.is_clock_synchronised = ::adjtimex(&clock) != TIME_ERROR;
   look_at_folders(options, facts);
-  if (facts.program = options.program; !facts.program.empty()) {
-    const auto libraries = libraries_of(facts.program);
-    if (libraries) {
-      facts.libraries = libraries->size();
-    } else {
-      facts.libraries_error = libraries.error().why;
-    }
-  }
+  if (!options.program.empty()) look_at_program(options.program, facts);
   return facts;
 }
 

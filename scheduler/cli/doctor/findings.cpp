@@ -106,6 +106,8 @@ void folders(const MachineFacts& facts, Findings& all) {
 
 void libraries(const MachineFacts& facts, Findings& all) {
   if (facts.program.empty()) return;
+  if (!facts.program_error.empty())
+    return all.add(Finding::kBad, "program", facts.program_error, facts.program_todo);
   if (facts.libraries_error.empty())
     return all.add(Finding::kGood, "libraries",
                    "all " + std::to_string(facts.libraries) + " that " + facts.program + " needs are found");

@@ -27,7 +27,8 @@ struct MachineFacts {
   bool knows_cluster = false;
   std::string head, head_error;  ///< where it is; why it does not answer
   std::size_t head_nodes = 0;
-  std::string program;  ///< path, whose libraries were looked for; empty: none
+  std::string program;                      ///< path, whose libraries were looked for; empty: none
+  std::string program_error, program_todo;  ///< why they were not, and what to do
   std::string libraries_error;
   std::size_t libraries = 0;
   std::string port_holder_error;  ///< empty: the port that a head takes by default is free

@@ -24,6 +24,10 @@ struct Member {
     if (place % 2 == 1) throw std::out_of_range("odd");
     return place;
   }
+  std::size_t throws_at(std::size_t which) {
+    if (place == which) throw std::out_of_range("not I");
+    return place;
+  }
   void nothing() {}
   Future<int> later() { return promises.emplace_back().future(); }
   void answer() { promises.back().set(int(place)); }
@@ -41,6 +45,16 @@ struct RefusingGate : LocalGate {
     return state;
   }
 };
+
+std::size_t sum_of(std::size_t a, std::size_t b) {
+  return a + b;
+}
+int sum_of_ints(int a, int b) {
+  return a + b;
+}
+std::size_t no_sum(std::size_t, std::size_t) {
+  throw std::length_error("no sum");
+}
 
 }  // namespace
 
@@ -100,9 +114,47 @@ TEST_CASE("a call of all members has their answers in order, and its failure nam
   group[1].call<&Member::answer>().get();
   CHECK_THROWS_WITH(silent.get(1ms),
                     Catch::Contains("member 0 (row=0, column=0), member 2 (row=0, column=2)"));
-  CHECK(silent.outcomes(1ms)[1].value() == 1);
+  const auto outcomes_in_time = silent.outcomes(1ms);
+  CHECK(outcomes_in_time[1].value() == 1);
+  CHECK_THAT(outcomes_in_time[2].error().message(),
+             Catch::Contains("member 2 (row=0, column=2) gave no answer: none came within 0.001 s"));
   CHECK(ActorGroup<Member>().call_all<&Member::scaled>(1).get().empty());
   CHECK_THROWS_AS(ActorGroup<Member>({group[0]}, GroupShape(2)), BadConfig);
+}
+
+// It was named by each that passed it on, or, as the first of all, by nobody.
+TEST_CASE("the failure of a fold names the member that failed, once") {
+  LocalGate gate;
+  const Session session(gate);
+  const auto group = session.spawn_group<Member>(11, {}, kPlace, "m");
+  const auto failure = [](const auto& answer) -> std::string {
+    try {
+      answer.get(1ms);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(group.call_fold<&Member::throws_at, &sum_of>(99).get() == 55);
+  for (const std::size_t place : Places{0, 1, 7, 10}) {
+    const std::string why = failure(group.call_fold<&Member::throws_at, &sum_of>(place));
+    CHECK_THAT(why, Catch::StartsWith("member " + std::to_string(place) + ": ") &&
+                        Catch::Contains("throws_at threw std::out_of_range: not I"));
+    CHECK(why.find("member", 1) == std::string::npos);
+  }
+  CHECK_THAT(failure(group.call_fold<&Member::scaled, &no_sum>(1)),
+             Catch::StartsWith("member ") && Catch::Contains(": what combines the answers of ") &&
+                 Catch::Contains("scaled threw std::length_error: no sum"));
+  const auto silent = group.call_fold<&Member::later, &sum_of_ints>();
+  CHECK_THAT(failure(silent),
+             Catch::StartsWith("a fold gave no answer: within 0.001 s none came from member 0,"));
+  for (const auto& member : group) member.call<&Member::answer>().get();
+  CHECK(silent.get() == 55);
+  for (const std::size_t place : Places{9, 0}) {
+    session.kill(group[place]);
+    CHECK_THAT(failure(group.call_fold<&Member::throws_at, &sum_of>(99)),
+               Catch::StartsWith("member " + std::to_string(place) + ": the actor is gone"));
+  }
 }
 
 TEST_CASE("a call of any member goes to the living one with the fewest calls") {

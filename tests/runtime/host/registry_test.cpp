@@ -116,3 +116,45 @@ TEST_CASE("a long error is cut between characters") {
     CHECK(described.what.substr(cut + 5, 3) == "\xE2\x82\xAC");
   }
 }
+
+namespace {
+
+template <class E>
+ErrorInfo described_as_thrown() {
+  ErrorInfo described;
+  try {
+    throw E({.what = "mine"});
+  } catch (const Error&) {
+    described = describe_exception("task");
+  }
+  return described;
+}
+template <class E>
+bool keeps_its_class() {
+  try {
+    throw_error(described_as_thrown<E>());
+  } catch (const E& error) {
+    return error.code() == described_as_thrown<E>().code && error.info().what == "task threw: mine";
+  } catch (const Error&) {
+  }
+  return false;
+}
+
+}  // namespace
+
+// Was: an error made without its code arrived as Error.
+TEST_CASE("an error keeps its class, whatever code it was given") {
+  CHECK(keeps_its_class<BadConfig>());
+  CHECK(keeps_its_class<BadInput>());
+  CHECK(keeps_its_class<Timeout>());
+  CHECK(keeps_its_class<ActorDied>());
+  CHECK(keeps_its_class<TaskFailed>());
+  CHECK(keeps_its_class<CollectiveAborted>());
+  CHECK(keeps_its_class<Unavailable>());
+  CHECK(keeps_its_class<Refused>());
+  CHECK(keeps_its_class<IoError>());
+  CHECK(keeps_its_class<LimitExceeded>());
+  CHECK(keeps_its_class<ObjectLost>());
+  CHECK(keeps_its_class<Cancelled>());
+  CHECK(Cancelled({.code = ErrorCode::kIo, .what = "mine"}).code() == ErrorCode::kCancelled);
+}

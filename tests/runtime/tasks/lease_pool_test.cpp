@@ -263,6 +263,15 @@ TEST_CASE("A task that threw is tried again while it has retries, which are thos
   CHECK_FALSE(f.throws(cancelled));
 }
 
+// Was: attempts that threw counted as lost workers.
+TEST_CASE("A task that fails with its worker says how often workers were lost, not how often it was tried") {
+  Fixture f;
+  f.grant((f.submit(1), f.asked[0]));
+  CHECK(f.throws(1));
+  f.die(f.asked[0]);
+  CHECK(f.failed.at(1) == "its worker was lost, 1 time: killed by signal 9");
+}
+
 TEST_CASE("Of a worker that dies, what had begun is tried again so often; what had not is not counted") {
   Fixture f;
   f.grant((f.submit(), f.asked[0]));

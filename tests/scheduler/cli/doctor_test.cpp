@@ -69,6 +69,11 @@ TEST_CASE("each thing that is missing is said, with what to do") {
       {"libraries", Finding::kGood, [](MachineFacts& f) { f.program = "./job", f.libraries = 7; }},
       {"libraries", Finding::kBad,
        [](MachineFacts& f) { f.program = "./job", f.libraries_error = "libx.so is not found"; }},
+      {"program", Finding::kBad,
+       [](MachineFacts& f) {
+         f.program = "job", f.program_error = "'job' is in no folder of PATH",
+         f.program_todo = "give its path";
+       }},
       {"temporary folder", Finding::kBad, [](MachineFacts& f) { f.temporary_error = "Permission denied"; }},
       {"temporary folder", Finding::kBad, [](MachineFacts& f) { f.temporary_free = 1 << 20; }},
       {"folder of keys", Finding::kBad,

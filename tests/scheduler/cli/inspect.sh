@@ -166,6 +166,12 @@ expect 1 'libtroupe_needed.so, which .* needs, is not found' job submit --with-l
 expect 1 "bad +libraries +libtroupe_needed.so, which $where/needs needs, is not found" doctor "$where/needs"
 LD_LIBRARY_PATH=$libraries "$troupe" doctor "$where/needs" | grep -qE "^good +libraries +all [0-9]+ that $where/needs needs are found" ||
   fail "$(LD_LIBRARY_PATH=$libraries "$troupe" doctor "$where/needs")"
+# Was: what to do was to install it, whatever was wrong with the program; a name was looked for here alone.
+expect 1 "bad +program +'no-such-program' is in no folder of PATH" doctor no-such-program
+expect 1 "bad +program +$where/none is not there" doctor "$where/none"
+"$troupe" doctor sleep | grep -qE '^good +libraries +all [0-9]+ that /.*/sleep needs are found' || fail "$("$troupe" doctor sleep)"
+"$troupe" doctor "$where/app/script" | grep -qE "^good +libraries +all [0-9]+ that /bin/sh, which runs $where/app/script, needs are found" ||
+  fail "$("$troupe" doctor "$where/app/script")"
 expect 1 'is no executable of this machine, but a script' job submit --with-libraries --working-dir "$where/app" -- ./script
 expect 1 'does not .give the program.s path' job submit --with-libraries -- sleep 1
 

@@ -345,6 +345,17 @@ TEST_CASE("one that was to start again when the head died has an end, too, where
   CHECK(s.stored().ended);
 }
 
+// Was: "known from before the head restarted", as of one that lives.
+TEST_CASE("of one that was killed before the head restarted that is said") {
+  Detached s;
+  s.on(KillRequested{kGateway, s.job_id, s.id, "enough"});
+  REQUIRE(s.record().state == ActorState::kEnding);
+  s.restart();
+  s.node(s.at.value, 2);  // without it
+  CHECK(s.record().state == ActorState::kDead);
+  CHECK_THAT(s.head->actors().at(s.id).reason, Catch::StartsWith("it was killed, or had to end, before the"));
+}
+
 TEST_CASE("a parked job starts detached actors alone, asked for by those that it has") {
   Detached s;
   s.driver_ends();
