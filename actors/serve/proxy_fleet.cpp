@@ -128,6 +128,10 @@ void ProxyFleet::start(const StartProxy& action) {
   const ActorOptions options{.isolated = true, .node = action.node, .label = "proxy"};
   ProxyListen listen = listen_;
   if (listen.port == 0) listen.port = action.port;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, deployment] : deployments_) listen.names.push_back(name);
+  }
   session_.spawn_async<Proxy>(options, listen)
       .then([weak = weak_from_this(), session = session_,
              id = action.proxy](const Result<ActorHandle<Proxy>>& proxy) {
@@ -197,8 +201,7 @@ void ProxyFleet::wait_placed() {
     if (places_by_ == Instant{}) places_by_ = clock_.now() + kPlaces;
     if (clock_.now() >= places_by_) break;
   }
-  log(LogLevel::kWarning,
-      "on some node no proxy listens yet: who asks there is refused until one does");
+  log(LogLevel::kWarning, "on some node no proxy listens yet: who asks there is refused until one does");
 }
 
 /// Again and again, until it has heard of all that the other one serves.

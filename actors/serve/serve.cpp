@@ -361,7 +361,8 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
         find_predecessor({parts.name, options.host, options.port, job == nullptr ? "" : job}, silent).value();
   }
   try {
-    state->endpoint = other ? HttpEndpoint::in_place_of(*other, server) : HttpEndpoint::at(server);
+    state->endpoint =
+        other ? HttpEndpoint::in_place_of(*other, server, parts.name) : HttpEndpoint::at(server, parts.name);
   } catch (const Error& error) {
     throw_error(with_silent(error.info(), silent));
   }
@@ -379,7 +380,8 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
                              .tls_certificate = options.tls_certificate,
                              .tls_key = options.tls_key,
                              .fleet = {},
-                             .in_place_of = other ? other->fleet : ""};
+                             .in_place_of = other ? other->fleet : "",
+                             .names = {}};
     state->fleet =
         state->endpoint->fleet([&] { return std::make_shared<ProxyFleet>(Session(session), listen); });
     state->fleet->add(deployment);
