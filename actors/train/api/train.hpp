@@ -153,6 +153,10 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
 /// Throws BadConfig where no run of a job of that type can have these options.
 void check_options(const DriverSession& session, std::uint64_t job_type, const TrainOptions& options);
 
+/// Whether TROUPE_RESUME=auto is in the environment: this program was started again, and goes on with what it
+/// had begun. Throws BadConfig for another value.
+bool is_started_again();
+
 /// The part of start() that does not depend on the job's type.
 Run start_training(const DriverSession& session, RunPlan plan);
 
