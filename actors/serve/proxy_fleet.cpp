@@ -128,6 +128,10 @@ void ProxyFleet::start(const StartProxy& action) {
   const ActorOptions options{.isolated = true, .node = action.node, .label = "proxy"};
   ProxyListen listen = listen_;
   if (listen.port == 0) listen.port = action.port;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, deployment] : deployments_) listen.names.push_back(name);
+  }
   session_.spawn_async<Proxy>(options, listen)
       .then([weak = weak_from_this(), session = session_,
              id = action.proxy](const Result<ActorHandle<Proxy>>& proxy) {

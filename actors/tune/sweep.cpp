@@ -590,6 +590,7 @@ SweepOutcome run_sweep(const DriverSession& session, SweepPlan plan) {
   if (plan.trials == 0 && all_grids)
     plan.trials = static_cast<int>(grid_points(plan.parameters) + plan.first.size());
   const auto again = trial_again(plan);
+  go_on_if_started_again(plan);
   check(session, plan);
   if (again) return Sweep(session, std::move(plan)).again(*again);
   if (plan.name.empty()) plan.name = name_now(plan.job_name);

@@ -235,6 +235,13 @@ std::optional<int> trial_again(SweepPlan& plan) {
   return number;
 }
 
+void go_on_if_started_again(SweepPlan& plan) {
+  if (plan.resume || !can_be_folder(plan.name) || plan.name.empty() || !train::is_started_again()) return;
+  std::error_code none;
+  const auto bytes = std::filesystem::file_size(plan.folder + "/" + plan.name + "/results.jsonl", none);
+  plan.resume = !none && bytes > 0;
+}
+
 int places_for(const std::vector<cluster::NodeInfo>& nodes, const train::TrainOptions& trial) {
   const auto asked = other_resources_of(trial);
   cluster::ResourceAmounts there;

@@ -25,5 +25,8 @@ std::unique_ptr<SweepMachine> machine_of(const SweepPlan& plan, int places);
 /// sweep NAME, which is there. None, and the plan resumes its own sweep, where that has another name and NAME
 /// is one beside it. Throws BadConfig for what is no such text, or of a sweep that is not there.
 std::optional<int> trial_again(SweepPlan& plan);
+/// A program that was started again (TROUPE_RESUME=auto) resumes the sweep of that name, where it had begun
+/// it.
+void go_on_if_started_again(SweepPlan& plan);
 
 }  // namespace troupe::tune

@@ -127,11 +127,13 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
     }
     if (MonotonicClock().now() > latest) {
       const bool is_beside = has_former(jobs, file.job.name, job.name);
+      const bool has_replaced = !is_beside && place_of_job(file.job.name, job.name) > 1;
       throw_error({ErrorCode::kTimeout, "'" + *waits.begin() + "' does not serve yet", state_of(job),
                    "it goes on: troupe job logs --follow " + id +
                        (is_beside ? "; troupe job stop " + shell_word(job.name) +
                                         " ends it, and the one before it serves on"
-                                  : "") +
+                        : has_replaced ? "; the program before it has ended, and this one serves in its place"
+                                       : "") +
                        "; a program on another machine is asked there (troupe serve list)"});
     }
     if (says.is_due(MonotonicClock().now()))
@@ -275,12 +277,16 @@ int serve_run(const ServeRunWords& words) {
     }
     // One that was to take another's place, and hangs, say: the other one serves on.
     const bool is_beside = has_former(jobs, file.job.name, job->name);
-    throw_error({ErrorCode::kRefused, "cannot apply " + words.file,
-                 "job " + job->id + " has the name '" + job->name +
-                     (silent.empty() ? "', and is no program that serves here: "
-                                     : "', and may be one that does not answer: " + silent + "; ") +
-                     (job->status == JobStatus::kRunning ? "it runs on node " + job->node : job->why),
-                 is_beside ? "end it, and apply the file to the one before it: troupe job stop " +
+    const std::string where = job->status == JobStatus::kRunning ? "it runs on node " + escape_name(job->node)
+                                                                 : escape_text(job->why);
+    const std::string what = "job " + job->id + " has the name '" + escape_name(job->name) + "', ";
+    const std::string why =
+        !silent.empty() ? "and may be one that does not answer: " + silent + "; " + where
+        : is_beside ? "is being started in the place of the one before it, and does not serve yet: " + where
+                    : "and is no program that serves here: " + where;
+    throw_error({ErrorCode::kRefused, "cannot apply " + words.file, what + why,
+                 is_beside ? "wait until it serves (troupe job logs --follow " + job->id +
+                                 "), or end it, and apply the file to the one before it: troupe job stop " +
                                  shell_word(job->name) + "; or apply it on the machine where it runs"
                            : "apply it on the machine where it runs, or start it again: --restart"});
   }

@@ -76,6 +76,8 @@ Snapshot begin_with_weights(const RunPlan& plan, const std::string& path, std::s
     refuse(path, "none of its tensors fits the job's model: " + to_string(left_out), "name another file");
   if (const auto text = to_string(left_out); !text.empty())
     told.push_back("left out of '" + path + "': " + text);
+  if (const auto text = text_of_converted(left_out); !text.empty())
+    told.push_back("converted from '" + path + "': " + text);
   const StateView view = TrainState(*model).view();
   return snapshot_of(plan, {}, view.parts);
 }

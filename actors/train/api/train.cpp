@@ -216,14 +216,9 @@ std::string this_run(const RunSettings& settings) {
   return settings.run + " (pid " + std::to_string(::getpid()) + " on host " + host.data() + ")";
 }
 
-/// Whether this program was started again, by its node or as its environment says, and the run that it had
-/// begun has left checkpoints.
+/// Whether this program was started again, and the run that it had begun has left checkpoints.
 bool goes_on(const TrainOptions& options) {
-  const char* value = std::getenv(kResumeVariable);
-  if (value == nullptr || *value == 0 || options.resume || options.checkpoint_folder.empty()) return false;
-  if (std::string_view(value) != "auto")
-    throw BadConfig("cannot train", std::string(kResumeVariable) + "=" + value + " is not auto",
-                    "unset it, or set it to auto: go on at the newest checkpoint where there is one");
+  if (options.resume || options.checkpoint_folder.empty() || !is_started_again()) return false;
   checkpoint::PosixFileSystem files;
   const auto listed = checkpoint::CheckpointStore(files, {options.checkpoint_folder}).list();
   return listed && !listed->empty();
@@ -291,6 +286,16 @@ void add_snapshot(const RunPlan& plan, RunOptions& run) {
 }
 
 }  // namespace
+
+bool is_started_again() {
+  const char* value = std::getenv(kResumeVariable);
+  if (value == nullptr || *value == 0) return false;
+  if (std::string_view(value) != "auto")
+    throw BadConfig(
+        "cannot go on", std::string(kResumeVariable) + "=" + value + " is not auto",
+        "unset it, or set it to auto: go on with what the program began, where there is something");
+  return true;
+}
 
 void check_options(const DriverSession& session, std::uint64_t job_type, const TrainOptions& options) {
   check(options);

@@ -157,6 +157,9 @@ void check_options(const DriverSession& session, std::uint64_t job_type, const T
 double cpus_of(const std::vector<cluster::NodeInfo>& nodes);
 /// TrainOptions::threads or, where that is 0, what a trainer has room for on a cluster of so many CPUs.
 int threads_of(const TrainOptions& options, double cpus);
+/// Whether TROUPE_RESUME=auto is in the environment: this program was started again, and goes on with what it
+/// had begun. Throws BadConfig for another value.
+bool is_started_again();
 
 /// The part of start() that does not depend on the job's type.
 Run start_training(const DriverSession& session, RunPlan plan);

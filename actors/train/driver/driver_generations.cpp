@@ -152,8 +152,10 @@ bool DriverMachine::waits_for_folder(const std::vector<Holding>& all, bool needs
 bool DriverMachine::can_save(const std::vector<Holding>& all) {
   if (!config_->checkpoints || lineage_ != Generation{}) return true;
   if (std::any_of(all.begin(), all.end(), [](const Holding& one) { return one.has_folder; })) return true;
-  fail("every trainer would keep checkpoints in another folder: none sees '" + config_->checkpoint_folder +
-           "', or one that is not this program's: its checkpoints.lock is not this run's",
+  fail("no trainer can write checkpoints: '" + config_->checkpoint_folder +
+           "' is not there on their hosts, or is another folder than this program's (its checkpoints.lock is "
+           "not "
+           "this run's)",
        "name a folder on a disk that all hosts share, or have a trainer run on this program's host");
   return false;
 }

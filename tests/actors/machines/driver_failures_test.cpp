@@ -397,7 +397,7 @@ TEST_CASE("who sees the checkpoint folder is rank 0 and writes; with nobody who 
     ready_without(s, kA);
     ready_without(s, kB);
     REQUIRE(s.all<JobFailed>().size() == 1);
-    CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("none sees 'ck'"));
+    CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("no trainer can write checkpoints: 'ck' is not there"));
   }
   // Was: the job failed 10 s after its start where the one that sees the folder took longer than that.
   {
