@@ -22,9 +22,9 @@
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/job_names.hpp"
 #include "scheduler/cli/parked_jobs.hpp"
 #include "scheduler/cli/processes.hpp"
-#include "scheduler/cli/serve_run.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/cluster/submission_table.hpp"
 #include "scheduler/jobs/job_client.hpp"
@@ -116,27 +116,6 @@ void take_output(const JobOutput& output) {
 
 void say_line(const std::string& line) {
   write_all(STDERR_FILENO, "troupe: " + line + "\n");
-}
-
-const JobInfo* find_job(const std::vector<JobInfo>& newest_first, const std::string& name) {
-  const JobInfo* named = nullptr;
-  const JobInfo* successor = nullptr;
-  for (const JobInfo& job : newest_first) {
-    if (job.id == name) return &job;
-    if (named == nullptr && job.name == name) named = &job;
-    const int place = job.has_ended() ? 0 : place_of_job(name, job.name);
-    if (place > 1 && (successor == nullptr || place > place_of_job(name, successor->name))) successor = &job;
-  }
-  return successor != nullptr && (named == nullptr || named->has_ended()) ? successor : named;
-}
-
-std::string job_called(JobClient& jobs, const std::string& name) {
-  const auto all = jobs.list();
-  const JobInfo* job = find_job(all, name);
-  if (job == nullptr) return "";
-  if (job->id != name && job->name != name)
-    say_line("job " + escape_name(name) + " was replaced: its program runs as " + escape_name(job->name));
-  return job->id;
 }
 
 json as_json(const JobInfo& job) {

@@ -1,7 +1,6 @@
 #include "scheduler/cli/serve_run.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -14,6 +13,7 @@
 #include "runtime/core/escape.hpp"
 #include "runtime/core/progress.hpp"
 #include "scheduler/cli/job.hpp"
+#include "scheduler/cli/job_names.hpp"
 #include "scheduler/cli/serving_programs.hpp"
 
 namespace troupe::cli {
@@ -240,16 +240,6 @@ std::vector<int> left_ports(const OrderedJson& before, const OrderedJson& after)
     if (moved) all.push_back(port);
   }
   return all;
-}
-
-int place_of_job(const std::string& name, const std::string& job) {
-  if (job == name) return 1;
-  if (!job.starts_with(name + "~")) return 0;
-  const std::string_view digits = std::string_view(job).substr(name.size() + 1);
-  int place = 0;
-  const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), place);
-  const bool whole = read.ec == std::errc() && read.ptr == digits.data() + digits.size();
-  return whole && place > 1 && digits[0] != '0' ? place : 0;
 }
 
 int serve_run(const ServeRunWords& words) {
