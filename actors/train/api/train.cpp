@@ -119,6 +119,10 @@ void check(const TrainOptions& o) {
       refuse("shard_min_num_params = " + std::to_string(o.shard_min_num_params),
              "use 0 (named units alone) or a number of elements");
   }
+  if (!o.shard_units.empty() && o.shard != Shard::kGradients && o.shard != Shard::kParameters)
+    refuse(std::string("shard_units with ") +
+               (o.shard == Shard::kOptimizer ? "Shard::kOptimizer, which knows no units" : "no shard"),
+           "leave them out, or use Shard::kGradients or kParameters");
   if (!o.keep_best.empty() && o.checkpoint_folder.empty())
     refuse("keep_best = " + o.keep_best + " without a checkpoint folder", "name the folder");
 }
@@ -365,7 +369,10 @@ Run start_training(const DriverSession& session, RunPlan plan) {
   }
   check_options(session, plan.job_type, plan.options);
   plan.options.threads = threads_of(session, plan.options);  // for good: other nodes have other CPUs
-  if (!plan.evaluates) begin_from(plan);
+  if (!plan.evaluates) {
+    check_shard_units(plan);
+    begin_from(plan);
+  }
   Run::Reporting reporting = reporting_of(plan.options);
   const report::JobStarted started{title_of(session, plan.job_type, plan.options), plan.options.epochs};
   return {session, std::move(plan), std::move(reporting), started};
