@@ -120,6 +120,10 @@ void check(const TrainOptions& o) {
       refuse("shard_min_num_params = " + std::to_string(o.shard_min_num_params),
              "use 0 (named units alone) or a number of elements");
   }
+  if (!o.shard_units.empty() && o.shard != Shard::kGradients && o.shard != Shard::kParameters)
+    refuse(std::string("shard_units with ") +
+               (o.shard == Shard::kOptimizer ? "Shard::kOptimizer, which knows no units" : "no shard"),
+           "leave them out, or use Shard::kGradients or kParameters");
   if (!o.keep_best.empty() && o.checkpoint_folder.empty())
     refuse("keep_best = " + o.keep_best + " without a checkpoint folder", "name the folder");
 }
@@ -380,7 +384,10 @@ Run start_training(const DriverSession& session, RunPlan plan) {
     plan.options.from_state = plan.options.from_partial = false;
   }
   check_options(session, plan.job_type, plan.options);
-  if (!plan.evaluates) begin_from(plan);
+  if (!plan.evaluates) {
+    check_shard_units(plan);
+    begin_from(plan);
+  }
   // For good: other nodes have other CPUs.
   if (plan.options.threads == 0)
     plan.options.threads = threads_before(plan).value_or(threads_of(plan.options, cpus_of(session.nodes())));
