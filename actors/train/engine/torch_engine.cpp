@@ -47,7 +47,17 @@ EngineOptions options_of(const RunSettings& settings, torch::Device device) {
   return options;
 }
 
-/// A copy that is there already: the state's bytes on the host, which the engine has no other use for.
+/// What lies on the host as it is, such as a tensor of the job's own, goes on to change: that is copied.
+StateView of_its_own(StateView view) {
+  for (std::size_t i = 0; i < view.owners.size(); ++i) {
+    if (view.owners[i].storage().use_count() == 1) continue;
+    view.owners[i] = view.owners[i].clone();
+    view.parts[i] = tensor_as_part(view.parts[i].name, view.owners[i]);
+  }
+  return view;
+}
+
+/// A copy that is there already: the state's bytes that came from the device.
 class HostCopy final : public StateCopy {
  public:
   explicit HostCopy(StateView view)
@@ -201,7 +211,7 @@ class TorchEngine final : public TrainEngine {
 
  private:
   std::unique_ptr<StateCopy> copy_of(StateView view) const {
-    if (!device_.is_cpu()) return std::make_unique<HostCopy>(std::move(view));
+    if (!device_.is_cpu()) return std::make_unique<HostCopy>(of_its_own(std::move(view)));
     return std::make_unique<ForkedCopy>(view.parts);
   }
   static State as_state(StateView view) {
