@@ -94,7 +94,7 @@ function(troupe_room name)
   target_compile_features(troupe_${name} PUBLIC cxx_std_20)
   troupe_flags(troupe_${name})
   troupe_library(troupe_${name})
-  troupe_together(troupe_${name} 8)
+  troupe_together(troupe_${name} 16)
   set_target_properties(troupe_${name} PROPERTIES EXPORT_NAME room_${name})
   if(NOT PROJECT_IS_TOP_LEVEL)  # our headers do not warn in somebody else's project
     set_property(TARGET troupe_${name} PROPERTY SYSTEM ON)

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "actors/checkpoint/strict_json.hpp"
+#include "runtime/core/escape.hpp"
 
 namespace troupe::checkpoint {
 namespace {
@@ -14,6 +15,7 @@ using nlohmann::json;
 
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr std::size_t kLengthBytes = 8;
+constexpr std::size_t kMostWhyBytes = 1000;  ///< it may have names out of the file
 
 struct DTypeRow {
   DType dtype;
@@ -51,7 +53,7 @@ std::optional<std::uint64_t> byte_count(DType dtype, const std::vector<std::int6
 }
 
 ErrorInfo refuse_tensor(const std::string& name, std::string why) {
-  return {ErrorCode::kBadInput, "cannot write tensor '" + name + "'", std::move(why), ""};
+  return {ErrorCode::kBadInput, "cannot write tensor '" + shown_name(name) + "'", std::move(why), ""};
 }
 
 Result<void> check_writable(const std::vector<TensorView>& sorted) {
@@ -295,7 +297,7 @@ Result<Safetensors> read_safetensors_header(std::string_view name, std::span<con
   auto decoded = decode(prefix, file_bytes);
   if (decoded) return decoded;
   return ErrorInfo{ErrorCode::kCorrupt, "cannot use safetensors file '" + std::string(name) + "'",
-                   decoded.error().why, "use another copy of the file"};
+                   shown_name(decoded.error().why, kMostWhyBytes), "use another copy of the file"};
 }
 
 }  // namespace troupe::checkpoint

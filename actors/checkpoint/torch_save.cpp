@@ -1,5 +1,7 @@
 #include "actors/checkpoint/torch_save.hpp"
 
+#include <zlib.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -11,10 +13,14 @@
 #include <string>
 #include <utility>
 
+#include "runtime/core/escape.hpp"
+
 namespace troupe::checkpoint {
 namespace {
 
 using Bytes = std::span<const std::byte>;
+
+constexpr std::size_t kLongestWhy = 1000;  ///< it may have names out of the file
 
 /// Caught in read_torch_save.
 struct Corrupt final : std::exception {
@@ -65,17 +71,25 @@ Directory find_directory(Bytes file) {
   throw Corrupt("it is no zip archive, or not all of one");
 }
 
+/// As the directory says; 0: torch.save was told to compute none (set_crc32_options).
+void check_crc(const std::string& name, Bytes bytes, std::uint64_t said) {
+  if (said != 0 && ::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()) != said)
+    throw Corrupt("its member " + name +
+                  " is damaged: it has not the checksum (CRC-32) that it was written with");
+}
+
 /// Members by the name behind the first '/'.
 std::map<std::string, Bytes> members_of(Bytes file) {
   const Directory directory = find_directory(file);
   std::map<std::string, Bytes> members;
-  std::uint64_t at = directory.begin;
+  std::uint64_t at = directory.begin, all_bytes = 0;
   for (std::uint64_t i = 0; i < directory.entries; ++i) {
     if (number_at(file, at, 4) != kEntry) throw Corrupt("its directory has other entries than it says");
     const std::uint64_t name_bytes = number_at(file, at + 28, 2), extra_bytes = number_at(file, at + 30, 2);
     const std::string full = text_of(part_of(file, at + 46, name_bytes));
     const std::string name = full.substr(full.find('/') + 1);
-    if (number_at(file, at + 10, 2) != 0) throw Corrupt("its member " + name + " is compressed");
+    const std::string shown = shown_name(name);
+    if (number_at(file, at + 10, 2) != 0) throw Corrupt("its member " + shown + " is compressed");
     std::uint64_t size = number_at(file, at + 24, 4), place = number_at(file, at + 42, 4);
     const std::uint64_t stored = number_at(file, at + 20, 4);
     const Bytes extra = part_of(file, at + 46 + name_bytes, extra_bytes);
@@ -89,9 +103,13 @@ std::map<std::string, Bytes> members_of(Bytes file) {
       }
       e += 4 + length;
     }
-    if (number_at(file, place, 4) != kMember) throw Corrupt("its member " + name + " is not where it says");
+    if (number_at(file, place, 4) != kMember) throw Corrupt("its member " + shown + " is not where it says");
     const std::uint64_t begin = place + 30 + number_at(file, place + 26, 2) + number_at(file, place + 28, 2);
-    members.emplace(name, part_of(file, begin, size));
+    const Bytes bytes = part_of(file, begin, size);
+    all_bytes += size;
+    if (all_bytes > file.size()) throw Corrupt("its members lie in one another");  // all are read
+    check_crc(shown, bytes, number_at(file, at + 16, 4));
+    members.emplace(name, bytes);
     at += 46 + name_bytes + extra_bytes + number_at(file, at + 32, 2);
   }
   return members;
@@ -100,6 +118,8 @@ std::map<std::string, Bytes> members_of(Bytes file) {
 // The pickle.
 
 // A few bytes of a file can say to make or copy what is large, as often as they are there.
+constexpr std::size_t kMostOnStack = std::size_t{1} << 20;
+constexpr std::size_t kMostMarks = 10'000;  ///< Python's recursion ends earlier
 constexpr std::size_t kMostDimensions = 64;
 constexpr std::uint64_t kAlwaysCopied = std::uint64_t{64} << 20;  ///< bytes of names and shapes
 constexpr std::uint64_t kCopiedTimes = 64;                        ///< and so many times the pickle
@@ -203,7 +223,12 @@ class Pickle {
   }
   void push(Value value) {
     count_copy(value);
+    if (stack_.size() >= kMostOnStack) throw Corrupt("its pickle has too many values at a time");
     stack_.push_back(std::move(value));
+  }
+  void push_mark() {
+    if (++marks_ > kMostMarks) throw Corrupt("its pickle has lists in lists without end");
+    push(Value::of(Kind::kMark));
   }
   void count_copy(const Value& value) {
     copied_ += value.text.size();
@@ -238,6 +263,7 @@ class Pickle {
     if (mark == stack_.rend()) throw Corrupt("its pickle takes what is not there");
     Values values(std::make_move_iterator(mark.base()), std::make_move_iterator(stack_.end()));
     stack_.erase(std::prev(mark.base()), stack_.end());
+    --marks_;
     return values;
   }
 
@@ -305,7 +331,7 @@ class Pickle {
       case '\x95':
         return void(number(8));  // FRAME
       case '(':
-        return push(Value::of(Kind::kMark));  // MARK
+        return push_mark();  // MARK
       case '0':
         return void(pop());  // POP
       case '1':
@@ -414,6 +440,7 @@ class Pickle {
 
   Bytes code_;
   std::uint64_t at_ = 0;
+  std::size_t marks_ = 0;     ///< on the stack
   std::uint64_t copied_ = 0;  ///< bytes that values have outside of them
   Values stack_, memo_;
   std::vector<std::shared_ptr<Values>> containers_;
@@ -485,10 +512,14 @@ const Value& weights_in(const Value& saved) {
 }
 
 TorchSaved decode(Bytes file) {
+  if (is_old_torch_save(file))
+    throw Corrupt(
+        "it is a pickle without an archive, as torch.save wrote before PyTorch 1.6 and writes with "
+        "_use_new_zipfile_serialization=False: torch.save(torch.load(path), path) makes an archive of it");
   const auto members = members_of(file);
   const auto member = [&](const std::string& name) {
     const auto at = members.find(name);
-    if (at == members.end()) throw Corrupt("it has no " + name);
+    if (at == members.end()) throw Corrupt("it has no " + shown_name(name));
     return at->second;
   };
   if (const auto order = members.find("byteorder");
@@ -524,11 +555,18 @@ bool is_torch_save(std::span<const std::byte> file) {
   return file.size() >= 4 && number_at(file, 0, 4) == kMember;
 }
 
+bool is_old_torch_save(std::span<const std::byte> file) {
+  constexpr std::byte kProto{0x80}, kFirst{2}, kLast{5};
+  return file.size() >= 8 && file[0] == kProto && file[1] >= kFirst && file[1] <= kLast &&
+         number_at(file, 0, 8) > kMaxHeaderBytes;
+}
+
 Result<TorchSaved> read_torch_save(std::string_view name, std::span<const std::byte> file) {
   try {
     return decode(file);
   } catch (const Corrupt& error) {
-    return ErrorInfo{ErrorCode::kCorrupt, "cannot read the weights '" + std::string(name) + "'", error.why,
+    return ErrorInfo{ErrorCode::kCorrupt, "cannot read the weights '" + std::string(name) + "'",
+                     shown_name(error.why, kLongestWhy),
                      "write them by torch.save(net.state_dict(), path), or as a safetensors file"};
   }
 }

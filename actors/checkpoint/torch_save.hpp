@@ -27,11 +27,14 @@ struct TorchSaved {
 
 /// Whether it begins as such an archive does.
 bool is_torch_save(std::span<const std::byte> file);
+/// Whether it begins as what torch.save wrote before there were archives, a pickle, and cannot be a
+/// safetensors file: read_torch_save() refuses it. The first 8 bytes tell.
+bool is_old_torch_save(std::span<const std::byte> file);
 
 /// Decodes a whole file, which must outlive what is returned. Total: errors (kCorrupt) name `name` and what
-/// is wrong: no archive, a member that is missing or not there as a whole, a pickle that ends early or has an
-/// operation that none of torch.save's has, a tensor outside of its storage or of an unknown type, no dict of
-/// tensors, or copies that take far more memory than the file.
+/// is wrong: no archive, a member that is missing, not there as a whole or damaged (CRC-32), a pickle that
+/// ends early or has an operation that none of torch.save's has, a tensor outside of its storage or of an
+/// unknown type, no dict of tensors, or copies that take far more memory than the file.
 Result<TorchSaved> read_torch_save(std::string_view name, std::span<const std::byte> file);
 
 }  // namespace troupe::checkpoint

@@ -15,11 +15,6 @@ constexpr std::size_t kRecordBytes = 1 + Cifar10::kPixels;
 constexpr int kClasses = 10;
 constexpr int kTrainFiles = 5;
 
-ErrorInfo corrupt(std::string_view name, std::string why) {
-  return {ErrorCode::kCorrupt, "cannot use CIFAR-10 file '" + std::string(name) + "'", std::move(why),
-          "download it again, or name another folder"};
-}
-
 Result<std::vector<std::uint8_t>> inflate_all(std::string_view name, std::span<const std::byte> bytes) {
   Inflater inflater(bytes);
   if (!inflater.ready()) {
@@ -30,13 +25,15 @@ Result<std::vector<std::uint8_t>> inflate_all(std::string_view name, std::span<c
   std::string why;
   while (!inflater.ended()) {
     const std::size_t had = all.size();
-    if (had > kMaxDataFileBytes) return corrupt(name, "it inflates to more than 4 GiB");
+    if (had > kMaxDataFileBytes)
+      return corrupt_data_file("CIFAR-10 file", name, "it inflates to more than 4 GiB");
     all.resize(std::max(2 * had, 16 * kRecordBytes));
     all.resize(had + inflater.read(std::span(all).subspan(had), why));
-    if (!why.empty()) return corrupt(name, why);
+    if (!why.empty()) return corrupt_data_file("CIFAR-10 file", name, why);
   }
   if (inflater.unread_bytes() != 0)
-    return corrupt(name, std::to_string(inflater.unread_bytes()) + " bytes follow the gzip stream");
+    return corrupt_data_file("CIFAR-10 file", name,
+                             std::to_string(inflater.unread_bytes()) + " bytes follow the gzip stream");
   return all;
 }
 
@@ -80,15 +77,17 @@ Result<std::vector<std::uint8_t>> decode_cifar10(std::string_view name, std::spa
     const auto* first = reinterpret_cast<const std::uint8_t*>(bytes.data());
     records.assign(first, first + bytes.size());
   }
-  if (records.empty()) return corrupt(name, "it holds no samples");
+  if (records.empty()) return corrupt_data_file("CIFAR-10 file", name, "it holds no samples");
   if (records.size() % kRecordBytes != 0) {
-    return corrupt(name, std::to_string(records.size()) + " bytes are no multiple of a record's " +
-                             std::to_string(kRecordBytes));
+    return corrupt_data_file("CIFAR-10 file", name,
+                             std::to_string(records.size()) + " bytes are no multiple of a record's " +
+                                 std::to_string(kRecordBytes));
   }
   for (std::size_t at = 0; at < records.size(); at += kRecordBytes) {
     if (records[at] < kClasses) continue;
-    return corrupt(name, "class " + std::to_string(records[at]) + " of sample " +
-                             std::to_string(at / kRecordBytes) + " is above 9");
+    return corrupt_data_file("CIFAR-10 file", name,
+                             "class " + std::to_string(records[at]) + " of sample " +
+                                 std::to_string(at / kRecordBytes) + " is above 9");
   }
   return records;
 }

@@ -13,7 +13,7 @@
 namespace troupe::data {
 namespace {
 
-constexpr std::size_t kChunk = std::size_t{1} << 30;
+constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // zlib counts in 32 bits
 
 }  // namespace
 
@@ -24,6 +24,11 @@ std::string find_data_file(const std::string& folder, const std::string& name) {
     if (std::filesystem::exists(path, none)) return path.string();
   }
   return {};
+}
+
+ErrorInfo corrupt_data_file(std::string_view kind, std::string_view name, std::string why) {
+  return {ErrorCode::kCorrupt, "cannot use " + std::string(kind) + " '" + std::string(name) + "'",
+          std::move(why), "download it again, or name another folder"};
 }
 
 Result<std::vector<std::byte>> read_data_file(const std::string& path, std::string_view kind) {
@@ -72,8 +77,8 @@ Inflater::~Inflater() {
 std::size_t Inflater::read(std::span<std::uint8_t> out, std::string& why) {
   std::size_t written = 0;
   while (!ended_ && why.empty()) {
-    const auto in = std::min<std::size_t>(unread_bytes(), kChunk);
-    const auto room = std::min<std::size_t>(out.size() - written, kChunk);
+    const auto in = std::min<std::size_t>(unread_bytes(), kMostAtOnce);
+    const auto room = std::min<std::size_t>(out.size() - written, kMostAtOnce);
     // zlib's C interface takes the input without const and does not write to it.
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(input_.data() + consumed_));  // NOLINT
     stream_.avail_in = static_cast<uInt>(in);

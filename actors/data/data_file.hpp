@@ -26,6 +26,9 @@ std::string find_data_file(const std::string& folder, const std::string& name);
 /// regular file), kLimit.
 Result<std::vector<std::byte>> read_data_file(const std::string& path, std::string_view kind);
 
+/// What is said of a file whose bytes make no sense; `kind` as above, `name` the file's or its path.
+ErrorInfo corrupt_data_file(std::string_view kind, std::string_view name, std::string why);
+
 bool is_gzip(std::span<const std::byte> bytes);
 
 /// A gzip stream over bytes in memory.

@@ -149,9 +149,9 @@ class Sample {
 
 /// A field's name and kind, without its values.
 struct FieldSpec {
-  std::string name;
+  std::string name{};
   DType dtype = DType::kFloat32;
-  Shape shape;
+  Shape shape{};
   bool operator==(const FieldSpec&) const = default;
 };
 

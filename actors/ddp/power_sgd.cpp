@@ -52,7 +52,7 @@ struct Low {
 };
 
 /// What stays from step to step.
-struct Kept {
+struct Carried {
   torch::Tensor error, ps, qs;
 };
 
@@ -79,14 +79,14 @@ class PowerSgd {
     return std::min({n, m, static_cast<std::int64_t>(options_.matrix_approximation_rank)});
   }
   void split(Pass& pass) const;
-  void lay_out(Pass& pass, Kept& kept);
+  void lay_out(Pass& pass, Carried& kept);
   void finish(Pass& pass, ProcessGroup& group);
   void count(const GradBucket& bucket) { iteration_ += bucket.is_last ? 1 : 0; }
 
   PowerSgdOptions options_;
   std::mt19937 random_;
   int iteration_ = 0;
-  std::map<std::size_t, Kept> kept_;  ///< by bucket
+  std::map<std::size_t, Carried> kept_;  ///< by bucket
 };
 
 std::function<void()> PowerSgd::reduce(const GradBucket& bucket, ProcessGroup& group) {
@@ -96,7 +96,7 @@ std::function<void()> PowerSgd::reduce(const GradBucket& bucket, ProcessGroup& g
   }
   auto pass = std::make_shared<Pass>();
   pass->bucket = bucket;
-  Kept& kept = kept_[bucket.index];
+  Carried& kept = kept_[bucket.index];
   if (options_.use_error_feedback) {
     if (kept.error.defined()) {
       pass->bucket.buffer.add_(kept.error);
@@ -140,7 +140,7 @@ void PowerSgd::split(Pass& pass) const {
 }
 
 /// Ps and Qs; the Qs of the first step are random, later ones those of the step before.
-void PowerSgd::lay_out(Pass& pass, Kept& kept) {
+void PowerSgd::lay_out(Pass& pass, Carried& kept) {
   std::int64_t p_size = 0;
   std::int64_t q_size = 0;
   const auto rank = [&](const Low& low) { return rank_of(low.matrix.size(1), low.matrix.size(2)); };
@@ -172,7 +172,7 @@ void PowerSgd::lay_out(Pass& pass, Kept& kept) {
 }
 
 void PowerSgd::finish(Pass& pass, ProcessGroup& group) {
-  Kept& kept = kept_[pass.bucket.index];
+  Carried& kept = kept_[pass.bucket.index];
   pass.work->wait();
   pass.whole_memory.div_(group.size());
   std::int64_t at = 0;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "runtime/core/error.hpp"
+#include "runtime/core/escape.hpp"
 
 namespace troupe::train {
 namespace {
@@ -28,18 +29,21 @@ std::string owner_of(const std::string& parameter, const std::set<std::string>& 
   return owner;
 }
 
+/// Those that are named, each a module and once.
 std::set<std::string> named_units(const std::vector<std::string>& modules,
                                   const std::vector<std::string>& units) {
   std::set<std::string> found;
   for (const std::string& unit : units) {
-    if (!found.insert(unit).second) refuse("unit " + unit + " is there twice", "name every unit once");
+    if (!found.insert(unit).second)
+      refuse("unit " + shown_name(unit) + " is there twice", "name every unit once");
     if (!unit.empty() && std::find(modules.begin(), modules.end(), unit) != modules.end()) continue;
     std::string known;
     for (std::size_t i = 0; i < std::min(modules.size(), kNamesInError); ++i) {
-      if (!modules[i].empty()) known += (known.empty() ? "" : ", ") + modules[i];
+      if (!modules[i].empty()) known += (known.empty() ? "" : ", ") + shown_name(modules[i]);
     }
     if (modules.size() > kNamesInError) known += ", ...";
-    refuse("unit '" + unit + "' is no module of it", "name some of " + known);
+    refuse("unit '" + shown_name(unit) + "' is no module of it",
+           known.empty() ? "it has no modules: leave them out" : "name some of " + known);
   }
   return found;
 }
@@ -65,6 +69,10 @@ void add_large(const std::vector<std::string>& modules, const std::vector<std::s
 }
 
 }  // namespace
+
+void check_units(const std::vector<std::string>& modules, const std::vector<std::string>& units) {
+  (void)named_units(modules, units);
+}
 
 std::string text_of_unit(const std::string& name) {
   return name.empty() ? "the root" : "unit " + name;

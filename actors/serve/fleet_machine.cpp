@@ -22,7 +22,7 @@ std::vector<StartProxy> FleetMachine::nodes(const std::vector<NodeId>& there, In
     Place& place = places_[node];
     if (place.proxy != 0 || place.leaves || now < place.not_before) continue;
     place.proxy = ++last_;
-    place.listens = false;
+    place.listens = place.is_placed = false;
     starts.push_back({node, place.proxy, place.port});
   }
   return starts;
@@ -43,6 +43,10 @@ void FleetMachine::listens(ProxyId proxy, std::uint16_t port, Instant now) {
   place->missed = 0;
 }
 
+void FleetMachine::placed(ProxyId proxy) {
+  if (Place* place = place_of(proxy)) place->is_placed = true;
+}
+
 void FleetMachine::failed(ProxyId proxy, Instant now) {
   Place* place = place_of(proxy);
   if (place == nullptr) return;
@@ -56,10 +60,10 @@ void FleetMachine::leaves(ProxyId proxy, bool stays) {
   if (Place* place = place_of(proxy)) place->leaves = !stays;
 }
 
-bool FleetMachine::all_listen() const {
+bool FleetMachine::all_placed() const {
   return knows_nodes_ && std::all_of(places_.begin(), places_.end(), [](const auto& one) {
            const Place& place = one.second;
-           return place.leaves || (place.proxy != 0 && place.listens);
+           return place.leaves || (place.proxy != 0 && place.is_placed);
          });
 }
 

@@ -26,12 +26,14 @@ class FleetMachine {
   std::vector<StartProxy> nodes(const std::vector<NodeId>& there, Instant now);
   /// `port`: that it chose. Who comes after it has the same one, unless that is taken: clients know it.
   void listens(ProxyId proxy, std::uint16_t port, Instant now);
+  /// It listens itself, and not some other one whose place it is to take.
+  void placed(ProxyId proxy);
   /// It did not start, or died.
   void failed(ProxyId proxy, Instant now);
   /// Its node drains: it ends, and no other starts there. `stays`: it does not any more.
   void leaves(ProxyId proxy, bool stays);
-  /// The nodes are known, and each has one that listens.
-  bool all_listen() const;
+  /// The nodes are known, and each that does not drain has one that is placed.
+  bool all_placed() const;
   /// It is one that nobody has ended.
   bool is_wanted(ProxyId proxy) const;
   /// Its node drains.
@@ -40,7 +42,7 @@ class FleetMachine {
  private:
   struct Place {
     ProxyId proxy = 0;  ///< 0: none
-    bool listens = false, leaves = false;
+    bool listens = false, is_placed = false, leaves = false;
     Instant since{};  ///< it listens
     std::uint16_t port = 0;
     int missed = 0;  ///< in a row, that did not listen

@@ -64,17 +64,18 @@ http::Response no_version(const std::string& model, const std::string& asked, Ve
 
 }  // namespace
 
-std::shared_ptr<HttpEndpoint> HttpEndpoint::at(const http::ServerOptions& options) {
-  return find_or_make(options, {});
+std::shared_ptr<HttpEndpoint> HttpEndpoint::at(const http::ServerOptions& options, const std::string& first) {
+  return find_or_make(options, {}, first);
 }
-std::shared_ptr<HttpEndpoint> HttpEndpoint::in_place_of(const Predecessor& other,
-                                                        http::ServerOptions options) {
+std::shared_ptr<HttpEndpoint> HttpEndpoint::in_place_of(const Predecessor& other, http::ServerOptions options,
+                                                        const std::string& first) {
   options.port = static_cast<std::uint16_t>(other.port);
-  return find_or_make(options, other);
+  return find_or_make(options, other, first);
 }
 
 std::shared_ptr<HttpEndpoint> HttpEndpoint::find_or_make(const http::ServerOptions& options,
-                                                         const std::optional<Predecessor>& other) {
+                                                         const std::optional<Predecessor>& other,
+                                                         const std::string& first) {
   const std::lock_guard lock(endpoints().mutex);
   std::erase_if(endpoints().all, [](const auto& one) { return one.second.expired(); });
   if (const auto found = endpoints().all.find({options.host, options.port}); found != endpoints().all.end()) {
@@ -85,13 +86,14 @@ std::shared_ptr<HttpEndpoint> HttpEndpoint::find_or_make(const http::ServerOptio
                       "give both the same TLS files, or another port");
     }
   }
-  auto made = std::make_shared<HttpEndpoint>(options, other);
+  auto made = std::make_shared<HttpEndpoint>(options, other, std::set<std::string>{first});
   endpoints().all[{options.host, made->address().port}] = made;
   return made;
 }
 
-HttpEndpoint::HttpEndpoint(const http::ServerOptions& options, std::optional<Predecessor> other)
-    : options_(options), other_(std::move(other)) {
+HttpEndpoint::HttpEndpoint(const http::ServerOptions& options, std::optional<Predecessor> other,
+                           std::set<std::string> unknown)
+    : options_(options), other_(std::move(other)), unknown_(std::move(unknown)) {
   if (!other_) server_ = std::make_unique<http::Server>(options_, handler());
 }
 
@@ -185,12 +187,42 @@ bool HttpEndpoint::drain(std::chrono::milliseconds timeout) {
 
 void HttpEndpoint::add(const std::shared_ptr<Front>& deployment) {
   const std::string where = to_string(address());
+  {
+    const std::lock_guard lock(mutex_);
+    if (!deployments_.emplace(deployment->name(), deployment).second)
+      throw BadConfig("cannot serve '" + deployment->name() + "'",
+                      "a deployment of this name answers " + std::string(kPrefix) + deployment->name() +
+                          " on " + where + " already",
+                      "give it another name or another port, or stop the other one first");
+    unknown_.erase(deployment->name());
+  }
+  release();
+}
+
+void HttpEndpoint::know_all() {
+  {
+    const std::lock_guard lock(mutex_);
+    unknown_.clear();
+  }
+  release();
+}
+
+/// Whether it waits for what is unknown.
+bool HttpEndpoint::hold(http::Request& request, http::Answer& answer) {
   const std::lock_guard lock(mutex_);
-  if (!deployments_.emplace(deployment->name(), deployment).second)
-    throw BadConfig("cannot serve '" + deployment->name() + "'",
-                    "a deployment of this name answers " + std::string(kPrefix) + deployment->name() +
-                        " on " + where + " already",
-                    "give it another name or another port, or stop the other one first");
+  if (unknown_.empty()) return false;
+  held_.emplace_back(std::move(request), std::move(answer));
+  return true;
+}
+
+void HttpEndpoint::release() {
+  std::vector<std::pair<http::Request, http::Answer>> held;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!unknown_.empty()) return;
+    held = std::exchange(held_, {});
+  }
+  for (auto& [request, answer] : held) handle(std::move(request), std::move(answer));
 }
 
 void HttpEndpoint::remove(const std::string& name) {
@@ -235,7 +267,9 @@ bool HttpEndpoint::has_ended() const {
 
 http::Response HttpEndpoint::health() {
   const std::lock_guard lock(mutex_);
-  if (deployments_.empty()) return http::error_response(503, "nothing is served here");
+  if (deployments_.empty())
+    return http::error_response(
+        503, closed_ ? "nothing is served here" : "it is not known here yet what is served");
   for (const auto& [name, deployment] : deployments_) {
     if (!deployment->is_ready()) return http::error_response(503, "'" + name + "' is not ready");
   }
@@ -254,15 +288,15 @@ void HttpEndpoint::handle(http::Request request, http::Answer answer) {
   const bool reads = request.method == "GET" || request.method == "HEAD";
   if (request.path == "/healthz") return answer(reads ? health() : not_allowed("GET"));
   if (request.path == "/metrics") return answer(reads ? measured() : not_allowed("GET"));
-  if (const auto route = http::parse_kserve_path(request.path))
-    return handle_kserve(*route, std::move(request), std::move(answer));
+  const auto route = http::parse_kserve_path(request.path);
+  if ((!route || !route->model.empty()) && hold(request, answer)) return;
+  if (route) return handle_kserve(*route, std::move(request), std::move(answer));
   std::shared_ptr<Front> to;
   if (request.path.starts_with(kPrefix)) {
     const auto name = http::percent_decode(std::string_view(request.path).substr(kPrefix.size()));
     if (name) to = find(*name);
   }
-  if (to == nullptr && has_ended())
-    return answer(http::error_response(503, "nothing is served here"));  // its last connections
+  if (to == nullptr && has_ended()) return answer(health());  // its last connections
   if (to == nullptr)
     return answer(http::error_response(
         404, "there is no " + request.path + ": ask " + names() + ", /v2, /healthz or /metrics"));

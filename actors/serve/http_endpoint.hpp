@@ -7,7 +7,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/serve/front.hpp"
@@ -25,11 +27,17 @@ class HttpEndpoint {
  public:
   /// The one of this program that listens there, or a new one. Port 0: a new one. Throws Unavailable for a
   /// port that somebody else has, BadConfig for one of this program with other TLS files.
-  static std::shared_ptr<HttpEndpoint> at(const http::ServerOptions& options);
+  /// `first`: the deployment that is added next; a new one keeps requests until then.
+  static std::shared_ptr<HttpEndpoint> at(const http::ServerOptions& options, const std::string& first);
   /// The same in place of another program: it listens from take_over() on.
-  static std::shared_ptr<HttpEndpoint> in_place_of(const Predecessor& other, http::ServerOptions options);
+  static std::shared_ptr<HttpEndpoint> in_place_of(const Predecessor& other, http::ServerOptions options,
+                                                   const std::string& first);
 
-  explicit HttpEndpoint(const http::ServerOptions& options, std::optional<Predecessor> other = {});
+  /// `unknown`: deployments that are served here as soon as they are known, a proxy's. Until they are, or
+  /// know_all(), requests of deployments wait: nobody hears that nothing is served here, or that there is no
+  /// such thing.
+  explicit HttpEndpoint(const http::ServerOptions& options, std::optional<Predecessor> other = {},
+                        std::set<std::string> unknown = {});
   ~HttpEndpoint();
 
   /// Throws BadConfig for a name that is taken here.
@@ -37,6 +45,8 @@ class HttpEndpoint {
   /// Its requests get 404 from here on. Responses under way are sent to their end first where it was the
   /// last.
   void remove(const std::string& name);
+  /// Nobody waits any longer for what is unknown.
+  void know_all();
   /// http::Server's.
   bool drain(std::chrono::milliseconds timeout);
 
@@ -59,9 +69,13 @@ class HttpEndpoint {
   http::Registry& metrics() { return metrics_; }
   /// What GET /metrics answers.
   http::Response measured();
+  /// What its server calls. REQUIRES: the endpoint lives.
+  http::Handler handler();
 
  private:
   bool is_wanted_there(const Predecessor& other, bool all) const;
+  bool hold(http::Request& request, http::Answer& answer);
+  void release();
   void handle(http::Request request, http::Answer answer);
   void predict(const std::shared_ptr<Front>& to, http::Request request, http::Answer answer);
   void handle_kserve(const http::KserveRoute& route, http::Request request, http::Answer answer);
@@ -72,9 +86,9 @@ class HttpEndpoint {
   bool has_ended() const;  ///< it serves nothing any more, and closes
   std::string names() const;
   bool is_closed() const;
-  http::Handler handler();
   static std::shared_ptr<HttpEndpoint> find_or_make(const http::ServerOptions& options,
-                                                    const std::optional<Predecessor>& other);
+                                                    const std::optional<Predecessor>& other,
+                                                    const std::string& first);
 
   http::Registry metrics_;
   const http::ServerOptions options_;
@@ -83,8 +97,10 @@ class HttpEndpoint {
   std::optional<Predecessor> other_;  ///< whose place it is to take
   bool closed_ = false;               ///< its last deployment is gone
   std::map<std::string, std::shared_ptr<Front>> deployments_;
-  std::shared_ptr<ProxyFleet> fleet_;     ///< null: nobody asked for one
-  std::unique_ptr<http::Server> server_;  ///< the last to come, the first to go
+  std::set<std::string> unknown_;
+  std::vector<std::pair<http::Request, http::Answer>> held_;  ///< the server bounds their bytes
+  std::shared_ptr<ProxyFleet> fleet_;                         ///< null: nobody asked for one
+  std::unique_ptr<http::Server> server_;                      ///< the last to come, the first to go
 };
 
 }  // namespace troupe::serve

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <set>
 
 #include "actors/serve/control.hpp"
 #include "actors/serve/http_endpoint.hpp"
@@ -16,6 +17,9 @@
 namespace troupe::serve {
 namespace {
 
+/// For the first routes: then requests of what it has not heard of are refused.
+constexpr Duration kFirstRoutes = std::chrono::seconds(5);
+
 std::string node_here() {
   return to_string(this_actor().session().node());
 }
@@ -25,10 +29,15 @@ std::shared_ptr<HttpEndpoint> endpoint_of(const ProxyListen& listen) {
                               .port = listen.port,
                               .tls_certificate = listen.tls_certificate,
                               .tls_key = listen.tls_key};
-  if (listen.in_place_of.empty()) return std::make_shared<HttpEndpoint>(options);
-  const auto former = find_former_proxy(listen.in_place_of, node_here());
+  std::optional<Predecessor> former;
+  if (!listen.in_place_of.empty()) former = find_former_proxy(listen.in_place_of, node_here());
   if (former) options.port = static_cast<std::uint16_t>(former->port);
-  return std::make_shared<HttpEndpoint>(options, former);
+  const auto endpoint = std::make_shared<HttpEndpoint>(
+      options, former, std::set<std::string>(listen.names.begin(), listen.names.end()));
+  this_actor().session().process().later(kFirstRoutes, [weak = std::weak_ptr(endpoint)] {
+    if (const auto there = weak.lock()) there->know_all();
+  });
+  return endpoint;
 }
 
 }  // namespace

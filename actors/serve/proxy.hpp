@@ -27,6 +27,7 @@ struct ProxyListen {
   /// The fleet of the program whose place its own takes: where one of that listens on this node, it waits for
   /// take_over(). Empty: it takes nobody's.
   std::string in_place_of;
+  std::vector<std::string> names{};  ///< of the deployments that it is going to be told of
 };
 
 /// What it is told of a deployment.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <thread>
 #include <utility>
 
 #include "runtime/core/log.hpp"
@@ -127,6 +128,10 @@ void ProxyFleet::start(const StartProxy& action) {
   const ActorOptions options{.isolated = true, .node = action.node, .label = "proxy"};
   ProxyListen listen = listen_;
   if (listen.port == 0) listen.port = action.port;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, deployment] : deployments_) listen.names.push_back(name);
+  }
   session_.spawn_async<Proxy>(options, listen)
       .then([weak = weak_from_this(), session = session_,
              id = action.proxy](const Result<ActorHandle<Proxy>>& proxy) {
@@ -165,10 +170,10 @@ void ProxyFleet::listens(ProxyId id, const std::string& url) {
     if (seat == seats_.end()) return;
     log(LogLevel::kInfo, "proxy " + std::to_string(id) + " serves on " + url);
     seat->second.url = url;
-    seat->second.is_placed = listen_.in_place_of.empty();
     machine_.listens(id, port_of(url), clock_.now());
+    if (listen_.in_place_of.empty()) machine_.placed(id);
     for (const auto& [name, deployment] : deployments_) deployment->add_proxy(id, seat->second.handle);
-    if (!waits_ && !seat->second.is_placed) takes_place = seat->second.handle;
+    if (!waits_ && !listen_.in_place_of.empty()) takes_place = seat->second.handle;
   }
   if (takes_place) take_place(id, takes_place);
 }
@@ -176,24 +181,27 @@ void ProxyFleet::listens(ProxyId id, const std::string& url) {
 void ProxyFleet::take_over() {
   if (listen_.in_place_of.empty()) return;
   std::map<ProxyId, ActorHandle<Proxy>> ready;
-  std::unique_lock lock(mutex_);
-  places_by_ = clock_.now() + kPlaces;
-  if (std::exchange(waits_, false)) {
-    for (const auto& [id, seat] : seats_) {
-      if (!seat.url.empty()) ready[id] = seat.handle;
+  {
+    const std::lock_guard lock(mutex_);
+    places_by_ = clock_.now() + kPlaces;
+    if (std::exchange(waits_, false)) {
+      for (const auto& [id, seat] : seats_) {
+        if (!seat.url.empty()) ready[id] = seat.handle;
+      }
     }
   }
-  lock.unlock();
   for (const auto& [id, handle] : ready) take_place(id, handle);
-  lock.lock();
-  const bool all = placed_.wait_for(lock, kPlaces, [&] {
-    return machine_.all_listen() &&
-           std::all_of(seats_.begin(), seats_.end(), [](const auto& one) { return one.second.is_placed; });
-  });
-  if (!all)
-    log(LogLevel::kWarning,
-        "on some node no proxy listens yet in place of the former program's: who asks "
-        "there is refused until one does");
+  wait_placed();
+}
+
+void ProxyFleet::wait_placed() {
+  for (;; std::this_thread::sleep_for(kPlaceAgain)) {
+    const std::lock_guard lock(mutex_);
+    if (machine_.all_placed()) return;
+    if (places_by_ == Instant{}) places_by_ = clock_.now() + kPlaces;
+    if (clock_.now() >= places_by_) break;
+  }
+  log(LogLevel::kWarning, "on some node no proxy listens yet: who asks there is refused until one does");
 }
 
 /// Again and again, until it has heard of all that the other one serves.
@@ -216,8 +224,7 @@ void ProxyFleet::take_place(ProxyId id, const ActorHandle<Proxy>& proxy) {
         if (const auto still = weak.lock()) still->take_place(id, proxy);
       });
     const std::lock_guard lock(me->mutex_);
-    if (const auto seat = me->seats_.find(id); seat != me->seats_.end()) seat->second.is_placed = true;
-    me->placed_.notify_all();
+    me->machine_.placed(id);
   });
 }
 

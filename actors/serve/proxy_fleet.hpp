@@ -2,7 +2,6 @@
 /// serve the same deployments there.
 #pragma once
 
-#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,8 +33,11 @@ class ProxyFleet : public std::enable_shared_from_this<ProxyFleet> {
   const std::string& id() const { return listen_.fleet; }
 
   /// Those that are to take another fleet's place (ProxyListen::in_place_of) do so, each once it has heard of
-  /// what is served. Waits for that, ten seconds at most: a node without a proxy keeps nobody waiting longer.
+  /// what is served. Waits for that.
   void take_over();
+  /// Until every node has a proxy that listens, for ten seconds from the first call, or from take_over(), at
+  /// most: a node without one keeps nobody waiting longer.
+  void wait_placed();
   /// Another program's proxies listen where these do: these answer what they have accepted, and take no more.
   /// No other is started. Does not wait.
   void leave(std::chrono::milliseconds timeout);
@@ -45,8 +47,7 @@ class ProxyFleet : public std::enable_shared_from_this<ProxyFleet> {
  private:
   struct Seat {
     ActorHandle<Proxy> handle;
-    std::string url;         ///< empty: it has not said where it listens
-    bool is_placed = false;  ///< it listens, and not some other one in its place
+    std::string url;  ///< empty: it has not said where it listens
   };
 
   void look_at_nodes();
@@ -64,14 +65,13 @@ class ProxyFleet : public std::enable_shared_from_this<ProxyFleet> {
   const MonotonicClock clock_;
 
   mutable std::mutex mutex_;  ///< guards what follows
-  std::condition_variable placed_;
   FleetMachine machine_;
   std::map<ProxyId, Seat> seats_;
   std::map<std::string, std::shared_ptr<Deployment>> deployments_;
   bool runs_ = false;    ///< there is a deployment
   bool looks_ = false;   ///< at the nodes, again and again
   bool waits_ = false;   ///< in place of others: until take_over()
-  Instant places_by_{};  ///< then they listen, whatever they have heard of
+  Instant places_by_{};  ///< nobody waits longer; those that take a place do so, whatever they have heard of
   std::vector<Future<bool>> leaving_;
   Instant leaves_by_{};
 };

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "actors/checkpoint/safetensors.hpp"
 #include "actors/serve/calls.hpp"
+#include "actors/serve/configured.hpp"
 #include "actors/serve/control.hpp"
 #include "actors/serve/http/raw_tensor.hpp"
 #include "actors/serve/http_endpoint.hpp"
@@ -96,6 +99,55 @@ KeptWeights as_evaluated(KeptWeights weights) {
   if (!averaged) return weights;
   return {std::make_shared<const wire::Bytes>(train::averaged_weights(weights.from, *weights.file)),
           std::move(weights.from)};
+}
+
+/// Endpoints wait with the place of the program that `troupe serve run --replace` replaces until all that the
+/// file names is served here: until then that one serves on.
+struct WaitingPlaces {
+  std::mutex mutex;
+  std::set<std::string> served;
+  std::vector<std::weak_ptr<HttpEndpoint>> endpoints;
+};
+WaitingPlaces& waiting_places() {
+  static WaitingPlaces places;
+  return places;
+}
+
+/// Of the file, in quotes. Empty: nothing, or nobody is replaced so. REQUIRES: places.mutex is held.
+std::string not_served(const WaitingPlaces& places) {
+  const auto* const file = std::getenv(config::kTakeOverVariable) == nullptr ? nullptr : serving_file();
+  std::string missing;
+  if (file == nullptr) return missing;
+  for (const auto& [name, entry] : file->deployments) {
+    if (!places.served.contains(name)) missing += (missing.empty() ? "'" : ", '") + name + "'";
+  }
+  return missing;
+}
+
+/// `endpoint` has come to serve `name`.
+void take_places(const std::string& name, const std::shared_ptr<HttpEndpoint>& endpoint) {
+  std::vector<std::weak_ptr<HttpEndpoint>> ready;
+  {
+    WaitingPlaces& places = waiting_places();
+    const std::lock_guard lock(places.mutex);
+    places.served.insert(name);
+    places.endpoints.push_back(endpoint);
+    if (!not_served(places).empty()) return;
+    ready = std::exchange(places.endpoints, {});
+  }
+  for (const auto& one : ready) {
+    if (const auto there = one.lock()) there->take_over(true);
+  }
+}
+
+void refuse_place_without_all() {
+  WaitingPlaces& places = waiting_places();
+  const std::lock_guard lock(places.mutex);
+  const std::string missing = not_served(places);
+  if (missing.empty()) return;
+  throw BadConfig("cannot take the place of the program that serves",
+                  "the file of troupe serve run names " + missing + ", and this program does not serve that",
+                  "take it out of the file, or serve it before wait(); the other program serves on");
 }
 
 KeptWeights weights_of(const train::Run& run) {
@@ -322,6 +374,7 @@ void Served::stop() {
 
 int Served::wait() {
   const auto signal = [&] { return state_->interrupts ? state_->interrupts->signal() : 0; };
+  if (!state_->endpoint->listens()) refuse_place_without_all();
   state_->endpoint->take_over(false);
   while (signal() == 0 && !state_->stopped && !state_->leaves) {
     if (state_->deployment->wait_stopped(kLook)) break;
@@ -361,7 +414,8 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
         find_predecessor({parts.name, options.host, options.port, job == nullptr ? "" : job}, silent).value();
   }
   try {
-    state->endpoint = other ? HttpEndpoint::in_place_of(*other, server) : HttpEndpoint::at(server);
+    state->endpoint =
+        other ? HttpEndpoint::in_place_of(*other, server, parts.name) : HttpEndpoint::at(server, parts.name);
   } catch (const Error& error) {
     throw_error(with_silent(error.info(), silent));
   }
@@ -379,7 +433,8 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
                              .tls_certificate = options.tls_certificate,
                              .tls_key = options.tls_key,
                              .fleet = {},
-                             .in_place_of = other ? other->fleet : ""};
+                             .in_place_of = other ? other->fleet : "",
+                             .names = {}};
     state->fleet =
         state->endpoint->fleet([&] { return std::make_shared<ProxyFleet>(Session(session), listen); });
     state->fleet->add(deployment);
@@ -391,7 +446,8 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
       throw_error({ErrorCode::kAborted, "'" + deployment->name() + "' is not served",
                    "a signal came before its replicas were ready", ""});
   }
-  served.state_->endpoint->take_over(true);
+  take_places(deployment->name(), served.state_->endpoint);
+  if (served.state_->fleet && !other) served.state_->fleet->wait_placed();
   if (other && !other->is_certain && !served.state_->endpoint->listens())
     log(LogLevel::kWarning, "'" + deployment->name() + "' waits for port " + std::to_string(other->port) +
                                 ", which process " + std::to_string(other->pid) +

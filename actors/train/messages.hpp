@@ -43,13 +43,13 @@ struct Evaluate {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
-/// Write the state as it is; `step` names it.
+/// Copy the state as it is, and write the copy beside the steps; `step` names it.
 struct WriteCheckpoint {
   Generation generation;
   std::int64_t step = 0;
   std::string history;  ///< the driver's, for the manifest (history.hpp)
 };
-/// Report the hashes of the state's parts, while rank 0 writes them.
+/// Report the hashes of the state's parts, of which rank 0 takes a copy.
 struct ProveState {
   Generation generation;
   std::int64_t step = 0;
@@ -110,6 +110,7 @@ struct TrainerQuiesced {
   /// Steps it applied and does not know to be committed, each with the slots of all leaves: a leaf's own
   /// trainer may be dead by now. (Slots travel with the last bucket of a step, so every rank knows all.)
   std::vector<StepReport> uncommitted;
+  bool writes = false;  ///< a checkpoint that was ordered before
 };
 /// The group of this generation is up, seen from this rank.
 struct GroupFormed {
@@ -152,9 +153,15 @@ struct EvaluationDone {
   int epoch = 0;
   std::vector<PieceReport> pieces;
 };
-struct CheckpointWritten {
+/// Steps may go on: rank 0 has what it writes.
+struct CheckpointCopied {
   ActorId actor{};
   Generation generation;
+  std::int64_t step = 0;
+};
+struct CheckpointWritten {
+  ActorId actor{};
+  Generation generation;  ///< of its order
   std::int64_t step = 0;
   std::string path;
   StateHash hash;
@@ -191,7 +198,7 @@ struct PruneFailed {
 };
 struct CheckpointFailed {
   ActorId actor{};
-  Generation generation;
+  Generation generation;  ///< of its order
   std::int64_t step = 0;
   std::string reason;
 };
@@ -205,8 +212,8 @@ struct TrainerFinished {
 
 struct TrainerReport
     : OneOf<TrainerHeartbeat, TrainerQuiesced, GroupFormed, StateInstalled, StepApplied, GenerationFailed,
-            CheckpointUnreadable, EvaluationDone, CheckpointWritten, StateProved, StateShared, StateFollowed,
-            FollowFailed, PruneFailed, CheckpointFailed, TrainerFinished> {
+            CheckpointUnreadable, EvaluationDone, CheckpointCopied, CheckpointWritten, StateProved,
+            StateShared, StateFollowed, FollowFailed, PruneFailed, CheckpointFailed, TrainerFinished> {
   using OneOf::OneOf;
   TrainerReport();
   TrainerReport(const TrainerReport&);

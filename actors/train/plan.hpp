@@ -85,7 +85,7 @@ struct LoaderInfo {
 enum class StateOrigin : std::uint8_t {
   kMembers,     ///< rank `source` has it; `receivers` need it
   kInitial,     ///< everyone makes it from the seed
-  kCheckpoint,  ///< everyone tries to read `checkpoint`
+  kCheckpoint,  ///< everyone but `receivers` tries to read `checkpoint`
 };
 
 struct GenerationPlan {
@@ -93,8 +93,8 @@ struct GenerationPlan {
   int logical_ranks = 0;
   std::vector<Member> members;  ///< in rank order
   StateOrigin origin = StateOrigin::kInitial;
-  int source = -1;             ///< rank that sends, with kMembers and receivers or followers
-  std::vector<int> receivers;  ///< ranks that receive all of it
+  int source = -1;             ///< rank that sends, where there are receivers or followers
+  std::vector<int> receivers;  ///< ranks that receive all of it; of a checkpoint, which they cannot read
   /// Ranks that hold an earlier state of the lineage, and follow `source`: they take what came after it.
   std::vector<int> followers;
   std::string checkpoint;  ///< path, with kCheckpoint

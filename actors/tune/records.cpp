@@ -74,6 +74,10 @@ Json parse(std::string_view line) {
 std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
+std::string value_in(const SweepIdentity& all, std::string_view key) {
+  const auto at = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.first == key; });
+  return at == all.end() ? "" : at->second;
+}
 std::string string_in(const Json& json, const char* key) {
   const auto at = json.find(key);
   return at != json.end() && at->is_string() ? at->get<std::string>() : "";
@@ -175,16 +179,13 @@ Result<SweepEvent> read_record(std::string_view line) {
 }
 
 std::string difference(const SweepIdentity& recorded, const SweepIdentity& ours) {
-  const auto value_in = [](const SweepIdentity& all, const std::string& key) {
-    const auto at = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.first == key; });
-    return at == all.end() ? "" : at->second;
-  };
+  const auto is_compared = [](const std::string& key) { return key != "again" && key != kCpus; };
   for (const auto& [key, value] : ours) {
-    if (const std::string was = value_in(recorded, key); was != value)
+    if (const std::string was = value_in(recorded, key); is_compared(key) && was != value)
       return "its " + key + " was '" + was + "', this one's is '" + value + "'";
   }
   for (const auto& [key, value] : recorded) {
-    if (key != "again" && value_in(ours, key).empty())
+    if (is_compared(key) && value_in(ours, key).empty())
       return "its " + key + " was '" + value + "', and this one has none";
   }
   return "";
@@ -224,6 +225,7 @@ Result<RecordFile> RecordFile::create(const std::string& folder, const SweepIden
                      "its results are in '" + folder + "'",
                      "go on with it (resume), give this one another name, or remove that folder"};
   if (const auto wrote = made->append(first_line(identity)); !wrote) return wrote.error();
+  made->identity_ = identity;
   return made;
 }
 
@@ -248,6 +250,7 @@ Result<RecordFile> RecordFile::open(const std::string& folder, const SweepIdenti
   }
   if (opened->lines_.empty()) {  // it died before it had begun
     if (const auto wrote = opened->append(first_line(identity)); !wrote) return wrote.error();
+    opened->identity_ = identity;
     return opened;
   }
   const auto recorded = read_first_line(opened->lines_.front());
@@ -257,7 +260,12 @@ Result<RecordFile> RecordFile::open(const std::string& folder, const SweepIdenti
                      "resume it with what it was begun with, give this one another name, or remove that "
                      "folder and begin anew"};
   opened->lines_.erase(opened->lines_.begin());
+  opened->identity_ = *recorded;
   return opened;
+}
+
+std::string RecordFile::recorded(std::string_view key) const {
+  return value_in(identity_, key);
 }
 
 Result<void> RecordFile::append(const std::string& line) {

@@ -34,6 +34,8 @@ namespace troupe::tune {
 /// What makes a sweep the one it is, by name: {"space", "lr log_uniform(0.0001, 0.1)"}. In order.
 using SweepIdentity = std::vector<std::pair<std::string, std::string>>;
 
+inline constexpr std::string_view kCpus = "cpus";
+
 /// The first line, without its end.
 std::string first_line(const SweepIdentity& identity);
 /// The line of an event that was decided on, without its end. `before`: the trial, before the event.
@@ -49,8 +51,8 @@ std::string without_times(std::string_view line);
 /// Total. Errors (kCorrupt) say what is wrong with the line.
 Result<SweepIdentity> read_first_line(std::string_view line);
 Result<SweepEvent> read_record(std::string_view line);
-/// What two sweeps differ in, with both sides; empty if in nothing. The recorded one has "again", too: a
-/// command for a shell that trains its trial TRIAL again.
+/// What two sweeps differ in, with both sides; empty if in nothing. Not compared are "again", a command for a
+/// shell that trains its trial TRIAL again, and "cpus", those of the cluster that it began on.
 std::string difference(const SweepIdentity& recorded, const SweepIdentity& ours);
 
 /// The file, open. While it is, nobody else can open it. Movable. Not thread-safe.
@@ -67,6 +69,8 @@ class RecordFile {
   /// The lines behind the first one, as they were when it was opened.
   const std::vector<std::string>& lines() const { return lines_; }
   const std::string& path() const { return path_; }
+  /// What the first line says under a name; empty: nothing.
+  std::string recorded(std::string_view key) const;
   /// Writes the line: it survives this program. Error (kIo).
   Result<void> append(const std::string& line);
   /// Makes what was written survive the machine. Error (kIo).
@@ -78,6 +82,7 @@ class RecordFile {
 
   UniqueFd file_;
   std::string path_;
+  SweepIdentity identity_;
   std::vector<std::string> lines_;
   bool unsynced_ = false;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <thread>
@@ -14,8 +15,10 @@
 #include "actors/tune/spare_workers.hpp"
 #include "actors/tune/states.hpp"
 #include "actors/tune/sweep_board.hpp"
+#include "actors/tune/sweep_numerics.hpp"
 #include "actors/tune/sweep_plan.hpp"
 #include "actors/tune/table.hpp"
+#include "actors/tune/words.hpp"
 #include "runtime/core/count.hpp"
 #include "runtime/core/whole_file.hpp"
 
@@ -32,12 +35,6 @@ std::int64_t now_ms() {
       .count();
 }
 
-/// Of "what: why" the whole, in one line.
-std::string in_a_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return report::without_controls(std::move(text));
-}
-
 }  // namespace
 
 /// Carries out what the machine says.
@@ -48,8 +45,9 @@ class Sweep {
         folder_(plan_.folder + "/" + plan_.name),
         places_(plan_.max_concurrent > 0 ? plan_.max_concurrent : places_for(session.nodes(), plan_.train)),
         machine_(machine_of(plan_, places_)),
-        records_(plan_.resume ? RecordFile::open(folder_, identity_of(plan_)).value()
-                              : RecordFile::create(folder_, first_record_of(plan_)).value()),
+        records_(records_of(plan_, folder_, train::cpus_of(session.nodes()))),
+        cpus_(records_.recorded(kCpus).empty() ? train::cpus_of(session.nodes())
+                                               : std::strtod(records_.recorded(kCpus).c_str(), nullptr)),
         states_(folder_),
         spare_(session),
         of_{plan_.metric, plan_.train.epochs == SweepPlan::kItsOwnEnd ? 0 : plan_.train.epochs,
@@ -66,8 +64,11 @@ class Sweep {
   SweepOutcome run() {
     say("sweep " + plan_.name + ": " + count_of(plan_.trials * plan_.repeats, "trial") + " of " + plan_.job +
         ", " + std::to_string(places_) + " at a time, " + plan_.metric + ", " +
-        (plan_.own_scheduler ? "a scheduler of its own" : to_text(plan_.scheduler)) + "; records in " +
-        records_.path());
+        (plan_.own_scheduler ? "a scheduler of its own" : to_text(plan_.scheduler)) +
+        (plan_.trains && plan_.train.threads == 0
+             ? ", " + count_of(train::threads_of(plan_.train, cpus_), "thread") + " a trainer"
+             : "") +
+        "; records in " + records_.path());
     begin();
     while (!machine_->is_over()) {
       time_is_up_ = plan_.max_seconds > 0 && to_seconds(now() - began_at_) >= plan_.max_seconds;
@@ -182,8 +183,6 @@ class Sweep {
     return e.trial;
   }
 
-  // What happens.
-
   /// Whether something did.
   bool look_at_runs() {
     std::vector<int> running;
@@ -261,6 +260,10 @@ class Sweep {
       begun_.at(number).is_finite = begun_.at(number).is_finite && std::isfinite(step->loss);
     // Behind a loss that ends the job comes one more evaluation, of a state that nobody asked for.
     const auto* epoch = std::get_if<report::EpochDone>(&event);
+    if (epoch != nullptr && plan_.trains && plan_.train.exact &&
+        !std::exchange(begun_.at(number).compared, true)) {
+      if (const auto told = numerics_.compare(number, runs_.at(number)->numerics())) say(*told);
+    }
     if (epoch != nullptr && !begun_.at(number).ended_not_finite())
       feed(TrialReported{number, epoch->epoch, epoch->metrics});
     if (const auto* fault = std::get_if<report::Fault>(&event)) say(who + report::fault_line(*fault));
@@ -425,6 +428,8 @@ class Sweep {
     if (plan_.set_options) plan_.set_options(trial.config, options);  // what a sweep sets comes behind it
     options.seed += static_cast<std::uint64_t>(trial.number % plan_.repeats);
     options.title = "trial " + std::to_string(trial.number);
+    // Before adjust: a trial that goes on with another number of trainers computes as it did.
+    options.threads = train::threads_of(options, cpus_);
     const std::string suffix = ".trial-" + std::to_string(trial.number);
     for (std::string* file : {&options.events_json, &options.metrics_csv}) {
       if (!file->empty()) *file += suffix;
@@ -439,6 +444,7 @@ class Sweep {
                         "look at the sweep's adjust function");
       }
     }
+    options.threads = train::threads_of(options, cpus_);
     if (options.epochs > plan_.train.epochs)
       throw BadConfig("the trial's options cannot be set",
                       "it has " + std::to_string(options.epochs) + " epochs, and the sweep has " +
@@ -527,6 +533,7 @@ class Sweep {
     out.config = best->config;
     out.metric = *best->value;
     out.epochs = best->epoch;
+    if (plan_.trains) out.threads = options_of(*best).threads;
     out.state_hash = best->state_hash;
     if (::access(weights_of(best->number).c_str(), R_OK) == 0) out.checkpoint = weights_of(best->number);
     if (static_cast<std::size_t>(over) == out.trials.size()) drop_weights_but(best->number);
@@ -541,6 +548,8 @@ class Sweep {
   std::unique_ptr<SweepMachine> machine_;
   std::vector<SweepEvent> decided_;  ///< what the records have
   RecordFile records_;
+  SweepNumerics numerics_{folder_};
+  const double cpus_;  ///< of the cluster that the sweep began on: a resume chooses as many threads
   SavedStates states_;
   SpareWorkers spare_;
   struct Donor {
@@ -562,6 +571,7 @@ class Sweep {
     std::string kind{};                 ///< of its processes
     bool stops_not_finite = false;      ///< by a loss that is no finite number
     bool is_finite = true;              ///< every loss was, so far
+    bool compared = false;              ///< how it computes, with the sweep
     bool ended_not_finite() const { return stops_not_finite && !is_finite; }
   };
   std::map<int, Begun> begun_;  ///< the last run of a trial
@@ -580,6 +590,7 @@ SweepOutcome run_sweep(const DriverSession& session, SweepPlan plan) {
   if (plan.trials == 0 && all_grids)
     plan.trials = static_cast<int>(grid_points(plan.parameters) + plan.first.size());
   const auto again = trial_again(plan);
+  go_on_if_started_again(plan);
   check(session, plan);
   if (again) return Sweep(session, std::move(plan)).again(*again);
   if (plan.name.empty()) plan.name = name_now(plan.job_name);

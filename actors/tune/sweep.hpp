@@ -27,6 +27,7 @@ struct SweepOutcome {
   double metric = 0;             ///< that it reported last; meaningful with a best
   std::vector<Repeats> repeats;  ///< with repeats: one for each config
   int epochs = 0;                ///< that it ran
+  int threads = 0;               ///< of its trainers, also where the options let the sweep choose
   std::string state_hash;        ///< that it ended with: a run of its config with so many epochs has the same
   std::string
       checkpoint;    ///< its weights, a safetensors file; empty: return_weights was false, or they were lost

@@ -33,8 +33,20 @@ struct Table<tune::SweepOptions<Job>> {
         {&O::show_progress, "Show the table of trials"}};
     for (const auto& one : fields) one.add(to, table, of);
     Table<train::TrainOptions>::add(to, Table<train::TrainOptions>::kTable, of.train);
-    // Trials have no checkpoints to resume from, and --resume is to mean the sweep's.
-    std::erase_if(to, [](const Entry& entry) { return entry.name == "options.resume"; });
+    // What a sweep refuses (sweep_plan.cpp): trials end by epochs and have no checkpoints, and --resume is to
+    // mean the sweep's.
+    std::erase_if(to, [](const Entry& entry) {
+      return entry.name == "options.resume" || entry.name == "options.max_steps" ||
+             entry.name == "options.checkpoint_folder" || entry.name == "options.keep_best";
+    });
+    for (const std::string& drawn : of.space.options()) {
+      for (Entry& entry : to) {
+        if (entry.name != "options." + drawn) continue;
+        entry.help = "Drawn by the sweep's space: not to be given";
+        entry.value.clear();
+        entry.set = [](const Value&) { return std::string("the sweep's space draws it: leave it out"); };
+      }
+    }
   }
 };
 

@@ -53,6 +53,60 @@ void check_swept_options(const SweepPlan& plan) {
   }
 }
 
+/// What else the bits and figures of trials depend on, where it is not as it is by default.
+std::string computing_of(const train::TrainOptions& o) {
+  std::string text;
+  const auto add = [&](const std::string& one) { text += (text.empty() ? "" : ", ") + one; };
+  if (o.threads != 1) add(o.threads == 0 ? "threads of its share" : count_of(o.threads, "thread"));
+  if (o.trainer_gpus > 0) add("on GPUs");
+  if (!o.exact) add("not exact");
+  if (o.not_finite == train::NotFinite::kSkip) add("steps without a finite loss left out");
+  if (o.not_finite == train::NotFinite::kStop) add("ends at a loss that is not finite");
+  if (!o.evaluate) add("no evaluation");
+  if (o.evaluate_every > 0) add("evaluated every " + count_of(o.evaluate_every, "step"));
+  if (o.evaluation_samples > 0) add(count_of(o.evaluation_samples, "sample") + " evaluated");
+  if (!o.stop_early.metric.empty())
+    add("stops early by " + o.stop_early.metric + " after " + std::to_string(o.stop_early.patience) +
+        (o.stop_early.min_delta == 0 ? "" : " within " + to_text(Value(o.stop_early.min_delta))));
+  if (!o.from.empty()) add("begins with " + o.from);
+  return text;
+}
+
+SweepIdentity identity_of(const SweepPlan& plan) {
+  const auto& train = plan.train;
+  SweepIdentity identity{
+      {"job", plan.job},
+      {"space", plan.space},
+      {"scheduler", plan.own_scheduler ? "the program's own" : to_text(plan.scheduler)},
+      {"search", plan.own_search ? "the program's own" : to_text(plan.search)},
+      {"metric", plan.metric + (mode_of(plan) == Mode::kMax ? " (more is better)" : " (less is better)")},
+      {"trials", std::to_string(plan.trials * plan.repeats)},
+      {"epochs", train.epochs == SweepPlan::kItsOwnEnd ? "its own" : std::to_string(train.epochs)},
+      {"seed", std::to_string(plan.seed)},
+      {"training", std::to_string(train.logical_ranks) + " logical ranks x batch " +
+                       std::to_string(train.micro_batch) + ", seed " + std::to_string(train.seed)}};
+  if (const std::string how = computing_of(train); plan.trains && !how.empty())
+    identity.emplace_back("computing", how);
+  std::string first;
+  for (const Config& config : plan.first) first += (first.empty() ? "" : "; ") + to_text(config);
+  if (!first.empty()) identity.emplace_back("first", first);
+  if (plan.repeats > 1) identity.emplace_back("repeats", std::to_string(plan.repeats));
+  if (plan.target) identity.emplace_back("target", to_text(Value(*plan.target)));
+  return identity;
+}
+
+SweepIdentity first_record_of(const SweepPlan& plan, double cpus) {
+  std::error_code none;
+  std::string again = "cd " + shell_word(std::filesystem::current_path(none).string()) + " && " +
+                      kTrialAgain + "=" + shell_word(plan.name + ":TRIAL");
+  std::ifstream file("/proc/self/cmdline");
+  for (std::string word; std::getline(file, word, '\0');) again += " " + shell_word(word);
+  SweepIdentity identity = identity_of(plan);
+  identity.emplace_back("again", again);
+  identity.emplace_back(kCpus, to_text(Value(cpus)));
+  return identity;
+}
+
 }  // namespace
 
 void refuse(const std::string& why, const std::string& todo) {
@@ -130,36 +184,9 @@ std::string name_now(const std::string& job) {
   return name + text;
 }
 
-SweepIdentity identity_of(const SweepPlan& plan) {
-  const auto& train = plan.train;
-  SweepIdentity identity{
-      {"job", plan.job},
-      {"space", plan.space},
-      {"scheduler", plan.own_scheduler ? "the program's own" : to_text(plan.scheduler)},
-      {"search", plan.own_search ? "the program's own" : to_text(plan.search)},
-      {"metric", plan.metric + (mode_of(plan) == Mode::kMax ? " (more is better)" : " (less is better)")},
-      {"trials", std::to_string(plan.trials * plan.repeats)},
-      {"epochs", train.epochs == SweepPlan::kItsOwnEnd ? "its own" : std::to_string(train.epochs)},
-      {"seed", std::to_string(plan.seed)},
-      {"training", std::to_string(train.logical_ranks) + " logical ranks x batch " +
-                       std::to_string(train.micro_batch) + ", seed " + std::to_string(train.seed)}};
-  std::string first;
-  for (const Config& config : plan.first) first += (first.empty() ? "" : "; ") + to_text(config);
-  if (!first.empty()) identity.emplace_back("first", first);
-  if (plan.repeats > 1) identity.emplace_back("repeats", std::to_string(plan.repeats));
-  if (plan.target) identity.emplace_back("target", to_text(Value(*plan.target)));
-  return identity;
-}
-
-SweepIdentity first_record_of(const SweepPlan& plan) {
-  std::error_code none;
-  std::string again = "cd " + shell_word(std::filesystem::current_path(none).string()) + " && " +
-                      kTrialAgain + "=" + shell_word(plan.name + ":TRIAL");
-  std::ifstream file("/proc/self/cmdline");
-  for (std::string word; std::getline(file, word, '\0');) again += " " + shell_word(word);
-  SweepIdentity identity = identity_of(plan);
-  identity.emplace_back("again", again);
-  return identity;
+RecordFile records_of(const SweepPlan& plan, const std::string& folder, double cpus) {
+  const SweepIdentity first = first_record_of(plan, cpus);
+  return plan.resume ? RecordFile::open(folder, first).value() : RecordFile::create(folder, first).value();
 }
 
 std::unique_ptr<SweepMachine> machine_of(const SweepPlan& plan, int places) {
@@ -206,6 +233,13 @@ std::optional<int> trial_again(SweepPlan& plan) {
   plan.name = name;
   plan.resume = true;
   return number;
+}
+
+void go_on_if_started_again(SweepPlan& plan) {
+  if (plan.resume || !can_be_folder(plan.name) || plan.name.empty() || !train::is_started_again()) return;
+  std::error_code none;
+  const auto bytes = std::filesystem::file_size(plan.folder + "/" + plan.name + "/results.jsonl", none);
+  plan.resume = !none && bytes > 0;
 }
 
 int places_for(const std::vector<cluster::NodeInfo>& nodes, const train::TrainOptions& trial) {

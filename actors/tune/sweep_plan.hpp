@@ -16,14 +16,17 @@ void check(const DriverSession& session, const SweepPlan& plan);
 
 /// "digits-20261125-041530"
 std::string name_now(const std::string& job);
-SweepIdentity identity_of(const SweepPlan& plan);
-/// What a new sweep writes down first: what it is, and what trains one of its trials again.
-SweepIdentity first_record_of(const SweepPlan& plan);
+/// Made, or opened where the plan resumes. First it says what the sweep is, what trains one of its trials
+/// again, and the CPUs of the cluster that it begins on, by which it chooses threads.
+RecordFile records_of(const SweepPlan& plan, const std::string& folder, double cpus);
 std::unique_ptr<SweepMachine> machine_of(const SweepPlan& plan, int places);
 
 /// The trial that TROUPE_TRIAL=NAME:NUMBER in the environment wants trained again; the plan is then of the
 /// sweep NAME, which is there. None, and the plan resumes its own sweep, where that has another name and NAME
 /// is one beside it. Throws BadConfig for what is no such text, or of a sweep that is not there.
 std::optional<int> trial_again(SweepPlan& plan);
+/// A program that was started again (TROUPE_RESUME=auto) resumes the sweep of that name, where it had begun
+/// it.
+void go_on_if_started_again(SweepPlan& plan);
 
 }  // namespace troupe::tune

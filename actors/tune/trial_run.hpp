@@ -27,6 +27,8 @@ class TrialRun {
   virtual bool is_over() const = 0;
   /// What came of it, once it is over.
   virtual train::RunResult wait() = 0;
+  /// How it computes (numerics.hpp), once it has reported; empty: nobody knows.
+  virtual std::string numerics() { return {}; }
   /// Its state, while it holds.
   virtual train::Snapshot snapshot() = 0;
   /// The same of one that others may go on from while it does.
@@ -49,6 +51,7 @@ class TrainingTrial final : public TrialRun {
   bool has_begun() const override { return has_begun_; }
   bool is_over() const override { return run_.is_over(); }
   train::RunResult wait() override { return run_.wait(); }
+  std::string numerics() override { return run_.numerics(); }
   train::Snapshot snapshot() override { return run_.snapshot(); }
   train::Snapshot share() override { return run_.share(); }
   train::Workers release() override { return run_.release(); }

@@ -66,8 +66,10 @@ struct SweepOptions {
 /// What tune::run returns.
 template <class Job>
 struct SweepResult : SweepOutcome {
-  Job job;                      ///< with the best config; as it was given, where there is no best
-  train::TrainOptions train{};  ///< the same of the sweep's, where the space names options; without adjust
+  Job job;  ///< with the best config; as it was given, where there is no best
+  /// The same of the sweep's, where the space names options, with the threads that were chosen; without
+  /// adjust.
+  train::TrainOptions train{};
 };
 
 namespace detail {
@@ -127,7 +129,9 @@ template <class Job>
 SweepResult<Job> run_plan(const DriverSession& session, const Job& job, const SweepOptions<Job>& options,
                           SweepPlan plan) {
   SweepResult<Job> result{run_sweep(session, std::move(plan)), job, options.train};
-  if (result.best >= 0) result.job = options.space.apply(job, result.config, &result.train).job;
+  if (result.best < 0) return result;
+  result.job = options.space.apply(job, result.config, &result.train).job;
+  if (result.train.threads == 0) result.train.threads = result.threads;
   return result;
 }
 

@@ -4,7 +4,14 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "actors/report/format.hpp"
+
 namespace troupe::tune {
+
+std::string in_a_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return report::without_controls(std::move(text));
+}
 
 std::string words(const char* format, ...) {
   char text[512];

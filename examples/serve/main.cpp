@@ -1,5 +1,6 @@
 // Trains a ConvNet on digits for an epoch, or takes the weights of a file, and answers HTTP with it until
-// Ctrl-C. More epochs are trained while it serves; after each, the new weights answer.
+// Ctrl-C. More epochs are trained while it serves; after each, the new weights answer. With --save it writes
+// the weights of its epochs to a file instead.
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -35,6 +36,7 @@ struct Flags {
   serve::Replicas replicas{1, 4};
   std::string weights = serve::configured_weights("digits");  // of troupe serve run
   int epochs = 1;
+  std::string save;
 };
 
 int main(int argc, char** argv) try {
@@ -45,11 +47,18 @@ int main(int argc, char** argv) try {
               {{&Flags::port, "Where it listens; 0: any free port"},
                {&Flags::replicas, "Processes that compute: the least and the most of them"},
                {&Flags::weights, "A safetensors file, or a checkpoint's manifest; default: trains an epoch"},
-               {&Flags::epochs, "Trains so many: those after the first while it serves"}}},
+               {&Flags::epochs, "Trains so many: those after the first while it serves"},
+               {&Flags::save, "Trains them all, writes the weights to this file, and serves nothing"}}},
              job},
             "Serves a digit classifier on http://127.0.0.1:PORT/v1/digits");
   auto session = init(argc, argv);
   train::TrainOptions training{.micro_batch = 25, .seed = 7, .title = "ConvNet, one epoch"};
+  if (!flags.save.empty()) {
+    training.epochs = flags.epochs;
+    const auto result = train::run(session, job, training);
+    if (result.exit_code() == 0) result.save(flags.save);
+    return result.exit_code();
+  }
   std::optional<train::Run> run;
   std::optional<serve::Weights> weights;
   if (!flags.weights.empty()) {

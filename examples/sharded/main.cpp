@@ -53,15 +53,19 @@ struct TwoSpirals {
   }
 };
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   using troupe::train::Shard;
+  TwoSpirals job;
+  troupe::configure(argc, argv, {{job, {{&TwoSpirals::lr, "Learning rate"}}}},
+                    "Trains on two spirals, whole and sharded, and compares the bits");
   auto session = troupe::init(argc, argv);
   bool same = true;
   for (const bool sync : {true, false}) {
     std::vector<std::string> hashes;
+    job.sync = sync;
     for (const Shard shard : sync ? std::vector{Shard::kNothing, Shard::kOptimizer}
                                   : std::vector{Shard::kNothing, Shard::kGradients, Shard::kParameters}) {
-      const auto result = troupe::train::run(session, TwoSpirals{.sync = sync},
+      const auto result = troupe::train::run(session, job,
                                              {.logical_ranks = 4,
                                               .micro_batch = 10,
                                               .epochs = 5,
@@ -75,4 +79,7 @@ int main(int argc, char** argv) {
   }
   std::cout << (same ? "the same bits, whole and sharded\n" : "the bits differ\n");
   return same ? 0 : 1;
+} catch (const std::exception& error) {
+  std::cerr << "sharded: " << error.what() << "\n";
+  return 1;
 }

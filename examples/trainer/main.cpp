@@ -86,8 +86,10 @@ int main(int argc, char** argv) try {
   troupe::configure(argc, argv, {job, options}, "Trains a classifier of sentences");
   auto session = troupe::init(argc, argv);
   options.on_event = [](const troupe::report::Event& event) {  // a callback
-    if (const auto* saved = std::get_if<troupe::report::Checkpointed>(&event))
-      std::printf("saved %s\n", std::filesystem::path(saved->path).filename().c_str());
+    const auto* saved = std::get_if<troupe::report::Checkpointed>(&event);
+    if (saved == nullptr) return;
+    std::printf("saved %s\n", std::filesystem::path(saved->path).filename().c_str());
+    std::fflush(stdout);  // in a pipe, too, it comes between the lines that the run shows
   };
   const auto result = troupe::train::run(session, job, options);
 

@@ -1,6 +1,7 @@
 #include "runtime/client/session.hpp"
 
 #include <cmath>
+#include <mutex>
 
 #include "runtime/client/find_or_spawn.hpp"
 #include "runtime/client/group_options.hpp"
@@ -95,6 +96,46 @@ template <class T>
 T await(const std::shared_ptr<CallState>& state) {
   return Future<T>(state).get(kHeadAnswers);
 }
+
+/// Of a group that starts: why it does not. Thread-safe.
+class FirstFailure {
+ public:
+  /// The first member that fails takes the others with it at once: they may wait for it.
+  static std::shared_ptr<FirstFailure> of(const std::vector<std::shared_ptr<CallState>>& starting,
+                                          const GroupShape& shape) {
+    const auto self = std::make_shared<FirstFailure>();
+    const std::vector<std::weak_ptr<CallState>> all(starting.begin(), starting.end());
+    for (std::size_t i = 0; i < starting.size(); ++i) {
+      const std::string name = shape.name_of(i) + " of " + std::to_string(starting.size());
+      starting[i]->on_ready([self, all, name, i] {
+        const auto one = all[i].lock();
+        if (one == nullptr || one->outcome().ok() || !self->is_first(name, one->outcome().error())) return;
+        for (const auto& other : all) {
+          if (const auto state = other.lock())
+            state->cancel({ErrorCode::kUnavailable, "an actor was not started", "its group was not", ""});
+        }
+      });
+    }
+    return self;
+  }
+  /// Of that member, unless another one failed before.
+  ErrorInfo with(const std::string& member, const ErrorInfo& why) {
+    is_first(member, why);
+    const std::lock_guard lock(mutex_);
+    return *why_;
+  }
+
+ private:
+  bool is_first(const std::string& member, ErrorInfo why) {
+    const std::lock_guard lock(mutex_);
+    if (why_) return false;
+    why.what = member + ": " + why.what;
+    why_ = std::move(why);
+    return true;
+  }
+  std::mutex mutex_;
+  std::optional<ErrorInfo> why_;
+};
 
 }  // namespace
 
@@ -252,13 +293,14 @@ std::vector<ActorAddress> Session::await_group(const std::vector<std::shared_ptr
                                                const GroupShape& shape) const {
   detail::check_may_block("Session::spawn_group", "use spawn_async for each, and make an ActorGroup of them");
   const Instant deadline = MonotonicClock().now() + kSpawnTimeout;
+  const auto failure = FirstFailure::of(starting, shape);
   std::vector<ActorAddress> members;
   for (std::size_t i = 0; i < starting.size(); ++i) {
     try {
       members.push_back(await_spawn(starting[i], deadline - MonotonicClock().now()));
     } catch (const Error& error) {
-      ErrorInfo info = error.info();
-      info.what = shape.name_of(i) + " of " + std::to_string(starting.size()) + ": " + info.what;
+      ErrorInfo info =
+          failure->with(shape.name_of(i) + " of " + std::to_string(starting.size()), error.info());
       give_up(starting, {ErrorCode::kUnavailable, "an actor was not started", "its group was not", ""});
       throw_error(std::move(info));
     }

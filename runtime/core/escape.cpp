@@ -29,6 +29,10 @@ std::string escape_name(std::string_view text) {
 std::string escape_text(std::string_view text) {
   return escape(text, "\n\t");
 }
+std::string shown_name(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return escape_name(text);
+  return escape_name(text.substr(0, most)) + "... (" + std::to_string(text.size()) + " bytes)";
+}
 std::string shell_word(const std::string& word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:@%,";

@@ -111,7 +111,8 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
       [this](const std::string& key, std::uint64_t bytes, objects::Objects::OnRegion then) {
         lend_region(key, bytes, config_.label, false, std::move(then));
       },
-      threads_ ? objects::Objects::Copies::kDirect : objects::Objects::Copies::kOverLinks);
+      threads_ ? objects::Objects::Copies::kDirect : objects::Objects::Copies::kOverLinks,
+      std::move(floor.write_spilled));
   tasks_ = std::make_shared<tasks::Tasks>(*this, rings_.get(), [this](NodeId node, Leases::OnProcess then) {
     leases_->with_process(node, std::move(then));
   });

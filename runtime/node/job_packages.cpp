@@ -29,7 +29,8 @@ std::optional<JobPackages::Done> JobPackages::part(const wire::PackagePart& part
   if (part.total == 0) {
     fetches_.erase(at);
     return Done{part.hash,
-                failed(ErrorCode::kUnavailable, "the head cannot read it", "submit the job again")};
+                failed(ErrorCode::kUnavailable, "the head has it no more, or its disk has spoilt it",
+                       "submit the job again: its files travel again")};
   }
   if (part.offset != at->second.next) return std::nullopt;  // the answer to a question that was asked twice
   at->second.heard = now;

@@ -80,7 +80,14 @@ Result<void> Node::start(OnMember on_member) {
   if (auto opened = jobs_.open(options_.config.folder); !opened) return opened;
   if (!jobs_.folder().empty()) {
     outputs_.open(jobs_.folder() + "/.workers");
-    tell(ExecutablesFound{packages_.open(jobs_.folder() + "/.executables")});
+    tell(ExecutablesFound{packages_.open(
+        jobs_.folder() + "/.executables", [this](const std::string& hash, Result<UniqueFd> executable) {
+          loop_.post([this, hash, read = std::make_shared<Result<UniqueFd>>(std::move(executable))] {
+            if (read->ok()) packages_.keep(hash, *std::move(*read));
+            tell(PartTaken{hash, 0, read->ok(),
+                           read->ok() ? std::nullopt : std::optional<ErrorInfo>(read->error())});
+          });
+        })});
   }
   if (auto connected = connect_head(transport_); !connected) return connected;
   loop_.watch(options_.parent.fd(), [this](bool, bool, bool) { parent_readable(); });

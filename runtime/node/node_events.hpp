@@ -136,7 +136,7 @@ struct PeerSaid {
   wire::FrameHeader header;
   wire::Control message;
 };
-/// The answer to TakePart.
+/// The answer to TakePart; and of each of ExecutablesFound whether it is here now.
 struct PartTaken {
   std::string hash;
   std::uint64_t next = 0;  ///< first byte that is missing
@@ -157,7 +157,7 @@ struct PeerStuck {
 struct JobFilesFound {
   std::vector<std::string> ids;
 };
-/// Executables that the node before this one kept.
+/// Executables that the node before this one kept, and that are being read.
 struct ExecutablesFound {
   std::vector<std::string> hashes;
 };

@@ -16,7 +16,7 @@ PackageFetches::Need PackageFetches::need(const std::string& package, NodeId nod
   const bool has_libraries = libraries_.need(package, out);
   if (hash.empty() || hash == wire::hash_in(self_.package) || here_.contains(hash))
     return has_libraries ? Need::kHere : Need::kComing;
-  if (fetches_.contains(hash)) return Need::kComing;
+  if (fetches_.contains(hash) || read_.contains(hash)) return Need::kComing;
   if (fetches_.size() >= self_.limits.fetches) return Need::kBusy;
   Fetch& fetch = fetches_[hash];
   fetch.from = node;
@@ -35,6 +35,7 @@ void PackageFetches::give(NodeId to, const wire::PackageAsk& ask, Instant now, A
   const bool own = !self_.package.empty() && ask.hash == wire::hash_in(self_.package);
   ErrorInfo why;
   if (!own && !here_.contains(ask.hash)) {
+    if (read_.contains(ask.hash)) return;  // it asks again
     peers_.send({to, {}}, wire::PackagePart{ask.hash, ask.offset, 0, {}}, now, why, out);
     return;
   }
@@ -52,6 +53,11 @@ void PackageFetches::part(NodeId from, const wire::PackagePart& part, Instant no
 }
 
 std::optional<PackageFetches::Done> PackageFetches::taken(const PartTaken& taken, Instant now, Actions& out) {
+  if (read_.erase(taken.hash) != 0) {
+    if (taken.error && !here_.contains(taken.hash)) return Done{taken.hash, taken.error};
+    here_.insert(taken.hash);
+    return Done{taken.hash, std::nullopt};
+  }
   const auto at = fetches_.find(taken.hash);
   if (at == fetches_.end()) return std::nullopt;
   at->second.waits_for_disk = false;

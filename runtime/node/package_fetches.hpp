@@ -34,8 +34,8 @@ class PackageFetches {
   void give(NodeId to, const wire::PackageAsk& ask, Instant now, Actions& out);
   void part(NodeId from, const wire::PackagePart& part, Instant now, Actions& out);
   std::optional<Done> taken(const PartTaken& taken, Instant now, Actions& out);
-  /// The node before this one kept these.
-  void found(const std::vector<std::string>& hashes) { here_.insert(hashes.begin(), hashes.end()); }
+  /// The node before this one kept these: they are being read, and taken() tells of each.
+  void found(const std::vector<std::string>& hashes) { read_.insert(hashes.begin(), hashes.end()); }
   /// It stays here, once it is, also for the node that comes after this one, until it was let go as often.
   void hold(const std::string& hash, Actions& out);
   void let_go(const std::string& hash) {
@@ -64,6 +64,7 @@ class PackageFetches {
   Peers& peers_;
   JobLibraries& libraries_;
   std::set<std::string> here_;
+  std::set<std::string> read_;  ///< from the disk, at this moment
   std::multiset<std::string> held_;
   std::map<std::string, Fetch> fetches_;
 };

@@ -39,9 +39,22 @@ Result<void> write_executable(int from, const std::string& hash, const std::stri
   }
 }
 
+/// Into memory, as it was: nobody can change it there.
+Result<UniqueFd> read_executable(const std::string& hash, const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!fd) return io_error("cannot read " + path, errno);
+  PackageDownload download(hash);
+  for (;;) {
+    const auto part = read_package_part(fd.get(), download.next());
+    const auto whole = part ? download.feed(*part) : Result<bool>(part.error());
+    if (!whole) return whole.error();
+    if (*whole) return download.take();
+  }
+}
+
 }  // namespace
 
-std::vector<std::string> PackageStore::open(const std::string& folder) {
+std::vector<std::string> PackageStore::open(const std::string& folder, OnRead on_read) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
@@ -52,36 +65,25 @@ std::vector<std::string> PackageStore::open(const std::string& folder) {
   ::chmod(folder.c_str(), 0700);
   folder_ = folder;
   work_.emplace();
-  std::vector<fs::path> there;
-  for (const auto& entry : fs::directory_iterator(folder, error)) there.push_back(entry.path());
+  std::vector<fs::path> others;
   std::vector<std::string> found;
-  for (const fs::path& path : there) {
-    const std::string name = path.filename().string();
-    if (is_hash(name) && load(name)) {
-      found.push_back(name);
-    } else {
-      fs::remove(path, error);
-    }
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    is_hash(name) ? found.push_back(name) : others.push_back(entry.path());
+  }
+  for (const fs::path& path : others) fs::remove(path, error);
+  for (const std::string& hash : found) {
+    work_->post([hash, path = folder + "/" + hash, on_read] {
+      auto executable = read_executable(hash, path);
+      std::error_code ignored;
+      if (!executable) {
+        log(LogLevel::kWarning, "the executable that was kept is dropped: " + executable.error().message());
+        fs::remove(path, ignored);
+      }
+      on_read(hash, std::move(executable));
+    });
   }
   return found;
-}
-
-/// Into memory, as it was: nobody can change it there.
-bool PackageStore::load(const std::string& hash) {
-  const UniqueFd fd(::open((folder_ + "/" + hash).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!fd) return false;
-  PackageDownload download(hash);
-  for (;;) {
-    const auto part = read_package_part(fd.get(), download.next());
-    const auto whole = part ? download.feed(*part) : Result<bool>(part.error());
-    if (!whole) {
-      log(LogLevel::kWarning, "the executable that was kept is dropped: " + whole.error().message());
-      return false;
-    }
-    if (!*whole) continue;
-    whole_.insert_or_assign(hash, download.take());
-    return true;
-  }
 }
 
 void PackageStore::store(const std::string& hash) {

@@ -6,6 +6,7 @@
 /// ```
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -20,14 +21,17 @@ namespace troupe::node {
 /// Not thread-safe: the node's loop owns it.
 class PackageStore {
  public:
-  /// Keeps executables in `folder` from now on, and takes those that are there: their hashes. What is there
-  /// and cannot be read, or is no executable of its name, is removed.
-  std::vector<std::string> open(const std::string& folder);
+  /// Called in the store's own thread: one that was there, to keep(), or why it is not here.
+  using OnRead = std::function<void(const std::string& hash, Result<UniqueFd> executable)>;
+  /// Keeps executables in `folder` from now on. Those that are there, whose hashes it answers, are read
+  /// beside whoever asked, one after another. What cannot be read, or is no executable of its name, is
+  /// removed.
+  std::vector<std::string> open(const std::string& folder, OnRead on_read);
   /// Appends a piece to the download of its hash.
   PartTaken take(const wire::PackagePart& part);
   /// The piece; its total is 0 when it cannot be read.
   wire::PackagePart read(const wire::PackageAsk& ask, bool own);
-  /// An executable that a driver of this node brought.
+  /// An executable that a driver of this node brought, or that was read.
   void keep(const std::string& hash, UniqueFd executable) {
     whole_.insert_or_assign(hash, std::move(executable));
   }
@@ -39,8 +43,6 @@ class PackageStore {
   Result<int> program(const std::string& hash, const std::string& own_hash) const;
 
  private:
-  bool load(const std::string& hash);
-
   std::string folder_;  ///< empty: nothing is kept on a disk
   std::map<std::string, UniqueFd> whole_;
   std::map<std::string, PackageDownload> coming_;

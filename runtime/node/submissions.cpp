@@ -8,6 +8,12 @@
 #include "runtime/node/oom_deaths.hpp"
 
 namespace troupe::node {
+namespace {
+
+/// Of a shell that finds no program, and of a loader that finds no library.
+constexpr int kNotFound = 127;
+
+}  // namespace
 
 Submissions::Driver* Submissions::living(const std::string& id, std::int32_t attempt) {
   const auto at = all_.find(id);
@@ -132,6 +138,10 @@ void Submissions::program_ended(const ProgramEnded& e, Actions& out) {
   cluster::DriverEnd end{.ran = true, .exit_code = e.signal > 0 ? -1 : e.code, .signal = e.signal};
   end.how = e.signal > 0 ? ended_by_signal(e.signal) : ended_with_code(e.code);
   if (e.for_memory) end.how = ended_for_memory(end.how);
+  if (e.signal == 0 && e.code == kNotFound)
+    end.how +=
+        ", as loaders and shells end where a library or a program is not there: its output says which, "
+        "and --with-libraries takes libraries along";
   if (!driver->memory_reason.empty()) {
     end.how = ended_on_order(driver->memory_reason, end.how);
   } else if (!driver->leave_reason.empty()) {

@@ -17,12 +17,14 @@ bool is_encryption_wanted() {
 
 }  // namespace
 
-Objects::Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies)
+Objects::Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies,
+                 SpillFiles::Write write_spilled)
     : gate_(gate),
       waiter_(waiter),
       ask_region_(std::move(ask_region)),
       direct_(copies == Copies::kDirect && !is_encryption_wanted()),
-      owned_(gate.address().node) {}
+      owned_(gate.address().node),
+      files_(SpillFiles::default_folder(), std::move(write_spilled)) {}
 
 // The owner's side.
 

@@ -70,7 +70,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// Copies between nodes come over the links alone, or over direct connections where those can be made.
   enum class Copies { kOverLinks, kDirect };
   /// `gate` must outlive the use of it, which close() ends.
-  Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies = Copies::kOverLinks);
+  Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies = Copies::kOverLinks,
+          SpillFiles::Write write_spilled = {});
   /// Nothing is asked or told any more. `why`: its node is gone so; empty: the process ends.
   void close(const std::string& why = {});
   /// Waits for what is under way on the disk; whoever waits for an object or for memory hears that the
@@ -370,7 +371,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   std::unique_ptr<DirectServer> server_;  ///< both are started when they are needed
   std::unique_ptr<DirectClient> client_;
 
-  SpillFiles files_{SpillFiles::default_folder()};  ///< of the disk's thread alone
+  SpillFiles files_;  ///< of the disk's thread alone
 };
 
 }  // namespace troupe::objects

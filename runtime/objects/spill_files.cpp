@@ -61,8 +61,9 @@ Result<SpillFiles::Place> SpillFiles::write(wire::ByteView bytes) {
     wire::ByteView part = bytes.subspan(done, std::min<std::uint64_t>(kSpillPart, bytes.size() - done));
     place.sums.push_back(sum_of(part));
     while (!part.empty()) {
-      const auto wrote =
-          ::pwrite(file.fd.get(), part.data(), part.size(), static_cast<off_t>(place.offset + done));
+      const auto at = static_cast<off_t>(place.offset + done);
+      const auto wrote = write_ ? write_(file.fd.get(), part.data(), part.size(), at)
+                                : ::pwrite(file.fd.get(), part.data(), part.size(), at);
       if (wrote < 0 && errno == EINTR) continue;
       if (wrote <= 0) {
         const ErrorInfo why = io_error(

@@ -1,6 +1,9 @@
 /// Objects on disk, of one process.
 #pragma once
 
+#include <sys/types.h>
+
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -16,7 +19,10 @@ namespace troupe::objects {
 /// holes; on all others once nothing lives in its file any more.
 class SpillFiles {
  public:
-  explicit SpillFiles(std::string folder) : folder_(std::move(folder)) {}
+  using Write = std::function<ssize_t(int file, const void* bytes, std::size_t size, off_t offset)>;
+  /// `write`: as pwrite; null: pwrite itself.
+  explicit SpillFiles(std::string folder, Write write = {})
+      : folder_(std::move(folder)), write_(std::move(write)) {}
 
   struct Place {
     std::uint64_t file = 0;
@@ -48,6 +54,7 @@ class SpillFiles {
   std::string name_of(std::uint64_t file) const;
 
   const std::string folder_;
+  const Write write_;
   std::map<std::uint64_t, File> files_;
   std::uint64_t last_ = 0;
 };

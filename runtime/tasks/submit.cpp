@@ -1,8 +1,6 @@
 #include "runtime/tasks/submit.hpp"
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "runtime/client/group_options.hpp"
 #include "runtime/tasks/tasks.hpp"
@@ -20,10 +18,7 @@ bool is_cancelled() {
 namespace tasks {
 
 PushedTask::PushedTask(wire::ByteView& bytes) : tasks_(ProcessGate::current()->tasks()) {
-  TaskNumber task = 0;
-  if (bytes.size() >= sizeof task) std::memcpy(&task, bytes.data(), sizeof task);
-  bytes = bytes.subspan(std::min(bytes.size(), sizeof task));
-  cancelled_ = tasks_->begin_pushed(task);
+  cancelled_ = tasks_->begin_pushed(cut_attempt(bytes));
 }
 
 PushedTask::~PushedTask() {

@@ -15,8 +15,6 @@ namespace {
 using RunnerEntry = detail::ConstructorEntry<Runner, ProcessAddress, Demand>;
 
 constexpr Duration kObjectsCome = std::chrono::minutes(10);
-/// A worker has two tasks at most; what was cancelled as it ended stays until newer ones push it out.
-constexpr std::size_t kMostNotWanted = 64;
 
 /// The worker is gone or out of reach, rather than the task's own code having thrown so.
 bool is_lost(const ErrorInfo* why) {
@@ -189,19 +187,15 @@ void Tasks::serve(ProcessAddress owner, const Demand& demand) {
   holds_.node = gate_.address().node;
 }
 
-bool Tasks::begin_pushed(TaskNumber task) {
+bool Tasks::begin_pushed(const TaskAttempt& task) {
   const std::lock_guard lock(mutex_);
-  running_ = task;
   cancelled_ = false;
-  const bool is_wanted = not_wanted_.erase(task) == 0;
-  // One that is not may come here again, and be asked for again before it begins.
-  if (is_wanted) begun_[next_begun_++ % begun_.size()] = task;
-  return !is_wanted;
+  return !pushed_.begin(task);
 }
 
 void Tasks::end_pushed() {
   const std::lock_guard lock(mutex_);
-  running_ = 0;
+  pushed_.end();
   cancelled_ = false;
 }
 
@@ -212,29 +206,20 @@ void Tasks::asked_to_cancel(ProcessAddress from, wire::ByteView body, Responder 
     if (!task || from != owner_)
       return responder.fail({ErrorCode::kRefused, "refused to cancel a task",
                              "a worker hears the process that leased it alone", ""});
-    if (*task == running_) {
-      cancelled_ = true;
-    } else {
-      not_wanted_.insert(*task);
-      if (not_wanted_.size() > kMostNotWanted) not_wanted_.erase(not_wanted_.begin());
-    }
+    if (pushed_.cancel(*task)) cancelled_ = true;
   }
   responder.answer({});
 }
 
 void Tasks::asked_for_task(ProcessAddress from, wire::ByteView body, Responder responder) {
-  const auto task = wire::decode<TaskNumber>(body);
+  const auto task = wire::decode<TaskAttempt>(body);
   bool never_begins = false;
   {
     const std::lock_guard lock(mutex_);
     if (!task || from != owner_)
       return responder.fail({ErrorCode::kRefused, "refused to give a task back",
                              "a worker hears the process that leased it alone", ""});
-    never_begins = std::find(begun_.begin(), begun_.end(), *task) == begun_.end();
-    if (never_begins) {  // before it goes in: an older one must go, and it may be the oldest
-      if (not_wanted_.size() >= kMostNotWanted) not_wanted_.erase(not_wanted_.begin());
-      not_wanted_.insert(*task);
-    }
+    never_begins = pushed_.take_back(*task);
   }
   responder.answer(wire::encode(never_begins));
 }
@@ -398,12 +383,10 @@ void Tasks::act(const LeasePool::Push& push) {
     function = task->second.spec.function;
     has_results = task->second.spec.results > 0;
     answer = task->second.answer;
-    // Its number goes before its arguments.
     const CallBody& given = task->second.spec.args;
-    const auto number = std::as_bytes(std::span(&push.task, 1));
     args.kept = given.kept;
-    args.bytes.reserve(number.size() + given.bytes.size());
-    args.bytes.insert(args.bytes.end(), number.begin(), number.end());
+    args.bytes.reserve(kAttemptBytes + given.bytes.size());
+    append(args.bytes, {push.task, push.attempt});
     args.bytes.insert(args.bytes.end(), given.bytes.begin(), given.bytes.end());
   }
   const auto called = gate_.call(to, function, std::move(args), false);
@@ -433,8 +416,7 @@ bool Tasks::task_answered(TaskNumber number, std::uint32_t attempt, CallState& a
     if (is_lost(why)) {
       pool_.lost(number, attempt, *why, clock_.now(), actions);
     } else {
-      // If nobody cancelled it, its worker was asked for it: in this attempt, or in one that never came to
-      // begin.
+      // If nobody cancelled it, its worker was asked for this attempt.
       if (was_skipped(why)) pool_.taken_back(number, attempt, clock_.now(), actions);
       const bool again = tries_again(number, why) && pool_.threw(number, attempt, clock_.now(), actions);
       if (!again && pool_.ended(number, attempt, clock_.now(), actions)) task = take(number);
@@ -458,8 +440,8 @@ void Tasks::act(const LeasePool::TakeBack& take) {
     if (at == workers_.end()) return;
     worker = at->second.actor;
   }
-  const auto asked =
-      gate_.call({worker.node, worker.process, {}}, kTakeTaskBack, wire::encode(take.task), false);
+  const auto asked = gate_.call({worker.node, worker.process, {}}, kTakeTaskBack,
+                                wire::encode(TaskAttempt{take.task, take.attempt}), false);
   asked->on_ready([weak = weak_from_this(), asked, task = take.task, attempt = take.attempt] {
     const auto self = weak.lock();
     if (self == nullptr || !asked->outcome().ok()) return;

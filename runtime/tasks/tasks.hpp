@@ -2,7 +2,6 @@
 /// isolated, which the head places; a task is a call of one.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -23,6 +22,7 @@
 #include "runtime/objects/object_ref.hpp"
 #include "runtime/tasks/lease_pool.hpp"
 #include "runtime/tasks/lineage.hpp"
+#include "runtime/tasks/pushed_tasks.hpp"
 
 namespace troupe::detail {
 struct EncodedAnswer;
@@ -82,7 +82,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void serve(ProcessAddress owner, const Demand& demand);
   bool serves() const { return serves_; }
   /// A task that was pushed to this process begins. True: it was cancelled before.
-  bool begin_pushed(TaskNumber task);
+  bool begin_pushed(const TaskAttempt& task);
   void end_pushed();
   /// Whether the one that runs was cancelled.
   bool is_cancelled() const { return cancelled_; }
@@ -211,10 +211,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   // Of a process that runs tasks.
   Demand holds_;
   ProcessAddress owner_;
-  TaskNumber running_ = 0;
-  std::array<TaskNumber, 4> begun_{};  ///< the last ones; a worker has two at most
-  std::size_t next_begun_ = 0;
-  std::set<TaskNumber> not_wanted_;     ///< cancelled, and not begun when that was heard
+  PushedTasks pushed_;
   std::atomic<bool> cancelled_{false};  ///< the one that runs
   std::atomic<bool> serves_{false};
 

@@ -117,20 +117,22 @@ struct WaitReport {
     std::string name;
     std::vector<std::string> lacks;  ///< "3 of 4 CPU"; empty: it has the room
   };
-  /// What holds what it needs.
+  /// What holds what it needs, on one node.
   struct Holder {
-    std::string id;
+    std::string id;  ///< the submission; of a program that nobody submitted its job's name
     std::string node_name;
     std::int64_t cpu_e4 = 0;
     std::int64_t gpu_e4 = 0;
+    std::string what{};  ///< of it, and what frees that: "its program, until it ends"
+    ResourceAmounts other{};
   };
   std::string sentence;
   std::uint32_t position = 0;  ///< 1: the next to start; 0: it is not in the queue
   std::vector<std::string> ahead;
   std::vector<Resource> resources;
-  std::vector<OnNode> nodes;          ///< those that lack least first
-  std::uint32_t more_nodes = 0;       ///< that are not listed
-  std::vector<Holder> holders;        ///< submissions alone: actors hold, too
+  std::vector<OnNode> nodes;     ///< those that lack least first
+  std::uint32_t more_nodes = 0;  ///< that are not listed
+  std::vector<Holder> holders;
   std::vector<QueueStatus> queues{};  ///< its own first, then those that go before it
 };
 

@@ -5,6 +5,7 @@
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/job.hpp"
+#include "scheduler/cli/job_names.hpp"
 #include "scheduler/cli/processes.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/placement/placement.hpp"

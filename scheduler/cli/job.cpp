@@ -22,9 +22,9 @@
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/job_names.hpp"
 #include "scheduler/cli/parked_jobs.hpp"
 #include "scheduler/cli/processes.hpp"
-#include "scheduler/cli/serve_run.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/cluster/submission_table.hpp"
 #include "scheduler/jobs/job_client.hpp"
@@ -114,26 +114,8 @@ void take_output(const JobOutput& output) {
   write_all(STDERR_FILENO, (output.stream == JobOutput::kNote ? "troupe: " : "") + output.bytes);
 }
 
-const JobInfo* find_job(const std::vector<JobInfo>& newest_first, const std::string& name) {
-  const JobInfo* named = nullptr;
-  const JobInfo* successor = nullptr;
-  for (const JobInfo& job : newest_first) {
-    if (job.id == name) return &job;
-    if (named == nullptr && job.name == name) named = &job;
-    const int place = job.has_ended() ? 0 : place_of_job(name, job.name);
-    if (place > 1 && (successor == nullptr || place > place_of_job(name, successor->name))) successor = &job;
-  }
-  return successor != nullptr && (named == nullptr || named->has_ended()) ? successor : named;
-}
-
-std::string job_called(JobClient& jobs, const std::string& name) {
-  const auto all = jobs.list();
-  const JobInfo* job = find_job(all, name);
-  if (job == nullptr) return "";
-  if (job->id != name && job->name != name)
-    write_all(STDERR_FILENO, "troupe: job " + escape_name(name) + " was replaced: its program runs as " +
-                                 escape_name(job->name) + "\n");
-  return job->id;
+void say_line(const std::string& line) {
+  write_all(STDERR_FILENO, "troupe: " + line + "\n");
 }
 
 json as_json(const JobInfo& job) {
@@ -169,10 +151,20 @@ json as_json(const JobInfo& job) {
 }
 
 json as_json(const JobQueue& queue) {
-  const auto quota = [](const std::optional<double>& limit) { return limit ? json(*limit) : json(); };
-  return {{"queue", queue.name},    {"cpus", quota(queue.cpus)},    {"gpus", quota(queue.gpus)},
-          {"weight", queue.weight}, {"cpus_used", queue.cpus_used}, {"gpus_used", queue.gpus_used},
-          {"share", queue.share},   {"waits", queue.waits},         {"runs", queue.runs}};
+  const auto quota = [](const auto& limit) { return limit ? json(*limit) : json(); };
+  return {{"queue", queue.name},
+          {"cpus", quota(queue.cpus)},
+          {"gpus", quota(queue.gpus)},
+          {"memory", quota(queue.memory)},
+          {"resources", json(queue.resources)},
+          {"weight", queue.weight},
+          {"cpus_used", queue.cpus_used},
+          {"gpus_used", queue.gpus_used},
+          {"memory_used", queue.memory_used},
+          {"resources_used", json(queue.resources_used)},
+          {"share", queue.share},
+          {"waits", queue.waits},
+          {"runs", queue.runs}};
 }
 
 json as_json(const JobReport& report) {
@@ -194,8 +186,13 @@ json as_json(const JobReport& report) {
   all["more_nodes"] = report.more_nodes;
   all["blockers"] = json::array();
   for (const auto& h : report.holders)
-    all["blockers"].push_back(
-        {{"job", h.job}, {"node", h.node}, {"num_cpus", h.num_cpus}, {"num_gpus", h.num_gpus}});
+    all["blockers"].push_back({{"job", h.job},
+                               {"node", h.node},
+                               {"what", h.what},
+                               {"num_cpus", h.num_cpus},
+                               {"num_gpus", h.num_gpus},
+                               {"memory", h.memory},
+                               {"resources", json(h.resources)}});
   all["queues"] = json::array();
   for (const JobQueue& queue : report.queues) all["queues"].push_back(as_json(queue));
   return all;
@@ -262,8 +259,7 @@ int submit(JobWords& words) {
   }
   JobClient jobs(words.where);
   if (!words.detach) watch_interrupts();  // before there is a job that could go on unsaid
-  const std::string id = jobs.submit(
-      words.spec, [](const std::string& line) { write_all(STDERR_FILENO, "troupe: " + line + "\n"); });
+  const std::string id = jobs.submit(words.spec, say_line);
   if (words.detach) {
     std::printf("%s\n", id.c_str());
     return 0;

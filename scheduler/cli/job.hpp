@@ -12,17 +12,14 @@ namespace troupe::cli {
 /// `argv` begins with "job". Returns the exit code, or throws troupe::Error with the one line a person reads.
 int job(int argc, char** argv);
 
-/// The job with that id, else the newest with that name; where that was replaced (troupe serve run --replace)
-/// and has ended, the last one that took its place and has not. Null: there is none. Pure.
-const JobInfo* find_job(const std::vector<JobInfo>& newest_first, const std::string& name);
-/// Its id; empty: there is none. Says on stderr if it has another name.
-std::string job_called(JobClient& jobs, const std::string& name);
-
 /// What a job has written. Followed to its end, or to Ctrl-C, with how it ended. Returns the exit code.
 int print_output(const JobClientOptions& where, const std::string& id, const OutputOptions& reading);
 
 /// Writes a piece of output to where it belongs. Throws IoError: its reader is gone, or the disk is full.
 void take_output(const JobOutput& output);
+
+/// "troupe: LINE" to standard error: how far something is. Throws as take_output.
+void say_line(const std::string& line);
 
 /// troupe queue: set, list, remove.
 int queue(int argc, char** argv);

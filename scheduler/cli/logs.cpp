@@ -15,6 +15,7 @@
 #include "scheduler/cli/actor_output.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/job.hpp"
+#include "scheduler/cli/job_names.hpp"
 #include "scheduler/cli/parked_jobs.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/jobs/head_session.hpp"

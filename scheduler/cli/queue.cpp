@@ -6,6 +6,7 @@
 #include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/job.hpp"
+#include "scheduler/cli/resource_words.hpp"
 #include "scheduler/cluster/queue_table.hpp"
 
 namespace troupe::cli {
@@ -20,7 +21,7 @@ constexpr const char* kFooter =
     "holds "
     "the\n"
     "least part of the cluster for its weight goes first (dominant-resource fairness).\n"
-    "  troupe queue set research --cpus 32 --gpus 4 --weight 2\n"
+    "  troupe queue set research --cpus 32 --gpus 4 --memory 64GiB --weight 2\n"
     "  troupe queue list\n";
 
 struct QueueWords {
@@ -28,6 +29,7 @@ struct QueueWords {
   JobQueue queue;
   double cpus = 0;
   double gpus = 0;
+  ResourceWords other;
   std::string output = "table";
 };
 
@@ -37,6 +39,25 @@ std::string held(double used, const std::optional<double>& quota) {
     std::snprintf(text, sizeof text, "%g of %g", used, *quota);
   } else {
     std::snprintf(text, sizeof text, "%g", used);
+  }
+  return text;
+}
+
+/// "  memory 1 GiB of 2 GiB, tpu 1 of 4": what is held, or has a quota.
+std::string held_of_others(const JobQueue& queue) {
+  std::string text;
+  if (queue.memory || queue.memory_used != 0) {
+    text = "  memory " + cluster::format_bytes(queue.memory_used);
+    if (queue.memory) text += " of " + cluster::format_bytes(*queue.memory);
+  }
+  auto all = queue.resources_used;
+  all.insert(queue.resources.begin(), queue.resources.end());
+  for (const auto& [name, amount] : all) {
+    const auto used = queue.resources_used.find(name);
+    const auto quota = queue.resources.find(name);
+    text += (text.empty() ? "  " : ", ") + name + " " +
+            held(used == queue.resources_used.end() ? 0 : used->second,
+                 quota == queue.resources.end() ? std::nullopt : std::optional(quota->second));
   }
   return text;
 }
@@ -52,9 +73,9 @@ int list(const QueueWords& words) {
   std::printf("%-20s %8s %-16s %-16s %7s %6s %6s\n", "queue", "weight", "CPUs", "GPUs", "share", "waits",
               "runs");
   for (const JobQueue& queue : queues) {
-    std::printf("%-20s %8g %-16s %-16s %6.1f%% %6d %6d\n", escape_name(queue.name).c_str(), queue.weight,
+    std::printf("%-20s %8g %-16s %-16s %6.1f%% %6d %6d%s\n", escape_name(queue.name).c_str(), queue.weight,
                 held(queue.cpus_used, queue.cpus).c_str(), held(queue.gpus_used, queue.gpus).c_str(),
-                queue.share * 100, queue.waits, queue.runs);
+                queue.share * 100, queue.waits, queue.runs, held_of_others(queue).c_str());
   }
   return 0;
 }
@@ -67,12 +88,15 @@ int queue(int argc, char** argv) {
   app.footer(kFooter);
   app.require_subcommand(1);
   auto* set = app.add_subcommand("set", "Make a queue, or change its quota and weight");
-  set->footer("  troupe queue set research --cpus 32 --gpus 4 --weight 2\n");
+  set->footer("  troupe queue set research --cpus 32 --gpus 4 --memory 64GiB --resource tpu=2 --weight 2\n");
   set->add_option("name", words.queue.name, "Its name")->required();
   auto* cpus = set->add_option("--cpus", words.cpus, "CPUs that its jobs may hold together [no limit]")
                    ->check(number_of("CPUs", 100'000));
   auto* gpus = set->add_option("--gpus", words.gpus, "GPUs that they may hold together [no limit]")
                    ->check(number_of("GPUs", 100'000));
+  add_resource_options(*set, words.other,
+                       {"Memory that they may hold together, as 64GiB [no limit]",
+                        "NAME=AMOUNT of a custom resource that they may hold together, as often as need be"});
   set->add_option("--weight", words.queue.weight, "Its share: one of weight 2 gets twice that of one of 1")
       ->capture_default_str()
       ->check(number_of("shares", 1'000'000));
@@ -92,6 +116,8 @@ int queue(int argc, char** argv) {
   }
   if (cpus->count() > 0) words.queue.cpus = words.cpus;
   if (gpus->count() > 0) words.queue.gpus = words.gpus;
+  if (!words.other.memory.empty()) words.queue.memory = words.other.bytes_or(0);
+  words.queue.resources = words.other.amounts();
   if (shown->parsed()) return list(words);
   JobClient jobs(words.where);
   if (set->parsed()) {

@@ -114,6 +114,7 @@ void add_resource_options(CLI::App& command, ResourceWords& words, const Resourc
   command.add_option("--resource", words.resources, help.resource)
       ->take_all()
       ->check(once_each(amount_wrong));
+  if (*help.label == 0) return;
   command.add_option("--label", words.labels, help.label)->take_all()->check(once_each(label_wrong));
 }
 

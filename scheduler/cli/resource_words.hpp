@@ -27,7 +27,7 @@ std::optional<std::int64_t> parse_bytes(const std::string& text);
 struct ResourceHelp {
   const char* memory = "";
   const char* resource = "";
-  const char* label = "";
+  const char* label = "";  ///< empty: there is no such option
 };
 void add_resource_options(CLI::App& command, ResourceWords& words, const ResourceHelp& help);
 inline constexpr ResourceHelp kOfferedHelp{

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "collectives/rendezvous/connect/address.hpp"
 #include "runtime/core/count.hpp"
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
@@ -295,7 +296,11 @@ RunSpec RunCommand::Flags::spec(const std::vector<std::string>& words) const {
 
 MasterChoice RunCommand::Flags::master(const RunConfig& config) const {
   MasterChoice master;
-  if (!master_addr.empty()) master.address = master_addr;
+  if (!master_addr.empty()) {
+    const auto found = collectives::resolve(master_addr, std::chrono::seconds(10));
+    if (!found) refuse("--master-addr " + master_addr, found.error().why, found.error().todo);
+    master.address = *found;
+  }
   master.port = master_port;
   if (config.max_nodes == 1) {
     if (node_rank != 0)

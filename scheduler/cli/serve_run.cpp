@@ -1,7 +1,6 @@
 #include "scheduler/cli/serve_run.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -12,6 +11,9 @@
 #include "runtime/config/small_file.hpp"
 #include "runtime/core/count.hpp"
 #include "runtime/core/escape.hpp"
+#include "runtime/core/progress.hpp"
+#include "scheduler/cli/job.hpp"
+#include "scheduler/cli/job_names.hpp"
 #include "scheduler/cli/serving_programs.hpp"
 
 namespace troupe::cli {
@@ -90,9 +92,17 @@ bool has_former(JobClient& jobs, const std::string& name, const std::string& job
   return false;
 }
 
-/// Until all deployments of the file answer. Throws where the job ends before.
+std::string state_of(const JobInfo& job) {
+  return job.status == JobStatus::kRunning
+             ? "its program runs on node " + escape_name(job.node)
+             : "its job is " + std::string(to_string(job.status)) + ": " + escape_name(job.why);
+}
+
+/// Until all deployments of the file answer; says now and then which do not. Throws where the job ends
+/// before.
 void wait_until_up(JobClient& jobs, const std::string& id, const config::ServingFile& file, int timeout_s) {
   const Instant latest = MonotonicClock().now() + std::chrono::seconds(timeout_s);
+  ProgressTimes says(MonotonicClock().now());
   std::set<std::string> waits;
   for (const auto& [name, entry] : file.deployments) waits.insert(name);
   for (;;) {
@@ -117,23 +127,24 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
     }
     if (MonotonicClock().now() > latest) {
       const bool is_beside = has_former(jobs, file.job.name, job.name);
-      throw_error({ErrorCode::kTimeout, "'" + *waits.begin() + "' does not serve yet",
-                   job.status == JobStatus::kRunning
-                       ? "its program runs on node " + job.node
-                       : "its job is " + std::string(to_string(job.status)) + ": " + job.why,
+      const bool has_replaced = !is_beside && place_of_job(file.job.name, job.name) > 1;
+      throw_error({ErrorCode::kTimeout, "'" + *waits.begin() + "' does not serve yet", state_of(job),
                    "it goes on: troupe job logs --follow " + id +
                        (is_beside ? "; troupe job stop " + shell_word(job.name) +
                                         " ends it, and the one before it serves on"
-                                  : "") +
+                        : has_replaced ? "; the program before it has ended, and this one serves in its place"
+                                       : "") +
                        "; a program on another machine is asked there (troupe serve list)"});
     }
+    if (says.is_due(MonotonicClock().now()))
+      say_line("waits until '" + *waits.begin() + "' answers: " + state_of(job));
     std::this_thread::sleep_for(kAskAgain);
   }
 }
 
 std::string submit_serving(JobClient& jobs, const JobSpec& spec, const config::ServingFile& file,
                            const ServeRunWords& words) {
-  const std::string id = jobs.submit(spec);
+  const std::string id = jobs.submit(spec, say_line);
   std::printf("job %s is submitted\n", id.c_str());
   std::fflush(stdout);
   if (!words.detach) wait_until_up(jobs, id, file, words.timeout_s);
@@ -149,6 +160,7 @@ int replace_serving(JobClient& jobs, const JobInfo& former, const config::Servin
   const std::string id = submit_serving(jobs, spec, file, words);
   if (words.detach) return 0;
   const Instant latest = MonotonicClock().now() + std::chrono::seconds(words.timeout_s);
+  ProgressTimes says(MonotonicClock().now());
   std::set<int> told;
   JobInfo ended = jobs.status(former.id);
   for (; !ended.has_ended(); ended = jobs.status(former.id)) {
@@ -163,6 +175,8 @@ int replace_serving(JobClient& jobs, const JobInfo& former, const config::Servin
       throw_error({ErrorCode::kTimeout, "job " + former.id + " has not ended",
                    "another program answers in its place; a program ends so where it is in wait()",
                    "troupe job stop " + former.id});
+    if (says.is_due(MonotonicClock().now()))
+      say_line("waits until job " + former.id + " has answered what it has, and ends");
     std::this_thread::sleep_for(kAskAgain);
   }
   if (ended.status == JobStatus::kSucceeded) {
@@ -228,16 +242,6 @@ std::vector<int> left_ports(const OrderedJson& before, const OrderedJson& after)
   return all;
 }
 
-int place_of_job(const std::string& name, const std::string& job) {
-  if (job == name) return 1;
-  if (!job.starts_with(name + "~")) return 0;
-  const std::string_view digits = std::string_view(job).substr(name.size() + 1);
-  int place = 0;
-  const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), place);
-  const bool whole = read.ec == std::errc() && read.ptr == digits.data() + digits.size();
-  return whole && place > 1 && digits[0] != '0' ? place : 0;
-}
-
 int serve_run(const ServeRunWords& words) {
   const config::ServingFile file = read_serving_file(words.file);
   JobClient jobs(words.where);
@@ -263,12 +267,16 @@ int serve_run(const ServeRunWords& words) {
     }
     // One that was to take another's place, and hangs, say: the other one serves on.
     const bool is_beside = has_former(jobs, file.job.name, job->name);
-    throw_error({ErrorCode::kRefused, "cannot apply " + words.file,
-                 "job " + job->id + " has the name '" + job->name +
-                     (silent.empty() ? "', and is no program that serves here: "
-                                     : "', and may be one that does not answer: " + silent + "; ") +
-                     (job->status == JobStatus::kRunning ? "it runs on node " + job->node : job->why),
-                 is_beside ? "end it, and apply the file to the one before it: troupe job stop " +
+    const std::string where = job->status == JobStatus::kRunning ? "it runs on node " + escape_name(job->node)
+                                                                 : escape_text(job->why);
+    const std::string what = "job " + job->id + " has the name '" + escape_name(job->name) + "', ";
+    const std::string why =
+        !silent.empty() ? "and may be one that does not answer: " + silent + "; " + where
+        : is_beside ? "is being started in the place of the one before it, and does not serve yet: " + where
+                    : "and is no program that serves here: " + where;
+    throw_error({ErrorCode::kRefused, "cannot apply " + words.file, what + why,
+                 is_beside ? "wait until it serves (troupe job logs --follow " + job->id +
+                                 "), or end it, and apply the file to the one before it: troupe job stop " +
                                  shell_word(job->name) + "; or apply it on the machine where it runs"
                            : "apply it on the machine where it runs, or start it again: --restart"});
   }

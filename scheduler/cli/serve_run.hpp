@@ -21,10 +21,6 @@ struct ServeRunWords {
 
 int serve_run(const ServeRunWords& words);
 
-/// Which of the jobs that stand in for each other under `name` this is: 1 is that name itself, "digits~2" the
-/// first one that took its place. 0: none of them. Pure.
-int place_of_job(const std::string& name, const std::string& job);
-
 /// Of the ports where a program serves, those that its successor leaves: all that is served there the
 /// successor serves at another one. By what both tell of their deployments. Pure.
 std::vector<int> left_ports(const nlohmann::ordered_json& before, const nlohmann::ordered_json& after);

@@ -17,10 +17,7 @@ std::string key_of(const Group& group) {
 ActorDemand missing_of(const Group& group) {
   ActorDemand all{0, true, {}};
   for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
-    if (group.record.placed[i].node) continue;
-    all.cpu_e4 += group.record.spec.bundles[i].cpu_e4;
-    all.gpu_e4 += group.record.spec.bundles[i].gpu_e4;
-    add_amounts(all.other.amounts, group.record.spec.bundles[i].other.amounts, 1);
+    if (!group.record.placed[i].node) add_room(all, group.record.spec.bundles[i]);
   }
   return all;
 }
@@ -102,8 +99,7 @@ void ClusterMachine::make_group(const GroupRequested& e) {
 /// Of what has no room yet.
 std::string ClusterMachine::over_quota(const Group& group) const {
   if (group.queue.empty()) return "";
-  const ActorDemand missing = missing_of(group);
-  return why_stopped(group.queue, missing.cpu_e4, missing.gpu_e4);
+  return why_stopped(group.queue, scheduler::Room::of(missing_of(group)));
 }
 
 /// Places what has no room yet: all of it, or nothing. True: `group` may be gone.
@@ -156,7 +152,7 @@ void ClusterMachine::hold_bundle(Group& group, std::size_t bundle) {
   const BundleDemand& has = group.record.spec.bundles[bundle];
   Node& node = nodes_.at(on.node);
   hold_room(node, has, on.gpus);
-  charge(group.queue, has.cpu_e4, has.gpu_e4);
+  charge(group.queue, scheduler::Room::of(has), 1);
   node.groups.insert(group.record.group);
   refresh(on.node);
   show(group, bundle);
@@ -201,7 +197,7 @@ void ClusterMachine::search_again() {
 }
 
 /// What is in it ends; its room is given back with the last of that.
-void ClusterMachine::remove_group(Group& group, const std::string& reason) {
+void ClusterMachine::remove_group(Group& group, const std::string& reason, ErrorCode code) {
   if (group.record.state == GroupState::kEnding) return;
   const GroupId id = group.record.group;
   groups_.set_state(group, GroupState::kEnding);
@@ -216,7 +212,7 @@ void ClusterMachine::remove_group(Group& group, const std::string& reason) {
   const std::set<ActorId> here = group.actors;
   for (const Requester& requester : waiting_.of_group(id)) {
     const auto spawn = waiting_.take(requester);
-    refuse(*spawn, {ErrorCode::kRefused, "cannot place " + spawn->spec.type, why, ""});
+    refuse(*spawn, {code, "cannot place " + spawn->spec.type, why, ""});
   }
   for (const ActorId actor : here) end_actor(actors_.at(actor), why);
   if (Job* job = jobs_.find(of)) {
@@ -240,7 +236,7 @@ void ClusterMachine::forget_if_empty(Group& group) {
     const auto at = nodes_.find(on.node);
     if (at == nodes_.end()) continue;
     free_room(at->second, record.spec.bundles[i], on.gpus);
-    charge(queue, -record.spec.bundles[i].cpu_e4, -record.spec.bundles[i].gpu_e4);
+    charge(queue, scheduler::Room::of(record.spec.bundles[i]), -1);
     at->second.groups.erase(id);
     if (membership_.liveness(on.node) == Liveness::kDead) continue;
     refresh(on.node);
@@ -272,7 +268,7 @@ void ClusterMachine::lose_bundles(NodeId id, const std::string& why) {
     for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
       if (group.record.placed[i].node != id) continue;
       TROUPE_ASSERT(group.used[i].actors == 0, "what was on a dead node holds nothing");
-      charge(group.queue, -group.record.spec.bundles[i].cpu_e4, -group.record.spec.bundles[i].gpu_e4);
+      charge(group.queue, scheduler::Room::of(group.record.spec.bundles[i]), -1);
       group.record.placed[i] = {};
       group.used[i].gpus.clear();
     }
@@ -300,7 +296,7 @@ void ClusterMachine::release_idle_bundles() {
       const BundleDemand& had = group.record.spec.bundles[i];
       Node& node = nodes_.at(was.node);
       free_room(node, had, was.gpus);
-      charge(group.queue, -had.cpu_e4, -had.gpu_e4);
+      charge(group.queue, scheduler::Room::of(had), -1);
       group.room.remove(id_of_bundle(static_cast<std::int32_t>(i)));
       if (std::none_of(placed.begin(), placed.end(), [&](const auto& on) { return on.node == was.node; }))
         node.groups.erase(id);
@@ -342,8 +338,8 @@ Placement ClusterMachine::place(const ActorDemand& demand) const {
   return place_in(*group, demand);
 }
 
-/// The first groups that hold what is asked for: "; room is held by placement group a (4 CPU)". Empty: none
-/// does.
+/// The first groups that hold what is asked for: "; room is held by placement group a of job x (4 CPU)".
+/// Empty: none does.
 std::string ClusterMachine::held_by_groups(const ActorDemand& demand, const Group* but) const {
   constexpr std::size_t kNamed = 3, kMostLooks = 1000;  // at groups and bundles: each spawn that waits asks
   std::vector<std::string> holders;
@@ -354,14 +350,11 @@ std::string ClusterMachine::held_by_groups(const ActorDemand& demand, const Grou
     looks += 1 + record.placed.size();
     ActorDemand held;
     for (std::size_t i = 0; i < record.placed.size() && &at->second != but; ++i) {
-      if (!record.placed[i].node) continue;
-      held.cpu_e4 += record.spec.bundles[i].cpu_e4;
-      held.gpu_e4 += record.spec.bundles[i].gpu_e4;
-      add_amounts(held.other.amounts, record.spec.bundles[i].other.amounts, 1);
+      if (record.placed[i].node) add_room(held, record.spec.bundles[i]);
     }
-    const bool competes = (demand.cpu_e4 > 0 && held.cpu_e4 > 0) || (demand.gpu_e4 > 0 && held.gpu_e4 > 0) ||
-                          share_resource(demand.other.amounts, held.other.amounts);
-    if (competes) holders.push_back(name_of(record) + " (" + scheduler::NodeIndex::wanted(held) + ")");
+    if (competes(demand, held))
+      holders.push_back(name_of(record) + " of job " + whose(record.spec.job) + " (" +
+                        scheduler::NodeIndex::wanted(held) + ")");
   }
   std::string text;
   for (std::size_t i = 0; i < std::min(kNamed, holders.size()); ++i)
@@ -372,7 +365,7 @@ std::string ClusterMachine::held_by_groups(const ActorDemand& demand, const Grou
 std::string ClusterMachine::why_waits(const PendingSpawn& spawn) const {
   const ActorDemand& demand = spawn.spec.demand;
   const Job* job = jobs_.find(spawn.spec.job);
-  if (spawn.stopped_by != 0 && job != nullptr) return why_stopped(job->queue, demand.cpu_e4, demand.gpu_e4);
+  if (spawn.stopped_by != 0 && job != nullptr) return why_stopped(job->queue, scheduler::Room::of(demand));
   return why_waits(demand);
 }
 

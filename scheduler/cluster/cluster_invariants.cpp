@@ -61,27 +61,25 @@ std::size_t ClusterMachine::check_groups() const {
 /// What jobs of a queue hold is counted, each thing once.
 void ClusterMachine::check_queues() const {
   std::map<std::string, scheduler::Room> used, programs;
-  const auto add = [&](const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) {
-    used[queue].cpu_e4 += cpu_e4;
-    used[queue].gpu_e4 += gpu_e4;
+  const auto add = [&](const std::string& queue, const auto& held) {
+    used[queue].add(scheduler::Room::of(held));
   };
   for (const auto& [id, node] : nodes_) {
     for (const ActorId actor : node.actors) {
       const ActorSpec& spec = actors_.at(actor).record.spec;
       const Job* job = jobs_.find(spec.job);
-      if (job != nullptr && !spec.demand.group) add(job->queue, spec.demand.cpu_e4, spec.demand.gpu_e4);
+      if (job != nullptr && !spec.demand.group) add(job->queue, spec.demand);
     }
     for (const std::string& driver : node.drivers) {
       const SubmissionSpec& spec = submissions_.find(driver)->spec;
-      add(cluster::queue_of(spec), spec.cpu_e4, spec.gpu_e4);
-      programs[cluster::queue_of(spec)].cpu_e4 += spec.cpu_e4;
-      programs[cluster::queue_of(spec)].gpu_e4 += spec.gpu_e4;
+      add(cluster::queue_of(spec), spec);
+      programs[cluster::queue_of(spec)].add(scheduler::Room::of(spec));
     }
   }
   for (const auto& [id, group] : groups_.all()) {
     for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
       const BundleDemand& has = group.record.spec.bundles[i];
-      if (group.record.placed[i].node) add(group.queue, has.cpu_e4, has.gpu_e4);
+      if (group.record.placed[i].node) add(group.queue, has);
     }
   }
   used.erase("");
@@ -196,7 +194,7 @@ void ClusterMachine::check_invariants() const {
     const SubmissionSpec& spec = submissions_.find(id)->spec;
     const ActorDemand demand = demand_of(spec);
     if (index_.place(demand).verdict != PlacementVerdict::kPlaced) continue;
-    if (!over_quota(cluster::queue_of(spec), spec.cpu_e4, spec.gpu_e4).empty()) continue;
+    if (!over_quota(cluster::queue_of(spec), scheduler::Room::of(spec)).empty()) continue;
     TROUPE_ASSERT(first != nullptr && first->spec.id != id, "the first that waits fits nowhere");
     TROUPE_ASSERT(competes(demand_of(first->spec), demand), "and holds up those alone that ask for the same");
     const NodeId kept = kept_for(demand_of(first->spec));

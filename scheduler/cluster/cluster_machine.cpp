@@ -65,6 +65,16 @@ std::vector<ClusterAction> ClusterMachine::withdraw_submission(const std::string
   return follow_up();
 }
 
+std::vector<ClusterAction> ClusterMachine::spawn_refused(const SpawnRequested& spawn, const ErrorInfo& why,
+                                                         Instant now) {
+  now_ = now;
+  const Group* group = groups_.find(spawn.spec.demand.group);
+  const bool is_its = group != nullptr && group->record.spec.job == spawn.spec.job &&
+                      holds_job(spawn.requester.from.node, spawn.spec.job);
+  if (is_its) end_start(spawn.spec, "an actor that was to start with it was refused: " + why.why, why.code);
+  return follow_up();
+}
+
 /// What has become possible by an event.
 std::vector<ClusterAction> ClusterMachine::follow_up() {
   look_at_queue_ = look_at_queue_ || !freed_.empty();
@@ -244,7 +254,7 @@ void ClusterMachine::handle(const SpawnRequested& e) {
       actors_.payload_bytes() + waiting_.payload_bytes() + claims_.payload_bytes();
   if (waiting_.size() >= config_.max_waiting ||
       payload_bytes + e.spec.payload.size() > config_.max_payload_bytes) {
-    end_start(e.spec, "an actor that was to start with it was refused");
+    end_start(e.spec, "an actor that was to start with it was refused", ErrorCode::kLimit);
     return no({ErrorCode::kLimit, what,
                "too many spawns wait: " + std::to_string(waiting_.size()) +
                    ", and those that wait or start hold " + std::to_string(payload_bytes >> 20) +
@@ -389,7 +399,7 @@ void ClusterMachine::hold(const Actor& actor) {
   } else {
     hold_room(node, room_of(record.spec.demand), record.gpus);
     if (const Job* job = jobs_.find(record.spec.job))
-      charge(job->queue, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4);
+      charge(job->queue, scheduler::Room::of(record.spec.demand), 1);
   }
   node.actors.insert(record.actor);
   if (Job* job = jobs_.find(record.spec.job)) {
@@ -409,7 +419,7 @@ void ClusterMachine::release(const Actor& actor) {
   } else {
     free_room(node, room_of(record.spec.demand), record.gpus);
     if (const Job* job = jobs_.find(record.spec.job))
-      charge(job->queue, -record.spec.demand.cpu_e4, -record.spec.demand.gpu_e4);
+      charge(job->queue, scheduler::Room::of(record.spec.demand), -1);
   }
   const bool was_there = node.actors.erase(record.actor) == 1;
   TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "an actor is released once");

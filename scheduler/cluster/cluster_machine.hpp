@@ -63,7 +63,7 @@ struct ClusterConfig {
   /// Looks at nodes for groups that wait, at an event; the groups behind have their turn at ticks.
   std::size_t group_looks = 200'000;
   /// Actors that start together have this long to be asked for, all of them.
-  Duration start_together_within = std::chrono::seconds(30);
+  Duration start_together_within = std::chrono::minutes(2);
   /// They hear what they wait for, and of another reason after so long at the earliest.
   Duration tell_again = std::chrono::seconds(10);
   /// A group that has lost bundles, and finds no room for so long while others wait, too, gives back those in
@@ -141,6 +141,8 @@ class ClusterMachine {
 
   /// The store does not take that submission, and nobody was told of it: it never was.
   std::vector<ClusterAction> withdraw_submission(const std::string& id, Instant now);
+  /// Its caller has refused that spawn: those that were to start with it do not, for the same reason.
+  std::vector<ClusterAction> spawn_refused(const SpawnRequested& spawn, const ErrorInfo& why, Instant now);
 
   /// What the last event did to detached actors and parked jobs, one line each: of their ends nobody else may
   /// hear.
@@ -207,7 +209,8 @@ class ClusterMachine {
   void place_groups();
   std::optional<std::uint64_t> place_groups_from(std::uint64_t number);
   void search_again();
-  void remove_group(Group& group, const std::string& reason);
+  /// `code`: what the spawns that wait for it fail with.
+  void remove_group(Group& group, const std::string& reason, ErrorCode code = ErrorCode::kRefused);
   void forget_if_empty(Group& group);
   void show(Group& group, std::size_t bundle);
   void show_bundles(NodeId node);
@@ -231,7 +234,7 @@ class ClusterMachine {
   void wait_together(PendingSpawn spawn, Group& group);
   void tell_members(Group& group);
   void tell_members_again();
-  void end_start(const ActorSpec& spec, const std::string& why);
+  void end_start(const ActorSpec& spec, const std::string& why, ErrorCode code = ErrorCode::kRefused);
   void start_together(Group& group, const std::vector<PlacedBundle>& placed, const std::string& reason);
 
   // cluster_drains.cpp
@@ -274,11 +277,11 @@ class ClusterMachine {
   void eased(const std::string& queue);
   void find_queue(Job& job) const;
   std::string queue_of(JobId id) const;
-  void charge(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4);
-  std::string over_quota(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) const;
+  void charge(const std::string& queue, const scheduler::Room& more, int sign);
+  std::string over_quota(const std::string& queue, const scheduler::Room& more) const;
   std::uint64_t queue_that_stops(const ActorSpec& spec) const;
   void charge_program(const SubmissionSpec& spec, int sign);
-  std::string why_stopped(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) const;
+  std::string why_stopped(const std::string& queue, const scheduler::Room& more) const;
   bool keeps_its_quota(const ActorSpec& spec);
   void start_parked();
   scheduler::Room all_room() const;
@@ -290,6 +293,9 @@ class ClusterMachine {
 
   // cluster_why.cpp
   std::string why_program_waits(const SubmissionRecord& submission) const;
+  std::string whose(JobId job) const;
+  std::string held_by_actors(const ActorDemand& demand) const;
+  std::vector<WaitReport::Holder> holders_on(NodeId node, const ActorDemand& demand) const;
   std::string turn_of(const SubmissionRecord& first, const std::string& queue) const;
 
   // cluster_submissions.cpp

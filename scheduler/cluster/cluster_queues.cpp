@@ -74,55 +74,49 @@ std::string ClusterMachine::queue_of(JobId id) const {
   return job == nullptr ? "" : job->queue;
 }
 
-/// Jobs of that queue hold so much more, or (below 0) less.
-void ClusterMachine::charge(const std::string& queue, std::int64_t cpu_e4, std::int64_t gpu_e4) {
-  if (queue.empty() || (cpu_e4 == 0 && gpu_e4 == 0)) return;  // who holds nothing may outlive its queue
+/// Jobs of that queue hold so much more, or (sign -1) less.
+void ClusterMachine::charge(const std::string& queue, const Room& more, int sign) {
+  if (queue.empty() || more == Room{}) return;  // who holds nothing may outlive its queue
   scheduler::QueueLoad& load = queues_.at(queue).load;
-  Room& used = load.used;
-  used.cpu_e4 += cpu_e4;
-  used.gpu_e4 += gpu_e4;
-  TROUPE_ASSERT(used.cpu_e4 >= 0 && used.gpu_e4 >= 0, "a queue gives back what it held");
-  const bool has_quota = load.queue.cpu_e4 >= 0 || load.queue.gpu_e4 >= 0;
-  if (has_quota && (cpu_e4 < 0 || gpu_e4 < 0)) eased(queue);
+  load.used.add(more, sign);
+  TROUPE_ASSERT(load.used.cpu_e4 >= 0 && load.used.gpu_e4 >= 0, "a queue gives back what it held");
+  const bool has_quota = load.queue.cpu_e4 >= 0 || load.queue.gpu_e4 >= 0 || !load.queue.other.empty();
+  if (has_quota && sign < 0) eased(queue);
 }
 
 /// The same of a program of a job of it.
 void ClusterMachine::charge_program(const SubmissionSpec& spec, int sign) {
-  if (spec.cpu_e4 == 0 && spec.gpu_e4 == 0) return;
-  Room& programs = queues_.at(cluster::queue_of(spec)).load.programs;
-  programs.cpu_e4 += sign * spec.cpu_e4;
-  programs.gpu_e4 += sign * spec.gpu_e4;
-  charge(cluster::queue_of(spec), sign * spec.cpu_e4, sign * spec.gpu_e4);
+  const Room room = Room::of(spec);
+  if (room == Room{}) return;
+  queues_.at(cluster::queue_of(spec)).load.programs.add(room, sign);
+  charge(cluster::queue_of(spec), room, sign);
 }
 
 /// Why actors of its jobs may not hold so much more now; empty: they may.
-std::string ClusterMachine::why_stopped(const std::string& queue, std::int64_t cpu_e4,
-                                        std::int64_t gpu_e4) const {
-  const std::string over = over_quota(queue, cpu_e4, gpu_e4);
-  return over.empty() ? over
-                      : over + scheduler::stuck_beside_programs(queues_.find(queue)->load, {cpu_e4, gpu_e4});
+std::string ClusterMachine::why_stopped(const std::string& queue, const Room& more) const {
+  const std::string over = over_quota(queue, more);
+  return over.empty() ? over : over + scheduler::stuck_beside_programs(queues_.find(queue)->load, more);
 }
 
 /// Whether an actor of a job that ends to start again elsewhere would get back what it holds of its queue's
 /// quota: nobody who waits for that comes before it.
 bool ClusterMachine::keeps_its_quota(const ActorSpec& spec) {
-  if (spec.demand.cpu_e4 == 0 && spec.demand.gpu_e4 == 0) return true;  // it gives nothing back
+  const Room held = Room::of(spec.demand);
+  if (held == Room{}) return true;  // it gives nothing back
   const Job* job = spec.demand.group ? nullptr : jobs_.find(spec.job);
   const QueueTable::Queue* queue = job == nullptr || job->queue.empty() ? nullptr : queues_.find(job->queue);
   if (queue == nullptr) return true;
   scheduler::QueueLoad without = queue->load;
-  without.used.cpu_e4 -= spec.demand.cpu_e4;
-  without.used.gpu_e4 -= spec.demand.gpu_e4;
-  const auto fits = [&](std::int64_t cpu_e4, std::int64_t gpu_e4) {
-    return scheduler::over_quota(without, {cpu_e4, gpu_e4}).empty();
+  without.used.add(held, -1);
+  const auto fits = [&](const auto& asked) {
+    return scheduler::over_quota(without, Room::of(asked)).empty();
   };
-  if (!fits(spec.demand.cpu_e4, spec.demand.gpu_e4)) return false;
+  if (!fits(spec.demand)) return false;
   const std::int64_t limit = without.queue.cpu_e4;
   const std::int64_t left = limit < 0 ? kMaxCpu_e4 : std::max<std::int64_t>(0, limit - without.used.cpu_e4);
-  const auto takes = [&](const ActorDemand& demand) { return fits(demand.cpu_e4, demand.gpu_e4); };
-  if (waiting_.first_fit({{}, {}, queue->number}, left, takes, true) != nullptr) return false;
+  if (waiting_.first_fit({{}, {}, queue->number}, left, fits, true) != nullptr) return false;
   const auto is_not_stopped = [&](const SubmissionTable::Size& size) {
-    return over_quota(job->queue, size.cpu_e4, size.gpu_e4).empty() || !fits(size.cpu_e4, size.gpu_e4);
+    return over_quota(job->queue, Room::of(size)).empty() || !fits(size);
   };
   if (submissions_.next_of(job->queue, is_not_stopped) != nullptr) return false;
   return std::none_of(groups_.waiting().begin(), groups_.waiting().end(), [&](const auto& waits) {
@@ -132,16 +126,15 @@ bool ClusterMachine::keeps_its_quota(const ActorSpec& spec) {
 }
 
 /// Why it may not hold so much more; empty: it may.
-std::string ClusterMachine::over_quota(const std::string& queue, std::int64_t cpu_e4,
-                                       std::int64_t gpu_e4) const {
+std::string ClusterMachine::over_quota(const std::string& queue, const Room& more) const {
   const QueueTable::Queue* found = queue.empty() ? nullptr : queues_.find(queue);
-  return found == nullptr ? "" : scheduler::over_quota(found->load, {cpu_e4, gpu_e4});
+  return found == nullptr ? "" : scheduler::over_quota(found->load, more);
 }
 
 /// The number of the queue that may not hold it now; 0: it may start.
 std::uint64_t ClusterMachine::queue_that_stops(const ActorSpec& spec) const {
   const Job* job = spec.demand.group ? nullptr : jobs_.find(spec.job);
-  if (job == nullptr || over_quota(job->queue, spec.demand.cpu_e4, spec.demand.gpu_e4).empty()) return 0;
+  if (job == nullptr || over_quota(job->queue, Room::of(spec.demand)).empty()) return 0;
   return queues_.find(job->queue)->number;
 }
 
@@ -152,7 +145,7 @@ void ClusterMachine::start_parked() {
       const QueueTable::Queue* queue = queues_.find(name);
       if (queue == nullptr) break;
       const auto fits = [&](const ActorDemand& demand) {
-        return scheduler::over_quota(queue->load, {demand.cpu_e4, demand.gpu_e4}).empty();
+        return scheduler::over_quota(queue->load, Room::of(demand)).empty();
       };
       const std::int64_t limit = queue->load.queue.cpu_e4;
       const std::int64_t left = limit < 0 ? kMaxCpu_e4 : limit - queue->load.used.cpu_e4;
@@ -169,6 +162,7 @@ Room ClusterMachine::all_room() const {
   for (const auto& [id, node] : index_.nodes()) {
     all.cpu_e4 += node.cpu_e4;
     all.gpu_e4 += static_cast<std::int64_t>(node.gpus.size()) * kGpu;
+    add_amounts(all.other, node.other.amounts, 1);
   }
   return all;
 }
@@ -227,8 +221,7 @@ std::vector<std::string> ClusterMachine::order_of_submissions() const {
     auto& [load, list] = waiting.at(name);
     const SubmissionRecord* next = list.back();
     list.pop_back();
-    load.used.cpu_e4 += next->spec.cpu_e4;
-    load.used.gpu_e4 += next->spec.gpu_e4;
+    load.used.add(Room::of(next->spec));
     order.push_back(next->spec.id);
     if (list.empty()) waiting.erase(name);
   }
@@ -247,7 +240,7 @@ std::vector<QueueStatus> ClusterMachine::queue_statuses() const {
   for (const auto& [name, queue] : queues_.all()) {
     const auto& [waits, runs] = jobs[name];
     statuses.push_back({queue.load.queue, queue.load.used.cpu_e4, queue.load.used.gpu_e4,
-                        scheduler::dominant_share_e4(queue.load, all), waits, runs});
+                        scheduler::dominant_share_e4(queue.load, all), waits, runs, queue.load.used.other});
   }
   return statuses;
 }

@@ -56,8 +56,8 @@ std::string ClusterMachine::why_never(const Group& group) const {
   return "";
 }
 
-/// Whoever made the group may have died, or failed, before it asked for all of them, and the head may have
-/// refused one: those that came would wait until their job ends.
+/// Whoever made the group may have died, or failed, before it asked for all of them: those that came would
+/// wait until their job ends.
 void ClusterMachine::end_late_starts() {
   std::vector<GroupId> late;
   for (const auto& [number, id] : groups_.waiting()) {
@@ -111,9 +111,9 @@ void ClusterMachine::tell_members_again() {
 }
 
 /// An actor of that spec was refused, or is not wanted any more: those that were to start with it do not.
-void ClusterMachine::end_start(const ActorSpec& spec, const std::string& why) {
+void ClusterMachine::end_start(const ActorSpec& spec, const std::string& why, ErrorCode code) {
   Group* group = groups_.find(spec.demand.group);
-  if (group != nullptr && group->record.spec.start_only) remove_group(*group, why);
+  if (group != nullptr && group->record.spec.start_only) remove_group(*group, why, code);
 }
 
 /// From here on each holds its room itself, as if it had started alone. REQUIRES: are_all_there(group).

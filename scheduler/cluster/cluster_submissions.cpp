@@ -104,7 +104,7 @@ void ClusterMachine::start_submissions() {
     const SubmissionSpec& spec = submission->spec;
     const std::string& queue = cluster::queue_of(spec);
     const SubmissionTable::Size size{spec.cpu_e4, spec.gpu_e4, spec.other};
-    if (!over_quota(queue, spec.cpu_e4, spec.gpu_e4).empty()) {
+    if (!over_quota(queue, scheduler::Room::of(spec)).empty()) {
       over[queue].insert(size);
       continue;
     }

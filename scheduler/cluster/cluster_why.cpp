@@ -3,6 +3,7 @@
 #include <tuple>
 #include <utility>
 
+#include "runtime/core/count.hpp"
 #include "scheduler/cluster/cluster_machine.hpp"
 
 namespace troupe::cluster {
@@ -93,6 +94,80 @@ bool ClusterMachine::is_held(const SubmissionRecord& first, const SubmissionReco
          index_.place(demand_of(submission.spec)).verdict == PlacementVerdict::kPlaced;
 }
 
+/// The submission that a job is of, or else its program's name.
+std::string ClusterMachine::whose(JobId id) const {
+  const Job* job = jobs_.find(id);
+  if (job == nullptr) return to_string(id);
+  return job->record.submission.empty() ? job->record.name : job->record.submission;
+}
+
+/// The first jobs whose actors hold what is asked for, outside of placement groups, and what frees it. Empty:
+/// none does. Of a training run the trainers hold theirs until its program has taken the result: who waits
+/// cannot see that the run is over.
+std::string ClusterMachine::held_by_actors(const ActorDemand& demand) const {
+  constexpr std::size_t kNamed = 3, kMostLooks = 10'000;
+  std::vector<std::string> holders;
+  std::size_t looks = 0;
+  for (auto at = jobs_.all().begin();
+       at != jobs_.all().end() && holders.size() <= kNamed && looks < kMostLooks; ++at) {
+    ActorDemand held;
+    std::int64_t count = 0;
+    std::string type;
+    for (const ActorId id : at->second.actors) {
+      if (++looks > kMostLooks) break;
+      const ActorRecord& actor = actors_.at(id).record;
+      const ActorDemand& has = actor.spec.demand;
+      if (has.group || !competes(demand, has) || (demand.affinity && demand.affinity != actor.node)) continue;
+      add_room(held, has);
+      if (count++ == 0) type = actor.spec.type;
+      if (type != actor.spec.type && !type.ends_with(", ...")) type += ", ...";
+    }
+    if (count > 0)
+      holders.push_back(count_of(count, "actor") + " (" + type + ") of job " + whose(at->first) + " (" +
+                        scheduler::NodeIndex::wanted(held) + ")");
+  }
+  if (holders.empty()) return "";
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kNamed, holders.size()); ++i)
+    text += (text.empty() ? "; room is held by " : ", ") + holders[i];
+  return text + (holders.size() > kNamed ? " and others" : "") +
+         ", until they end or their program lets go of them (of a training run: takes its result)";
+}
+
+/// What holds on that node what is asked for: programs first, then each job's actors, then groups.
+std::vector<WaitReport::Holder> ClusterMachine::holders_on(NodeId id, const ActorDemand& demand) const {
+  const Node& node = nodes_.at(id);
+  std::vector<WaitReport::Holder> all;
+  const auto add = [&](const std::string& of, const auto& held, std::string what) {
+    all.push_back({of, node.info.name, held.cpu_e4, held.gpu_e4, std::move(what), held.other.amounts});
+  };
+  for (const std::string& driver : node.drivers) {
+    const SubmissionSpec& spec = submissions_.find(driver)->spec;
+    if (competes(demand, demand_of(spec))) add(driver, spec, "its program, until it ends");
+  }
+  std::map<JobId, std::pair<ActorDemand, std::int64_t>> jobs;
+  for (const ActorId actor : node.actors) {
+    const ActorSpec& spec = actors_.at(actor).record.spec;
+    if (spec.demand.group || !competes(demand, spec.demand)) continue;
+    auto& [held, count] = jobs[spec.job];
+    add_room(held, spec.demand);
+    ++count;
+  }
+  for (const auto& [job, its] : jobs)
+    add(whose(job), its.first,
+        count_of(its.second, "actor") + ", until they end or their program lets go of them");
+  for (const GroupId group : node.groups) {
+    const GroupRecord& record = groups_.find(group)->record;
+    ActorDemand held;
+    for (std::size_t i = 0; i < record.placed.size(); ++i) {
+      if (record.placed[i].node == id) add_room(held, record.spec.bundles[i]);
+    }
+    if (competes(demand, held))
+      add(whose(record.spec.job), held, name_of(record) + ", until it is removed or its program ends");
+  }
+  return all;
+}
+
 /// What the actors of its program wait for; empty: for nothing. O(jobs + what waits of its own).
 std::string ClusterMachine::why_program_waits(const SubmissionRecord& submission) const {
   const PendingSpawn* first = nullptr;
@@ -108,8 +183,10 @@ std::string ClusterMachine::why_program_waits(const SubmissionRecord& submission
     if (first == nullptr && !waiting.empty()) first = &waiting_.at(waiting.front());
   }
   if (first == nullptr) return "";
+  const ActorDemand& demand = first->spec.demand;
   return (actors == 1 ? "an actor of it waits: " : std::to_string(actors) + " actors of it wait: ") +
-         first->spec.type + ": " + why_waits(*first);
+         first->spec.type + ": " + why_waits(*first) +
+         (first->stopped_by != 0 || demand.group ? "" : held_by_actors(demand));
 }
 
 std::string ClusterMachine::why(const SubmissionRecord& submission) const {
@@ -124,11 +201,13 @@ std::string ClusterMachine::why(const SubmissionRecord& submission) const {
   if (placement.verdict == PlacementVerdict::kNever)
     return placement.reason + "; it waits for a node that has it";
   const std::string& queue = cluster::queue_of(submission.spec);
-  if (const std::string over = over_quota(queue, demand.cpu_e4, demand.gpu_e4); !over.empty()) return over;
+  if (const std::string over = over_quota(queue, scheduler::Room::of(demand)); !over.empty()) return over;
   const SubmissionRecord* first = first_that_waits();
-  if (first == nullptr || first->number == submission.number) return why_waits(demand);
+  if (first == nullptr || first->number == submission.number)
+    return why_waits(demand) + held_by_actors(demand);
   if (!is_held(*first, submission))
-    return why_waits(demand) + "; job " + first->spec.id + " starts before it" + turn_of(*first, queue);
+    return why_waits(demand) + held_by_actors(demand) + "; job " + first->spec.id + " starts before it" +
+           turn_of(*first, queue);
   return "the room that there is on " + index_.nodes().at(placement.node).name + " is kept for job " +
          first->spec.id + ", which starts before it" + turn_of(*first, queue) + ": " +
          why_waits(demand_of(first->spec));
@@ -160,7 +239,7 @@ WaitReport ClusterMachine::explain(const SubmissionRecord& submission) const {
                    : verdict == PlacementVerdict::kPlaced ? Verdict::kHeld
                                                           : Verdict::kWaits;
   const std::string& queue = cluster::queue_of(submission.spec);
-  if (report.verdict != Verdict::kNever && !over_quota(queue, demand.cpu_e4, demand.gpu_e4).empty())
+  if (report.verdict != Verdict::kNever && !over_quota(queue, scheduler::Room::of(demand)).empty())
     report.verdict = Verdict::kQuota;
   for (const std::string& id : order_of_submissions()) {
     ++report.position;
@@ -212,12 +291,11 @@ WaitReport ClusterMachine::explain(const SubmissionRecord& submission) const {
   report.more_nodes = static_cast<std::uint32_t>(nearest.size() - listed);
   for (std::size_t i = 0; i < listed; ++i) {
     report.nodes.push_back(look_at(*nearest[i], demand));
-    for (const std::string& id : nodes_.at(nearest[i]->id).drivers) {
-      const SubmissionSpec& spec = submissions_.find(id)->spec;
-      if (competes(demand, demand_of(spec)) && report.holders.size() < kMostListed)
-        report.holders.push_back({id, nearest[i]->name, spec.cpu_e4, spec.gpu_e4});
-    }
+    if (report.holders.size() >= kMostListed) continue;
+    for (WaitReport::Holder& holder : holders_on(nearest[i]->id, demand))
+      report.holders.push_back(std::move(holder));
   }
+  if (report.holders.size() > kMostListed) report.holders.resize(kMostListed);
   return report;
 }
 

@@ -18,6 +18,10 @@ std::optional<ErrorInfo> check_queue(const QueueRecord& queue) {
   if (queue.cpu_e4 > kMaxCpu_e4 || queue.gpu_e4 > kMaxCpu_e4)
     return bad("its quota is more than " + format_cpus(kMaxCpu_e4) + " CPUs or GPUs",
                "leave the quota out: then there is no limit");
+  OtherResources other{queue.other};
+  for (ResourceAmount& one : other.amounts) one.amount += one.amount == 0;  // a quota may be nothing
+  if (const std::string wrong = wrong_about(other); !wrong.empty())
+    return bad("its quota: " + wrong, "leave the quota out: then there is no limit");
   if (queue.weight_e4 <= 0 || queue.weight_e4 > kMostWeight_e4)
     return bad("its weight is not above 0 and at most 1000000", "choose one near 1");
   return std::nullopt;

@@ -39,6 +39,13 @@ inline bool competes(const ActorDemand& a, const ActorDemand& b) {
   return (a.cpu_e4 > 0 && b.cpu_e4 > 0) || (a.gpu_e4 > 0 && b.gpu_e4 > 0) ||
          share_resource(a.other.amounts, b.other.amounts);
 }
+/// What several ask for, together.
+template <class Demand>
+void add_room(ActorDemand& all, const Demand& more) {
+  all.cpu_e4 += more.cpu_e4;
+  all.gpu_e4 += more.gpu_e4;
+  add_amounts(all.other.amounts, more.other.amounts, 1);
+}
 /// The queue that it is in.
 const std::string& queue_of(const SubmissionSpec& spec);
 /// "QUEUED", "RUNNING": as people and programs read it.

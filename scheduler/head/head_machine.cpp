@@ -53,7 +53,7 @@ HeadMachine::Output HeadMachine::restore(std::vector<cluster::Record> records, I
 
 HeadMachine::Output HeadMachine::on(const cluster::ClusterEvent& event, Instant now) {
   Output out;
-  if (trouble_ && !is_taken_in_trouble(event, out)) return out;
+  if (trouble_ && !is_taken_in_trouble(event, now, out)) return out;
   const auto* joins = std::get_if<cluster::NodeJoined>(&event);
   const bool is_new = joins != nullptr && !cluster_.is_registered(joins->node.id);
   std::vector<cluster::ClusterAction> actions = cluster_.on(event, now);
@@ -107,11 +107,10 @@ HeadMachine::Output HeadMachine::tick(Instant now) {
 /// While the store fails: what has ended ends, so that nothing is held for ever that could go. What lives
 /// goes on living: nodes in the store show themselves and register once. New work is refused with the reason,
 /// and other questions are dropped, to be repeated when the store works again.
-bool HeadMachine::is_taken_in_trouble(const cluster::ClusterEvent& event, Output& out) {
+bool HeadMachine::is_taken_in_trouble(const cluster::ClusterEvent& event, Instant now, Output& out) {
   if (const auto* spawn = std::get_if<cluster::SpawnRequested>(&event)) {
     if (cluster_.has_request(spawn->requester)) return true;  // its answer is held
-    const ErrorInfo error = refused_for("cannot spawn " + cluster::clipped(spawn->spec.type), *trouble_);
-    out.send.push_back(cluster::SpawnAnswered{spawn->requester, false, {}, {}, error, error.why});
+    refuse_spawn(*spawn, now, out);
     return false;
   }
   if (const auto* job = std::get_if<cluster::JobRegistered>(&event)) {
@@ -144,6 +143,24 @@ bool HeadMachine::is_taken_in_trouble(const cluster::ClusterEvent& event, Output
                            std::holds_alternative<cluster::ResolveActor>(event);
   dropped_ = dropped_ || is_question;
   return !is_question;
+}
+
+/// And those that were to start with it. A refusal of what never had a place promises nothing: it waits for
+/// no store.
+void HeadMachine::refuse_spawn(const cluster::SpawnRequested& spawn, Instant now, Output& out) {
+  const ErrorInfo error = refused_for("cannot spawn " + cluster::clipped(spawn.spec.type), *trouble_);
+  out.send.push_back(cluster::SpawnAnswered{spawn.requester, false, {}, {}, error, error.why});
+  std::vector<cluster::ClusterAction> later;
+  for (auto& action : cluster_.spawn_refused(spawn, error, now)) {
+    const auto* answered = std::get_if<cluster::SpawnAnswered>(&action);
+    const bool is_refusal = answered != nullptr && !answered->ok && !answered->actor;
+    if (is_refusal) {
+      out.send.push_back(std::move(action));
+    } else {
+      later.push_back(std::move(action));
+    }
+  }
+  take(std::move(later), out);
 }
 
 void HeadMachine::look_at_store(Instant now, Output& out) {

@@ -61,7 +61,8 @@ class HeadMachine {
   const std::optional<ErrorInfo>& trouble() const { return trouble_; }
 
  private:
-  bool is_taken_in_trouble(const cluster::ClusterEvent& event, Output& out);
+  bool is_taken_in_trouble(const cluster::ClusterEvent& event, Instant now, Output& out);
+  void refuse_spawn(const cluster::SpawnRequested& spawn, Instant now, Output& out);
   void log_detached(Output& out) const;
   void look_at_store(Instant now, Output& out);
   void take(std::vector<cluster::ClusterAction> actions, Output& out);

@@ -52,11 +52,42 @@ void HeadPackages::put(const std::string& client, const wire::PackagePart& part,
 void HeadPackages::read(const wire::PackageAsk& ask, std::function<void(wire::PackagePart)> give) {
   if (!is_open_) return give({ask.hash, ask.offset, 0, {}});
   work_.post([this, ask, give = std::move(give)] {
-    auto part = shelf_.read(ask);
-    if (!part) log(LogLevel::kWarning, part.error().message());
+    auto part = checked(shelf_.read(ask));
+    const ErrorCode wrong = part ? ErrorCode::kUnavailable : part.error().code;
+    const bool is_spoilt = wrong == ErrorCode::kCorrupt || wrong == ErrorCode::kIo ||
+                           (wrong == ErrorCode::kBadInput && ask.offset == 0);  // else a question is
+    if (is_spoilt) {
+      shelf_.remove(ask.hash);
+      log(LogLevel::kError, "package " + ask.hash.substr(0, 12) +
+                                " is damaged on the head's disk, and dropped: " + part.error().why +
+                                ". Jobs that need it fail until it is submitted again");
+    } else if (!part) {
+      log(LogLevel::kWarning, part.error().message());
+    }
     wire::PackagePart given = part ? *std::move(part) : wire::PackagePart{ask.hash, ask.offset, 0, {}};
-    loop_.post([give, given = std::move(given)]() mutable { give(std::move(given)); });
+    loop_.post([this, is_spoilt, give, given = std::move(given)]() mutable {
+      if (is_spoilt) whole_.erase(given.hash);
+      give(std::move(given));
+    });
   });
+}
+
+Result<wire::PackagePart> HeadPackages::checked(Result<wire::PackagePart> part) {
+  if (!part) return part;
+  if (part->offset == 0) {
+    checks_.erase(part->hash);
+    checks_.try_emplace(part->hash, part->hash);
+  }
+  const auto at = checks_.find(part->hash);
+  if (at == checks_.end() || at->second.next != part->offset) return part;  // of one that began before
+  Check& check = at->second;
+  check.next += part->bytes.size();
+  auto fed = check.reader.feed(part->bytes);
+  const bool ends = check.next >= part->total || part->bytes.empty();
+  if (fed && ends && !check.reader.is_whole())
+    fed = ErrorInfo{ErrorCode::kCorrupt, "cannot give a job's package", "it is cut short", "submit it again"};
+  if (!fed || ends) checks_.erase(at);
+  return fed ? std::move(part) : Result<wire::PackagePart>(fed.error());
 }
 
 std::optional<ErrorInfo> HeadPackages::is_missing(const std::string& id) const {

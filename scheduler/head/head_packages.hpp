@@ -25,7 +25,8 @@ class HeadPackages {
   /// A piece of it, from `client`; `answer` is called in the loop.
   void put(const std::string& client, const wire::PackagePart& part,
            std::function<void(Result<wire::PackageHeld>)> answer);
-  /// `give` is called in the loop, with a part of no bytes if it is not here.
+  /// `give` is called in the loop, with a part of no bytes if it is not here, or the disk has spoilt it: then
+  /// it is dropped, and who submits it again brings it.
   void read(const wire::PackageAsk& ask, std::function<void(wire::PackagePart)> give);
   /// Why no job can be submitted with that package; none: it is here.
   std::optional<ErrorInfo> is_missing(const std::string& id) const;
@@ -35,8 +36,17 @@ class HeadPackages {
   void tick(const std::function<bool(const std::string& id)>& is_named);
 
  private:
+  /// Follows whoever began last to fetch a package: what the disk has spoilt goes to nobody whole.
+  struct Check {
+    explicit Check(const std::string& id) : reader(id) {}
+    PackageReader reader;
+    std::uint64_t next = 0;
+  };
+  Result<wire::PackagePart> checked(Result<wire::PackagePart> part);
+
   EventLoop& loop_;
-  PackageShelf shelf_;  ///< of work_'s thread, once it is open
+  PackageShelf shelf_;                   ///< of work_'s thread, once it is open
+  std::map<std::string, Check> checks_;  ///< of work_'s thread, too
   bool is_open_ = false;
   std::set<std::string> whole_;                           ///< as far as the loop has heard
   std::map<std::string, std::set<std::string>> holders_;  ///< clients, of each package that they asked about

@@ -15,7 +15,7 @@
 namespace troupe {
 namespace {
 
-constexpr auto kEnds = std::chrono::seconds(20);
+constexpr auto kEndsWithin = std::chrono::seconds(20);
 
 struct ProgramEnd {
   std::mutex mutex;  ///< guards what follows
@@ -30,7 +30,7 @@ ProgramEnd& program_end() {
 }
 
 std::terminate_handler before = nullptr;
-std::string* program_name = nullptr;  // never destroyed: an error may be the last thing that happens
+std::string* name_in_errors = nullptr;  // never destroyed: an error may be the last thing that happens
 
 void say_uncaught() {
   // main() runs in the thread that has the process's number.
@@ -39,7 +39,7 @@ void say_uncaught() {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
       std::fflush(stdout);  // of all files it would wait for a thread that reads stdin
-      std::fprintf(stderr, "%s: %s\n", program_name->c_str(), error.what());
+      std::fprintf(stderr, "%s: %s\n", name_in_errors->c_str(), error.what());
       std::_Exit(1);
     } catch (...) {  // NOLINT(bugprone-empty-catch): the former handler has it
     }
@@ -52,7 +52,7 @@ void on_exit() {
   auto& end = program_end();
   std::unique_lock lock(end.mutex);
   const bool is_waited_for = this_thread.turn != nullptr || this_thread.may_not_wait;
-  if (!is_waited_for) end.changed.wait_for(lock, kEnds, [&] { return end.under_way == 0; });
+  if (!is_waited_for) end.changed.wait_for(lock, kEndsWithin, [&] { return end.under_way == 0; });
   end.has_come = true;
 }
 
@@ -65,7 +65,7 @@ void watch_program_end() {
 
 void say_uncaught_errors(const std::string& program) {
   static const bool says = [&] {
-    program_name = new std::string(program);
+    name_in_errors = new std::string(program);
     before = std::set_terminate(say_uncaught);
     return true;
   }();

@@ -1,5 +1,6 @@
 #include "scheduler/jobs/job_client.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <thread>
 #include <utility>
@@ -28,6 +29,14 @@ constexpr Duration kPieceTaken = std::chrono::seconds(60);
 constexpr int kMostSendings = 8;
 constexpr Duration kLook = std::chrono::milliseconds(100);
 
+std::map<std::string, double> custom_of(const cluster::ResourceAmounts& amounts) {
+  std::map<std::string, double> custom;
+  for (const auto& [name, amount] : amounts) {
+    if (name != cluster::kMemory) custom[name] = static_cast<double>(amount) / cluster::kCpu;
+  }
+  return custom;
+}
+
 JobInfo info_of(const cluster::SubmissionRecord& record, std::string why) {
   JobInfo info;
   info.id = record.spec.id;
@@ -43,10 +52,7 @@ JobInfo info_of(const cluster::SubmissionRecord& record, std::string why) {
   info.num_cpus = static_cast<double>(record.spec.cpu_e4) / cluster::kCpu;
   info.num_gpus = static_cast<double>(record.spec.gpu_e4) / cluster::kGpu;
   info.memory = memory_of(record.spec.other);
-  for (const auto& one : record.spec.other.amounts) {
-    if (one.name != cluster::kMemory)
-      info.resources[one.name] = static_cast<double>(one.amount) / cluster::kCpu;
-  }
+  info.resources = custom_of(record.spec.other.amounts);
   for (const auto& label : record.spec.other.labels) info.labels[label.key] = label.value;
   info.node = record.node_name;
   if (record.node) info.node_id = to_string(record.node);
@@ -65,24 +71,39 @@ JobQueue queue_info(const cluster::QueueStatus& status) {
   const auto count = [](std::int64_t e4) { return static_cast<double>(e4) / cluster::kCpu; };
   const auto quota = [&](std::int64_t e4) { return e4 < 0 ? std::nullopt : std::optional(count(e4)); };
   const cluster::QueueRecord& queue = status.queue;
-  return {queue.name,
-          quota(queue.cpu_e4),
-          quota(queue.gpu_e4),
-          count(queue.weight_e4),
-          count(status.cpu_used_e4),
-          count(status.gpu_used_e4),
-          count(status.share_e4),
-          static_cast<int>(status.waits),
-          static_cast<int>(status.runs)};
+  JobQueue info{queue.name, quota(queue.cpu_e4), quota(queue.gpu_e4)};
+  for (const auto& [name, limit] : queue.other) {
+    if (name == cluster::kMemory) info.memory = limit;
+  }
+  info.resources = custom_of(queue.other);
+  info.weight = count(queue.weight_e4);
+  info.cpus_used = count(status.cpu_used_e4);
+  info.gpus_used = count(status.gpu_used_e4);
+  info.memory_used = cluster::amount_of(status.other_used, cluster::kMemory);
+  info.resources_used = custom_of(status.other_used);
+  info.share = count(status.share_e4);
+  info.waits = static_cast<int>(status.waits);
+  info.runs = static_cast<int>(status.runs);
+  return info;
 }
 
 /// In parts; below 0: no limit.
-std::int64_t limit_of(const std::optional<double>& quota, const char* what) {
+std::int64_t limit_of(const std::optional<double>& quota, const std::string& what, double most = 1e5) {
   if (!quota) return -1;
-  if (!(*quota >= 0 && *quota <= 1e5))  // a NaN is refused, too
+  if (!(*quota >= 0 && *quota <= most))  // a NaN is refused, too
     throw_error({ErrorCode::kBadInput, "cannot set the queue",
-                 std::to_string(*quota) + " is no number of " + what, "give 0 to 100000, or leave it out"});
+                 std::to_string(*quota) + " is no number of " + what,
+                 "give 0 to " + std::to_string(static_cast<std::int64_t>(most)) + ", or leave it out"});
   return std::llround(*quota * cluster::kCpu);
+}
+
+cluster::ResourceAmounts limits_of(const JobQueue& queue) {
+  cluster::ResourceAmounts limits;
+  if (queue.memory) limits.push_back({std::string(cluster::kMemory), *queue.memory});
+  for (const auto& [name, quota] : queue.resources)
+    limits.push_back({name, limit_of(quota, name, cluster::kMaxResource)});
+  std::sort(limits.begin(), limits.end());
+  return limits;
 }
 
 }  // namespace
@@ -184,7 +205,8 @@ JobReport JobClient::why(const std::string& id) {
   for (const auto& node : report.nodes) all.nodes.push_back({node.name, node.lacks});
   all.more_nodes = static_cast<int>(report.more_nodes);
   for (const auto& h : report.holders)
-    all.holders.push_back({h.id, h.node_name, count(h.cpu_e4), count(h.gpu_e4)});
+    all.holders.push_back({h.id, h.node_name, count(h.cpu_e4), count(h.gpu_e4), h.what,
+                           cluster::amount_of(h.other, cluster::kMemory), custom_of(h.other)});
   for (const auto& queue : report.queues) all.queues.push_back(queue_info(queue));
   return all;
 }
@@ -213,7 +235,7 @@ void JobClient::set_queue(const JobQueue& queue) {
   const std::int64_t weight_e4 =
       queue.weight > 0 && queue.weight <= most ? std::llround(queue.weight * cluster::kCpu) : 0;
   const cluster::QueueRecord record{queue.name, limit_of(queue.cpus, "CPUs"), limit_of(queue.gpus, "GPUs"),
-                                    weight_e4};
+                                    weight_e4, limits_of(queue)};
   if (const auto wrong = cluster::check_queue(record)) throw_error(*wrong);
   impl_->ask<wire::QueuesAnswer>(wire::QueuesAsk{0, true, false, record}).value();
 }

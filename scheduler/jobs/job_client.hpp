@@ -82,10 +82,15 @@ struct JobQueue {
   std::string name;
   std::optional<double> cpus{};  ///< its quota; none: there is no limit
   std::optional<double> gpus{};
+  std::optional<std::int64_t> memory{};       ///< bytes
+  std::map<std::string, double> resources{};  ///< custom ones: those that it names have one
   double weight = 1;
   double cpus_used = 0;
   double gpus_used = 0;
-  /// The larger of its parts of the cluster's CPUs and GPUs, divided by its weight: the least goes first.
+  std::int64_t memory_used = 0;
+  std::map<std::string, double> resources_used{};
+  /// The largest of its parts of the cluster's CPUs, GPUs, memory and custom resources, divided by its
+  /// weight: the least goes first.
   double share = 0;
   int waits = 0;  ///< jobs
   int runs = 0;   ///< jobs that have a node
@@ -119,11 +124,14 @@ struct JobReport {
   std::vector<Node> nodes;  ///< those that lack least first, 16 at most
   int more_nodes = 0;       ///< that are not among them
   struct Holder {
-    std::string job, node;
+    std::string job, node;  ///< its id; of a program that nobody submitted its name
     double num_cpus = 0;
     double num_gpus = 0;
+    std::string what{};  ///< of that job, and what frees it: "its program, until it ends"
+    std::int64_t memory = 0;
+    std::map<std::string, double> resources{};
   };
-  std::vector<Holder> holders;   ///< jobs that hold what it asks for, on these nodes, 16 at most
+  std::vector<Holder> holders;   ///< who holds what it asks for, on these nodes, 16 at most
   std::vector<JobQueue> queues;  ///< its own, then others whose jobs wait, 16 at most
 };
 
@@ -175,8 +183,8 @@ class JobClient {
   /// Why it waits, in full.
   JobReport why(const std::string& id);
   std::vector<JobQueue> queues();
-  /// Makes a queue, or changes its quota and weight: `name`, `cpus`, `gpus` and `weight` count. For the owner
-  /// of the head's folder alone. Throws BadInput for what makes no sense.
+  /// Makes a queue, or changes its quota and weight: what it uses, and does, does not count. For the owner of
+  /// the head's folder alone. Throws BadInput for what makes no sense.
   void set_queue(const JobQueue& queue);
   /// Throws Refused while jobs of it wait or run. "default" loses its quota and weight, and stays.
   void remove_queue(const std::string& name);

@@ -9,15 +9,36 @@
 namespace troupe::scheduler {
 namespace {
 
+using cluster::amount_of;
 using cluster::format_cpus;
 
-std::string over(const QueueLoad& load, const char* what, std::int64_t limit, std::int64_t used,
-                 std::int64_t more) {
-  if (limit < 0 || more == 0 || used + more <= limit) return "";
-  const std::string unit = std::string(" ") + what;
-  return "queue " + load.queue.name + " holds " + format_cpus(used) + unit + " of its quota of " +
-         format_cpus(limit) + ", and " + format_cpus(more) + " more " +
-         (more > limit ? "never fit" : "are too many");
+/// One resource that a queue has a quota of.
+struct Limited {
+  std::string_view name;
+  std::int64_t limit = 0;
+  std::int64_t used = 0;
+  std::int64_t programs = 0;
+  std::int64_t more = 0;
+  std::string number(std::int64_t amount) const {
+    return name == cluster::kMemory ? cluster::format_bytes(amount) : format_cpus(amount);
+  }
+  std::string unit() const { return (name == cluster::kMemory ? " of " : " ") + std::string(name); }
+};
+
+/// What `says` of the first that it says something of.
+template <class Says>
+std::string first_of(const QueueLoad& load, const Room& more, Says says) {
+  const cluster::QueueRecord& queue = load.queue;
+  std::string why;
+  const auto ask = [&](const Limited& one) {
+    if (why.empty() && one.limit >= 0 && one.more != 0) why = says(one);
+  };
+  ask({"CPU", queue.cpu_e4, load.used.cpu_e4, load.programs.cpu_e4, more.cpu_e4});
+  ask({"GPU", queue.gpu_e4, load.used.gpu_e4, load.programs.gpu_e4, more.gpu_e4});
+  for (const auto& [name, limit] : queue.other)
+    ask({name, limit, amount_of(load.used.other, name), amount_of(load.programs.other, name),
+         amount_of(more.other, name)});
+  return why;
 }
 
 /// Parts of nothing are counted as all of it.
@@ -27,25 +48,30 @@ double part_of(std::int64_t used, std::int64_t all) {
 }
 
 double dominant_share(const QueueLoad& load, const Room& cluster) {
-  return std::max(part_of(load.used.cpu_e4, cluster.cpu_e4), part_of(load.used.gpu_e4, cluster.gpu_e4)) /
-         static_cast<double>(load.queue.weight_e4) * 10'000;
+  double most =
+      std::max(part_of(load.used.cpu_e4, cluster.cpu_e4), part_of(load.used.gpu_e4, cluster.gpu_e4));
+  for (const auto& [name, used] : load.used.other)
+    most = std::max(most, part_of(used, amount_of(cluster.other, name)));
+  return most / static_cast<double>(load.queue.weight_e4) * 10'000;
 }
 
 }  // namespace
 
 std::string over_quota(const QueueLoad& load, const Room& more) {
-  std::string why = over(load, "CPU", load.queue.cpu_e4, load.used.cpu_e4, more.cpu_e4);
-  return why.empty() ? over(load, "GPU", load.queue.gpu_e4, load.used.gpu_e4, more.gpu_e4) : why;
+  return first_of(load, more, [&](const Limited& one) {
+    if (one.used + one.more <= one.limit) return std::string();
+    return "queue " + load.queue.name + " holds " + one.number(one.used) + one.unit() + " of its quota of " +
+           one.number(one.limit) + ", and " + one.number(one.more) + " more " +
+           (one.more > one.limit ? "never fit" : "are too many");
+  });
 }
 
 std::string stuck_beside_programs(const QueueLoad& load, const Room& more) {
-  const auto stuck = [](const char* what, std::int64_t limit, std::int64_t programs, std::int64_t asked) {
-    if (limit < 0 || asked == 0 || asked > limit || programs + asked <= limit) return std::string();
-    return "; programs of its jobs hold " + format_cpus(programs) + " " + what +
+  return first_of(load, more, [](const Limited& one) {
+    if (one.more > one.limit || one.programs + one.more <= one.limit) return std::string();
+    return "; programs of its jobs hold " + one.number(one.programs) + one.unit() +
            " of that themselves, beside which these never fit: stop a job of it, or raise the quota";
-  };
-  std::string why = stuck("CPU", load.queue.cpu_e4, load.programs.cpu_e4, more.cpu_e4);
-  return why.empty() ? stuck("GPU", load.queue.gpu_e4, load.programs.gpu_e4, more.gpu_e4) : why;
+  });
 }
 
 std::int64_t dominant_share_e4(const QueueLoad& load, const Room& cluster) {

@@ -1,7 +1,8 @@
 /// Whose turn it is among queues of jobs, and what a queue may still hold. Pure.
 ///
-/// Dominant-resource fairness (Ghodsi et al., NSDI 2011): a queue's dominant share is the larger of its parts
-/// of the cluster's CPUs and GPUs, divided by its weight; the queue with the least goes first.
+/// Dominant-resource fairness (Ghodsi et al., NSDI 2011): a queue's dominant share is the largest of its
+/// parts of the cluster's CPUs, GPUs, memory and custom resources, divided by its weight; the queue with the
+/// least goes first.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +13,24 @@
 
 namespace troupe::scheduler {
 
-/// CPUs and GPUs in 1/10000.
+/// CPUs and GPUs in 1/10000, memory and custom resources.
 struct Room {
   std::int64_t cpu_e4 = 0;
   std::int64_t gpu_e4 = 0;
+  cluster::ResourceAmounts other{};
   bool operator==(const Room&) const = default;
+
+  /// What an actor, a bundle or a submission asks for.
+  template <class Demand>
+  static Room of(const Demand& demand) {
+    return {demand.cpu_e4, demand.gpu_e4, demand.other.amounts};
+  }
+  /// So much more is held, or (sign -1) less.
+  void add(const Room& more, int sign = 1) {
+    cpu_e4 += sign * more.cpu_e4;
+    gpu_e4 += sign * more.gpu_e4;
+    cluster::add_amounts(other, more.other, sign);
+  }
 };
 
 /// A queue, and what its jobs hold.
@@ -26,8 +40,7 @@ struct QueueLoad {
   Room programs{};  ///< of it what programs of its jobs hold themselves
 };
 
-/// Why the queue may not hold `more` now; empty: it may. Of CPUs, and of GPUs, nothing more is always
-/// allowed.
+/// Why the queue may not hold `more` now; empty: it may. Of a resource nothing more is always allowed.
 std::string over_quota(const QueueLoad& load, const Room& more);
 
 /// Of actors of a job, which end before programs do: why `more` never fits beside the programs that run,

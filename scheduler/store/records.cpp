@@ -59,6 +59,9 @@ constexpr std::size_t fields_in(int version, const cluster::GroupSpec&) {
 constexpr std::size_t fields_in(int, const cluster::GroupRecord&) {
   return kAll;
 }
+constexpr std::size_t fields_in(int version, const cluster::QueueRecord&) {
+  return version < std::min<int>(9, kRecordVersion) ? 4 : kAll;  // other
+}
 
 template <class T>
 bool read_in(int version, wire::Reader& from, std::vector<T>& values);

@@ -301,6 +301,7 @@ TEST_CASE("flags and programs that make no sense are refused, with what to do") 
       {2, "--nnodes 2 x", "nobody says where they are"},
       {2, "--nnodes 2 --node-rank 0 x", "nobody says where node rank 0 is"},
       {2, "--nnodes 2 --node-rank 2 --master-addr 127.0.0.1 x", "not below --nnodes"},
+      {2, "--nnodes 2 --node-rank 1 --master-addr nobody.invalid x", "--master-addr nobody.invalid: "},
       {2, "--nnodes 2 --node-rank 0 --master-addr 127.0.0.1 --max-restarts 1 x", "do not know of each other"},
       {2, "--standalone --nnodes 2 x", "standalone is one node"},
       {2, "--nnodes 1:2 --node-rank 0 --master-addr 127.0.0.1 x", "give --address HOST:PORT"},

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -109,6 +110,38 @@ TEST_CASE("a sweep's options come from flags and a file, with those of its trial
   CHECK(options.train.seed == 4);
   CHECK_THROWS_WITH(read_configuration({"--seed", "1"}, {job, options}, "sweep"),
                     Catch::Contains("sweep.seed"));
+}
+
+// Was: --micro-batch was taken in silence where the space drew it, and --help had what a sweep refuses.
+TEST_CASE("a flag for an option that the space draws is refused by name; what a sweep refuses is no flag") {
+  Settings job;
+  tune::SweepOptions<Settings> options{
+      .space = {{tune::field<&train::TrainOptions::micro_batch>(), tune::grid({16, 32})}}, .trials = 2};
+  const auto read = [&](const std::vector<std::string>& words) {
+    return read_configuration(words, {job, options}, "sweep");
+  };
+  CHECK_THROWS_WITH(read({"--micro-batch", "64"}),
+                    Catch::Contains("options.micro_batch: the sweep's space draws it"));
+  const std::string help = read({"--help"}).help;
+  for (const char* refused : {"checkpoint-folder", "max-steps", "keep-best "})
+    CHECK_THAT(help, !Catch::Contains(refused));
+  CHECK_THAT(help, Catch::Contains("torch.save"));
+}
+
+// Was: "there is a sweep of this name already", so that no further attempt of a submitted job got past it.
+TEST_CASE("a program that is started again goes on with the sweep of that name") {
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 2});
+  const auto options = options_in(folder.path());
+  const auto run = [&] { return tune::run_function<&square>(session, Settings{}, options); };
+  const auto first = run();
+  const std::string records = e2e::read_file(folder.path() + "/f/results.jsonl");
+  CHECK_THROWS_WITH(run(), Catch::Contains("there is a sweep of this name already"));
+  REQUIRE(::setenv("TROUPE_RESUME", "auto", 1) == 0);
+  const auto again = run();
+  ::unsetenv("TROUPE_RESUME");
+  CHECK(again.best == first.best);
+  CHECK(e2e::read_file(folder.path() + "/f/results.jsonl") == records);
 }
 
 TEST_CASE("a function of the config is a trial: it reports, is tried again after its death, fails alone") {

@@ -386,6 +386,42 @@ TEST_CASE("a trial that paused goes on with another number of trainers, to the s
   CHECK(decisions_in(turns.path()) == decisions_in(one.path()));
 }
 
+// Were chosen anew by a resume: on another cluster trials had other bits.
+TEST_CASE("threads that a sweep chose are its own for good, on another cluster and for more trainers, too") {
+  const e2e::TempFolder folder;
+  auto options = options_in(folder.path());
+  options.trials = 2;
+  options.train.epochs = 2;
+  options.train.threads = 0;
+  options.train.logical_ranks = 2;
+  options.train.micro_batch = 10;
+  using Catch::Contains;
+  std::vector<int> threads;
+  options.adjust = [&](const tune::Trial&, train::TrainOptions& train) {
+    threads.push_back(train.threads);
+    train.min_trainers = train.trainers = 2;
+  };
+  const auto of_catch = ::signal(SIGINT, SIG_DFL);
+  {
+    auto session = init(0, nullptr, {.cpus_per_node = 2});
+    auto interrupted = options;
+    interrupted.train.on_event = [](const report::Event& event) {
+      if (std::holds_alternative<report::EpochDone>(event)) ::raise(SIGINT);
+    };
+    CHECK(tune::run(session, Job{}, interrupted).signal == SIGINT);
+  }
+  ::signal(SIGINT, of_catch);
+  auto session = init(0, nullptr, {.cpus_per_node = 3});
+  const auto best = tune::resume(session, Job{}, options);
+  CHECK(threads.size() >= 3);
+  CHECK(threads == std::vector<int>(threads.size(), 2));
+  CHECK(best.train.threads == 2);
+  CHECK_THAT(e2e::read_file(folder.path() + "/six/numerics.txt"), Contains("libtorch"));
+  options.train.threads = 3;
+  CHECK_THAT(e2e::message_of<Refused>([&] { tune::resume(session, Job{}, options); }),
+             Contains("its computing was 'threads of its share', this one's is '3 threads'"));
+}
+
 TEST_CASE("as many trials run at a time as nodes with their labels have room for") {
   const auto node = [](std::int64_t cpus, const cluster::OtherResources& other) {
     cluster::NodeInfo info;

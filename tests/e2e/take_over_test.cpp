@@ -256,6 +256,13 @@ TEST_CASE("troupe serve run --replace starts changed code in the place of a job 
   CHECK(status_of("single")["pid"] != before["pid"]);
   CHECK_THAT(cluster.run(text).output, Contains("nothing has changed"));
 
+  // A name that the program does not serve is found before the other one is told to go. Was: that one ended,
+  // and nobody said so.
+  const Ran unserved = cluster.run(text + "[deployments.other]\nreplicas = 1\n", "--replace");
+  CHECK(unserved.code == 1);
+  CHECK_THAT(unserved.output, Contains("the program ended before it served 'other'"));
+  CHECK(status_of("single")["port"] == before["port"]);
+
   // What does not come up leaves the one that serves.
   std::ofstream(program) << "#!/bin/sh\necho it is broken\nexit 1\n";
   const Ran broken = cluster.run(text, "--replace");
@@ -266,10 +273,12 @@ TEST_CASE("troupe serve run --replace starts changed code in the place of a job 
   std::ofstream(program) << "#!/bin/sh\nexec sleep 1000\n";
   const Ran hangs = cluster.run(text, "--replace --timeout 2");
   CHECK(hangs.code == 1);
+  CHECK_THAT(hangs.output, Contains("troupe: waits until 'single' answers: its program runs on node "));
   CHECK_THAT(hangs.output, Contains("troupe job stop 'numbered~3' ends it, and the one before it serves on"));
   CHECK_THAT(cluster.run(text, "--replace").output,
-             Contains("end it, and apply the file to the one before it: "
-                      "troupe job stop 'numbered~3'"));
+             Contains("is being started in the place of the one before it") &&
+                 Contains("end it, and apply the file to the one before it: "
+                          "troupe job stop 'numbered~3'"));
   CHECK(cluster.troupe("job stop numbered~3").code == 0);
   install(3);
   CHECK(cluster.run(text, "--replace").code == 0);

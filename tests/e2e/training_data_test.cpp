@@ -285,6 +285,19 @@ TEST_CASE("the memory of a generation goes with it, and that of a trainer", "[tr
   CHECK(static_cast<int>(feeds.size()) <= trainers);
 }
 
+// It was the trainer's own, beside what its node may hand out.
+TEST_CASE("the memory of a group of one rank is its node's, one region for the run", "[training]") {
+  auto session = init(0, nullptr);
+  auto options = options_of(2, 1);
+  std::size_t most = 0;
+  options.on_event = [&](const report::Event& event) {
+    if (std::holds_alternative<report::StepDone>(event))
+      most = std::max(most, regions_held(session, "/group/").size());
+  };
+  CHECK(train::run(session, TextJob{}, options).exit_code() == 0);
+  CHECK(most == 1);
+}
+
 namespace {
 
 /// A dataset of LibTorch's: two clouds of points.

@@ -385,3 +385,36 @@ TEST_CASE("lengths and evaluations that make no sense are refused by name", "[tr
   CHECK_THAT(failure_of(session, Cosine{}, options),
              Contains("evaluate_every of a run without an evaluation"));
 }
+
+// Was: "b.weight ([2, 3] there, the module's is [2, 3])", and with from_partial the seed's weights.
+TEST_CASE("weights of another floating-point type are converted, of any other named with both types") {
+  const torch::NoGradGuard no_grad;
+  const auto file_of = [](const torch::Tensor& weight, const torch::Tensor& bias) {
+    std::vector<checkpoint::TensorView> parts;
+    for (const auto& [name, tensor] : {std::pair("weight", weight), std::pair("bias", bias)}) {
+      const auto type = tensor.scalar_type() == torch::kDouble ? checkpoint::DType::kF64
+                        : tensor.scalar_type() == torch::kHalf ? checkpoint::DType::kF16
+                                                               : checkpoint::DType::kI64;
+      parts.push_back({name,
+                       type,
+                       tensor.sizes().vec(),
+                       {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()}});
+    }
+    return checkpoint::write_safetensors(checkpoint::lay_out_safetensors(parts).value());
+  };
+  const auto weight = torch::tensor({{0.5, 1.25, -2.0}, {4.0, 0.0, 8.0}}, torch::kDouble);
+  const auto bias = torch::tensor({0.25, -1.0}, torch::kDouble);
+  torch::nn::Linear net(3, 2);
+  const auto tensors = train::named_tensors(net);
+  const auto converted = train::copy_weights("f", file_of(weight, bias.to(torch::kHalf)), "", tensors);
+  CHECK(torch::equal(net->weight, weight.to(torch::kFloat)));
+  CHECK(torch::equal(net->bias, bias.to(torch::kFloat)));
+  CHECK(net->weight.scalar_type() == torch::kFloat);
+  CHECK(train::text_of_converted(converted) == "1 tensor of Double to Float, 1 tensor of Half to Float");
+  CHECK(to_string(converted).empty());
+
+  const auto whole = file_of(weight, bias.to(torch::kLong));
+  CHECK_THROWS_WITH(train::copy_weights("f", whole, "", tensors),
+                    Contains("bias ([2] of Long there, the module's is [2] of Float)"));
+  CHECK(train::copy_matching_weights("f", whole, "", tensors).other.size() == 1);
+}

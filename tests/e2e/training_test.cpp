@@ -276,6 +276,29 @@ TEST_CASE("stop, and resume with another number of trainers, ends in the same ha
              Catch::Contains("there is no checkpoint in '" + (empty / "none")));
 }
 
+// Was refused: "trainers that compute with '... threads 2', this run has '... threads 4'".
+TEST_CASE("threads that a run chose are in its checkpoints, for a resume on a larger cluster", "[training]") {
+  const TempFolder folder;
+  auto options = small(2, 1);
+  options.threads = 0;
+  options.epochs = 1;
+  options.checkpoint_folder = folder.path();
+  {
+    auto session = init(0, nullptr, {.cpus_per_node = 2});
+    CHECK(train::start(session, SmallJob{}, options).wait().exit_code() == 0);
+  }
+  auto session = init(0, nullptr, {.cpus_per_node = 4});
+  options.epochs = 2;
+  options.resume = true;
+  const auto resumed = run(session, options);
+  CHECK(resumed.result.exit_code() == 0);
+  auto whole = options;
+  whole.threads = 2;
+  whole.resume = false;
+  whole.checkpoint_folder.clear();
+  CHECK(run(session, whole).result.state_hash == resumed.result.state_hash);
+}
+
 /// The files of a folder that end so, oldest first.
 std::vector<std::string> files_in(const std::string& folder, const std::string& end) {
   std::vector<std::string> found;

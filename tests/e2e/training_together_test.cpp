@@ -213,8 +213,24 @@ TEST_CASE("what does not go with sharded parameters is refused", "[training]") {
   options.shard = train::Shard::kParameters;
   CHECK_THROWS_WITH(run(session, options, {.converts = true}), Catch::Contains("SyncBatchNorm"));
   options.shard_units = {"fc", "no"};
-  CHECK_THROWS_WITH(run(session, options, {}),
-                    Catch::Contains("unit 'no' is no module") && Catch::Contains("conv, norm, dropout"));
+  CHECK_THROWS_WITH(run(session, options, {}), Catch::Contains("unit 'no' is no module") &&
+                                                   Catch::Contains("conv, norm, dropout") &&
+                                                   !Catch::Contains("failures"));
+  // Each was found by three trainers, one after another.
+  const auto refused = [&](const std::vector<std::string>& units) {
+    options.shard_units = units;
+    return e2e::message_of<BadConfig>([&] { run(session, options, {}); });
+  };
+  CHECK_THAT(refused({"fc", "fc"}), Catch::Contains("unit fc is there twice"));
+  CHECK_THAT(refused({"fc.weight"}), Catch::Contains("unit 'fc.weight' is no module"));
+  CHECK_THAT(refused({""}), Catch::Contains("unit '' is no module"));
+  CHECK_THAT(refused({"\x1b[31m" + std::string(100'000, 'x')}),
+             Catch::Contains("unit '\\x1b[31mxxx") && Catch::Contains("... (100005 bytes)"));
+  options.shard = train::Shard::kOptimizer;
+  CHECK_THAT(refused({"fc"}), Catch::Contains("shard_units with Shard::kOptimizer"));
+  options.shard = train::Shard::kNothing;
+  CHECK_THAT(refused({"fc"}), Catch::Contains("shard_units with no shard"));
+  options.shard = train::Shard::kParameters;
   options.find_unused_parameters = true;
   CHECK_THROWS_WITH(run(session, options, {}), Catch::Contains("find_unused_parameters"));
 }

@@ -30,7 +30,8 @@ namespace {
 class Copy final : public train::StateCopy {
  public:
   explicit Copy(const TrainState& state)
-      : file_(checkpoint::write_safetensors(checkpoint::lay_out_safetensors(state.parts()).value())) {}
+      : StateCopy(state.parts()),
+        file_(checkpoint::write_safetensors(checkpoint::lay_out_safetensors(state.parts()).value())) {}
   std::uint64_t size() const override { return file_.size(); }
   void read(std::uint64_t offset, std::span<std::byte> into) override {
     std::memcpy(into.data(), file_.data() + offset, into.size());

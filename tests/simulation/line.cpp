@@ -98,6 +98,10 @@ void Dialer::dial() {
       line->server_open = true;
       if (!dynamic_cast<Server&>(*server).accept(line)) return;
       self->network_.add(line);
+      // What goes over it is lost from the beginning. (It was dialled before the hosts were cut off.)
+      if (self->world_.loses(self->self_.host, server->host) ||
+          self->world_.loses(server->host, self->self_.host))
+        self->network_.break_line(line, self->world_.now(), "it is silent");
       self->world_.send(*server, self->self_, "accepted",
                         [self, line, attempt] { self->accepted(line, attempt); });
     });

@@ -59,7 +59,10 @@ void Floor::check_report(const train::DriverEvent& event) {
 void Floor::check_staleness(const train::DriverEvent& event,
                             const std::vector<train::DriverAction>& actions) {
   const auto* report = std::get_if<train::TrainerReport>(&event);
-  if (report == nullptr) return;
+  // What is written beside the steps outlives their generation.
+  if (report == nullptr || std::holds_alternative<train::CheckpointWritten>(*report) ||
+      std::holds_alternative<train::CheckpointFailed>(*report))
+    return;
   const Generation before = knows_[&dynamic_cast<const Driver&>(Hosted::current())].generation;
   const Generation of = std::visit(
       [&](const auto& r) {

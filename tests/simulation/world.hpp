@@ -71,6 +71,10 @@ class World {
   void cut(int from, int to, bool lose);
   void heal(int from, int to);
   bool reachable(int from, int to) const { return !cuts_.contains({from, to}); }
+  bool loses(int from, int to) const {
+    const auto cut = cuts_.find({from, to});
+    return cut != cuts_.end() && cut->second;
+  }
 
   /// Runs one event. False if there is none.
   bool step();

@@ -447,6 +447,12 @@ Snapshot Run::share() const {
   return shared;
 }
 
+std::string Run::numerics() const try {
+  return parts().driver.call<&TrainDriver::numerics>().get(kEnds);
+} catch (const Error&) {  // its driver has gone
+  return {};
+}
+
 RunWeights Run::weights(Duration timeout) const {
   Parts& p = parts();
   if (p.plan.options.shard >= Shard::kGradients)

@@ -76,6 +76,9 @@ class Run {
   /// The same, and a trainer keeps a copy for those that begin from the snapshot: they take the state from
   /// it, not from this program, until the next share() and as long as that trainer is this run's.
   Snapshot share() const;
+  /// How its trainers compute (numerics.hpp): what its checkpoints say, too. Empty before the first of them
+  /// is there, and once the job's actors are gone.
+  std::string numerics() const;
   /// The weights as they are after a committed step, while the job trains on: a trainer copies them between
   /// two steps (a fork's copy on write, on the CPU), and its result stays that of a run that nobody asked.
   /// Waits for the first step that can be told. Thread-safe, but not against resume(). Throws Unavailable

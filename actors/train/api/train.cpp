@@ -16,6 +16,7 @@
 #include "actors/report/terminal.hpp"
 #include "actors/train/api/begin_from.hpp"
 #include "actors/train/driver/take_up.hpp"
+#include "actors/train/engine/numerics.hpp"
 #include "actors/train/engine/state_parts.hpp"
 #include "runtime/core/count.hpp"
 #include "runtime/core/random.hpp"
@@ -119,6 +120,10 @@ void check(const TrainOptions& o) {
       refuse("shard_min_num_params = " + std::to_string(o.shard_min_num_params),
              "use 0 (named units alone) or a number of elements");
   }
+  if (!o.shard_units.empty() && o.shard != Shard::kGradients && o.shard != Shard::kParameters)
+    refuse(std::string("shard_units with ") +
+               (o.shard == Shard::kOptimizer ? "Shard::kOptimizer, which knows no units" : "no shard"),
+           "leave them out, or use Shard::kGradients or kParameters");
   if (!o.keep_best.empty() && o.checkpoint_folder.empty())
     refuse("keep_best = " + o.keep_best + " without a checkpoint folder", "name the folder");
 }
@@ -156,16 +161,16 @@ void check_chaos(const std::vector<ChaosStep>& chaos, bool embedded) {
   }
 }
 
-/// Of the options, or what a trainer has room for.
-int threads_of(const DriverSession& session, const TrainOptions& o) {
-  if (o.threads > 0) return o.threads;
-  if (o.trainer_gpus > 0) return 1;
-  double cpus = 0;
-  for (const auto& node : session.nodes()) {
-    if (!node.gateway) cpus += static_cast<double>(node.cpu_e4) / cluster::kCpu;
-  }
-  const double share = o.trainer_cpus >= 1 ? o.trainer_cpus : cpus / o.trainers;
-  return std::clamp(static_cast<int>(share), 1, kMostThreads);
+/// Of trainers that have computed what the run goes on with; none: it begins, or its checkpoints are no good.
+std::optional<int> threads_before(const RunPlan& plan) {
+  if (plan.from) return threads_in(plan.from->place.job.numerics);
+  if (!plan.options.resume) return std::nullopt;
+  checkpoint::PosixFileSystem files;
+  const auto listed = checkpoint::CheckpointStore(files, {plan.options.checkpoint_folder}).list();
+  if (!listed) return std::nullopt;
+  const auto newest =
+      std::find_if(listed->rbegin(), listed->rend(), [](const auto& one) { return one.manifest.ok(); });
+  return newest == listed->rend() ? std::nullopt : threads_in(newest->manifest->job.numerics);
 }
 
 /// "Digits: 4 logical ranks x batch 25, 2 trainers, 1 loader, 1 node, seed 7"
@@ -215,14 +220,9 @@ std::string this_run(const RunSettings& settings) {
   return settings.run + " (pid " + std::to_string(::getpid()) + " on host " + host.data() + ")";
 }
 
-/// Whether this program was started again, by its node or as its environment says, and the run that it had
-/// begun has left checkpoints.
+/// Whether this program was started again, and the run that it had begun has left checkpoints.
 bool goes_on(const TrainOptions& options) {
-  const char* value = std::getenv(kResumeVariable);
-  if (value == nullptr || *value == 0 || options.resume || options.checkpoint_folder.empty()) return false;
-  if (std::string_view(value) != "auto")
-    throw BadConfig("cannot train", std::string(kResumeVariable) + "=" + value + " is not auto",
-                    "unset it, or set it to auto: go on at the newest checkpoint where there is one");
+  if (options.resume || options.checkpoint_folder.empty() || !is_started_again()) return false;
   checkpoint::PosixFileSystem files;
   const auto listed = checkpoint::CheckpointStore(files, {options.checkpoint_folder}).list();
   return listed && !listed->empty();
@@ -291,6 +291,16 @@ void add_snapshot(const RunPlan& plan, RunOptions& run) {
 
 }  // namespace
 
+bool is_started_again() {
+  const char* value = std::getenv(kResumeVariable);
+  if (value == nullptr || *value == 0) return false;
+  if (std::string_view(value) != "auto")
+    throw BadConfig(
+        "cannot go on", std::string(kResumeVariable) + "=" + value + " is not auto",
+        "unset it, or set it to auto: go on with what the program began, where there is something");
+  return true;
+}
+
 void check_options(const DriverSession& session, std::uint64_t job_type, const TrainOptions& options) {
   check(options);
   check_metrics(JobRegistry::instance().find(job_type), options);
@@ -319,7 +329,7 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.settings.find_unused_parameters = options.find_unused_parameters;
   run.settings.exact = options.exact;
   run.settings.rehearse = options.rehearse;
-  run.settings.threads = threads_of(session, options);
+  run.settings.threads = options.threads;
   run.settings.trainer_gpus = options.trainer_gpus;
   run.settings.sharding.what = options.shard;
   run.settings.sharding.min_num_params = options.shard_min_num_params;
@@ -352,6 +362,21 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   return run;
 }
 
+double cpus_of(const std::vector<cluster::NodeInfo>& nodes) {
+  double cpus = 0;
+  for (const auto& node : nodes) {
+    if (!node.gateway) cpus += static_cast<double>(node.cpu_e4) / cluster::kCpu;
+  }
+  return cpus;
+}
+
+int threads_of(const TrainOptions& o, double cpus) {
+  if (o.threads > 0) return o.threads;
+  if (o.trainer_gpus > 0) return 1;
+  const double share = o.trainer_cpus >= 1 ? o.trainer_cpus : cpus / o.trainers;
+  return std::clamp(static_cast<int>(share), 1, kMostThreads);
+}
+
 Run start_training(const DriverSession& session, RunPlan plan) {
   if (!plan.evaluates && !plan.from && goes_on(plan.options)) {
     plan.options.resume = true;
@@ -359,8 +384,13 @@ Run start_training(const DriverSession& session, RunPlan plan) {
     plan.options.from_state = plan.options.from_partial = false;
   }
   check_options(session, plan.job_type, plan.options);
-  plan.options.threads = threads_of(session, plan.options);  // for good: other nodes have other CPUs
-  if (!plan.evaluates) begin_from(plan);
+  if (!plan.evaluates) {
+    check_shard_units(plan);
+    begin_from(plan);
+  }
+  // For good: other nodes have other CPUs.
+  if (plan.options.threads == 0)
+    plan.options.threads = threads_before(plan).value_or(threads_of(plan.options, cpus_of(session.nodes())));
   Run::Reporting reporting = reporting_of(plan.options);
   const report::JobStarted started{title_of(session, plan.job_type, plan.options), plan.options.epochs};
   return {session, std::move(plan), std::move(reporting), started};

@@ -49,7 +49,7 @@ struct TrainOptions {
       PlacementStrategy::kPack;  ///< how these lie; later ones do as they can
   /// Intra-op threads of a trainer; other numbers give other bits. 0: the whole CPUs that it holds
   /// (trainer_cpus), or else its share of the cluster's CPUs, and 1 on a GPU; the first line shown says how
-  /// many.
+  /// many. A checkpoint, a snapshot and a sweep keep that number: who goes on with them has it, too.
   int threads = 1;
   /// The same bits on every trainer: one whose processor or LibTorch gives other bits is refused, algorithms
   /// are deterministic, and trainers' states are compared. false: none of that, and the result is one
@@ -152,6 +152,14 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
 
 /// Throws BadConfig where no run of a job of that type can have these options.
 void check_options(const DriverSession& session, std::uint64_t job_type, const TrainOptions& options);
+
+/// CPUs of the nodes that run actors.
+double cpus_of(const std::vector<cluster::NodeInfo>& nodes);
+/// TrainOptions::threads or, where that is 0, what a trainer has room for on a cluster of so many CPUs.
+int threads_of(const TrainOptions& options, double cpus);
+/// Whether TROUPE_RESUME=auto is in the environment: this program was started again, and goes on with what it
+/// had begun. Throws BadConfig for another value.
+bool is_started_again();
 
 /// The part of start() that does not depend on the job's type.
 Run start_training(const DriverSession& session, RunPlan plan);

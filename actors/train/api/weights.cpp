@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -13,6 +14,9 @@
 #include "actors/checkpoint/torch_save.hpp"
 #include "actors/train/engine/train_state.hpp"
 #include "actors/train/job/ema.hpp"
+#include "runtime/core/count.hpp"
+#include "runtime/core/escape.hpp"
+#include "runtime/core/log.hpp"
 #include "runtime/core/whole_file.hpp"
 
 namespace troupe::train {
@@ -24,6 +28,12 @@ struct Matched {
   std::vector<std::pair<torch::Tensor, torch::Tensor>> values;  ///< what gets which
   LeftOut left_out;
 };
+
+/// "[64, 8]", or "[64, 8] of Half" where types differ.
+std::string text_of_shape(const torch::Tensor& tensor, bool with_type) {
+  return c10::str(tensor.sizes()) +
+         (with_type ? std::string(" of ") + torch::toString(tensor.scalar_type()) : std::string());
+}
 
 Matched match(const std::vector<StatePart>& parts, const std::string& prefix,
               const std::vector<NamedTensor>& tensors) {
@@ -46,18 +56,24 @@ Matched match(const std::vector<StatePart>& parts, const std::string& prefix,
     const StatePart* part = find(to.name);
     if (part == nullptr && found.contains(to.tensor.unsafeGetTensorImpl())) continue;
     const torch::Tensor value = part == nullptr ? torch::Tensor() : part_as_tensor(*part);
-    const bool fits = value.defined() && value.sizes() == to.tensor.sizes() &&
-                      value.scalar_type() == to.tensor.scalar_type();
-    if (fits) {
+    const bool same_type = value.defined() && value.scalar_type() == to.tensor.scalar_type();
+    const bool converts =
+        value.defined() && !same_type && value.is_floating_point() && to.tensor.is_floating_point();
+    if ((same_type || converts) && value.sizes() == to.tensor.sizes()) {
       used.insert(part);
       matched.values.emplace_back(to.tensor, value);
+      if (converts)
+        matched.left_out.converted.push_back(std::string(torch::toString(value.scalar_type())) + " to " +
+                                             torch::toString(to.tensor.scalar_type()));
     } else if (part == nullptr) {
       matched.left_out.missing.push_back(prefix + to.name);
     } else {
       used.insert(part);
-      matched.left_out.other.push_back(prefix + to.name + " (" +
-                                       (value.defined() ? c10::str(value.sizes()) : "an unknown type") +
-                                       " there, the module's is " + c10::str(to.tensor.sizes()) + ")");
+      matched.left_out.other.push_back(
+          prefix + to.name + " (" +
+          (value.defined() ? text_of_shape(value, !same_type)
+                           : "an unknown type, " + std::string(checkpoint::dtype_name(part->dtype)) + ",") +
+          " there, the module's is " + text_of_shape(to.tensor, !same_type) + ")");
     }
   }
   for (const StatePart& part : parts) {
@@ -86,6 +102,7 @@ void refuse_by_header(const std::string& path) {
   };
   const auto length = first_bytes(sizeof(std::uint64_t));
   if (!file || length.empty() || checkpoint::is_torch_save(length)) return;  // who reads all of it says so
+  if (checkpoint::is_old_torch_save(length)) (void)checkpoint::read_torch_save(path, length).value();
   const auto prefix = first_bytes(checkpoint::safetensors_prefix_bytes(length));
   if (file) (void)checkpoint::read_safetensors_header(path, prefix, size).value();
 }
@@ -95,15 +112,25 @@ void refuse_by_header(const std::string& path) {
 std::string to_string(const LeftOut& left_out) {
   std::string text;
   const auto add = [&](const std::vector<std::string>& names, const std::string& what) {
-    constexpr std::size_t kMost = 20;
+    constexpr std::size_t kMost = 20, kMostOfOne = 400;
     if (names.empty()) return;
     text += (text.empty() ? "" : "; ") + what;
-    for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i) text += (i == 0 ? ": " : ", ") + names[i];
+    for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i)
+      text += (i == 0 ? ": " : ", ") + shown_name(names[i], kMostOfOne);
     if (names.size() > kMost) text += " and " + std::to_string(names.size() - kMost) + " more";
   };
   add(left_out.missing, "not in the file");
   add(left_out.other, "of another shape or type");
   add(left_out.unused, "of the file, not used");
+  return text;
+}
+
+std::string text_of_converted(const LeftOut& left_out) {
+  std::map<std::string, std::int64_t> counts;
+  for (const std::string& types : left_out.converted) ++counts[types];
+  std::string text;
+  for (const auto& [types, count] : counts)
+    text += (text.empty() ? "" : ", ") + count_of(count, "tensor") + " of " + types;
   return text;
 }
 
@@ -122,7 +149,7 @@ LeftOut copy_weights(const std::string& name, std::span<const std::byte> file, c
   if (!left_out.missing.empty())
     throw BadConfig("the weights of '" + left_out.missing.front() + "' are not in " + name,
                     "it has " + std::to_string(parts.size()) + " tensors" +
-                        (parts.empty() ? "" : ", the first is '" + parts.front().name + "'"),
+                        (parts.empty() ? "" : ", the first is '" + shown_name(parts.front().name) + "'"),
                     "load them into the model that they were trained with, and name the module where the "
                     "job's setup() named it");
   if (!left_out.other.empty())
@@ -156,7 +183,7 @@ std::vector<std::byte> averaged_weights(const std::string& name, std::span<const
 std::vector<std::byte> read_weights(const std::string& path) {
   if (!std::filesystem::is_regular_file(path))
     throw BadConfig("cannot read the weights '" + path + "'", "it is no file",
-                    "name a safetensors file, such as a checkpoint's");
+                    "name a checkpoint's manifest, a safetensors file, or one of torch.save");
   const std::filesystem::path named(path);
   if (named.extension() == ".json") {  // a checkpoint's manifest, which names the file and its hash
     checkpoint::PosixFileSystem files;
@@ -180,7 +207,9 @@ std::vector<std::byte> read_weights(const std::string& path) {
 
 void copy_weights_from(const std::string& path, const std::string& prefix,
                        const std::vector<NamedTensor>& tensors) {
-  copy_weights(path, read_weights(path), prefix, tensors);
+  const LeftOut left_out = copy_weights(path, read_weights(path), prefix, tensors);
+  if (const auto text = text_of_converted(left_out); !text.empty())
+    log(LogLevel::kWarning, "converted from '" + path + "': " + text);
 }
 
 void require_weights(const RunResult& result) {

@@ -16,13 +16,18 @@ struct LeftOut {
   std::vector<std::string> missing;  ///< tensors of the module that are not in the file
   std::vector<std::string> other;    ///< the same, of another shape or type: each with both
   std::vector<std::string> unused;   ///< tensors of the file that nobody asked for
+  /// Taken, of another floating-point type than the module's, as load_state_dict takes them: "Half to Float".
+  std::vector<std::string> converted{};
 };
 /// For people, in one line; empty where nothing is left out.
 std::string to_string(const LeftOut& left_out);
+/// "148 tensors of Double to Float"; empty: none.
+std::string text_of_converted(const LeftOut& left_out);
 
 /// Copies the tensors of a safetensors file's bytes into `tensors`, found by `prefix` and name; a "module."
 /// before it, as DataParallel of PyTorch writes it, is passed over. Tensors that nobody asks for are left.
-/// Throws BadConfig naming what is missing or has another shape or type, and changes nothing then. `name`: of
+/// What has another floating-point type is converted to the module's. Throws BadConfig naming what is missing
+/// or has another shape or type, and changes nothing then. `name`: of
 /// the file, for messages.
 LeftOut copy_weights(const std::string& name, std::span<const std::byte> file, const std::string& prefix,
                      const std::vector<NamedTensor>& tensors);
@@ -39,7 +44,7 @@ std::vector<std::byte> read_weights(const std::string& path);
 /// BadConfig where there are none.
 std::vector<std::byte> averaged_weights(const std::string& name, std::span<const std::byte> file);
 
-/// Copies the tensors of such a file. Throws as both.
+/// Copies the tensors of such a file. Throws as both. Conversions are logged in a line.
 void copy_weights_from(const std::string& path, const std::string& prefix,
                        const std::vector<NamedTensor>& tensors);
 

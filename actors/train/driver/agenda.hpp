@@ -9,7 +9,8 @@
 namespace troupe::train {
 
 /// What is done with a state before the next step may change it.
-enum class BarrierTask : std::uint8_t { kNone, kEvaluate, kCheckpoint, kHold, kFinish };
+/// kCheckpoint is over when it is copied; kWritten, which the agenda does not name, when it is a file.
+enum class BarrierTask : std::uint8_t { kNone, kEvaluate, kCheckpoint, kWritten, kHold, kFinish };
 
 /// A value: time comes in. Not thread-safe.
 ///
@@ -39,7 +40,7 @@ class Agenda {
   void evaluated(std::int64_t step) { evaluated_ = step; }
   /// The last evaluation_at (in steps) that was told.
   std::int64_t evaluated() const { return evaluated_; }
-  /// A checkpoint was written, or given up.
+  /// A checkpoint was copied, to be written, or given up.
   void saved(std::int64_t step) { saved_ = step; }
   /// No hold at the epoch's end that was evaluated last, or before.
   void release();

@@ -11,7 +11,6 @@ void Barrier::begin(BarrierTask task, std::vector<ActorId> members) {
   task_ = task;
   members_ = std::move(members);
   waited_for_ = {members_.begin(), members_.end()};
-  stored_.reset();
   first_hash_.reset();
 }
 
@@ -19,17 +18,8 @@ bool Barrier::waits_for(BarrierTask task, ActorId member) const {
   return task_ == task && waited_for_.contains(member);
 }
 
-bool Barrier::is_written_by(ActorId trainer) const {
-  return task_ == BarrierTask::kCheckpoint && members_.front() == trainer;
-}
-
 bool Barrier::done(ActorId member) {
   return waited_for_.erase(member) > 0 && waited_for_.empty();
-}
-
-const CheckpointInfo& Barrier::stored() const {
-  TROUPE_ASSERT(stored_.has_value(), "the checkpoint was written");
-  return *stored_;
 }
 
 bool Barrier::finish(ActorId member, const StateHash& hash, const std::vector<PartHash>& parts) {

@@ -22,6 +22,10 @@ bool DriverMachine::is_member(const TrainerSeat& trainer) const {
   return std::find(members_.begin(), members_.end(), trainer.ready.actor) != members_.end();
 }
 
+bool DriverMachine::is_spare(const TrainerSeat& trainer) const {
+  return !trainer.killed && !trainer.leaves && trainer.quiesced && !is_member(trainer);
+}
+
 int DriverMachine::staying_members() const {
   return static_cast<int>(std::count_if(members_.begin(), members_.end(), [this](ActorId member) {
     const auto at = roster_.trainers().find(member);
@@ -38,6 +42,7 @@ void DriverMachine::open_generation(const std::string& cause, bool fault) {
   members_.clear();
   agenda_.cancel_leave();
   barrier_.end();
+  if (!saving_.is_copied()) saving_.give_up();
   interruption_.add(cause, fault, now_);
   for (auto& [id, trainer] : roster_.trainers()) {
     trainer.quiesced = false;
@@ -56,6 +61,7 @@ void DriverMachine::report(const TrainerQuiesced& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
   if (from.quiesced) return ignore("nobody asked " + describe(from) + " to leave");
   from.quiesced = true;
+  if (saving_.is_by(r.actor) && !r.writes) end_checkpoint();  // it had not begun
   // It was not waited for, and is no member: what it holds is replaced.
   if (state_ != State::kQuiescing && state_ != State::kGathering) return widen();
   from.steps = r.steps;
@@ -115,8 +121,12 @@ void DriverMachine::plan_when_known() {
   if (state_ == State::kGathering && there < config_->trainers && now_ < grace_end_) return;
   const std::vector<Holding> all = holdings();
   if (!can_plan(all, recovery_input())) return;
-  if (!can_save(all)) return;
   const Recovery recovery = plan_recovery(all, recovery_input());
+  const bool begins = lineage_ == Generation{};
+  const bool reads = recovery.lineage == generation_ && checkpoints_.saved_step() == recovery.first_step;
+  if (waits_for_folder(all, config_->checkpoints && (begins || reads))) return;
+  if (!can_save(all)) return;
+  if (saving_.is_on() && recovery.first_step < saving_.order().step) saving_.give_up();
   if (recovery.first_step < committed()) {
     agenda_.rewind(recovery.first_step, recovery.first_step < steps_.begun_at());
     out_.push_back(steps_.rewind(recovery.first_step));
@@ -125,12 +135,27 @@ void DriverMachine::plan_when_known() {
   start_generation(recovery);
 }
 
+/// Nobody there sees the folder that is to be written at the beginning, or read, and one may come that does.
+bool DriverMachine::waits_for_folder(const std::vector<Holding>& all, bool needs_it) {
+  const bool sees = std::any_of(all.begin(), all.end(), [](const Holding& one) { return one.has_folder; });
+  const bool may_come = roster_.staying() < config_->trainers && !roster_.given_up_trainers();
+  if (!needs_it || sees || !may_come) return false;
+  if (state_ != State::kGathering) {
+    state_ = State::kGathering;
+    grace_end_ = now_;
+    deadline_ = now_ + config_->deadlines.gather;
+  }
+  return now_ < deadline_;
+}
+
 /// False if the job has failed: nobody could write a checkpoint from its beginning on.
 bool DriverMachine::can_save(const std::vector<Holding>& all) {
   if (!config_->checkpoints || lineage_ != Generation{}) return true;
   if (std::any_of(all.begin(), all.end(), [](const Holding& one) { return one.has_folder; })) return true;
-  fail("every trainer would keep checkpoints in another folder: none sees '" + config_->checkpoint_folder +
-           "', or one that is not this program's: its checkpoints.lock is not this run's",
+  fail("no trainer can write checkpoints: '" + config_->checkpoint_folder +
+           "' is not there on their hosts, or is another folder than this program's (its checkpoints.lock is "
+           "not "
+           "this run's)",
        "name a folder on a disk that all hosts share, or have a trainer run on this program's host");
   return false;
 }
@@ -176,6 +201,7 @@ void DriverMachine::start_generation(const Recovery& recovery) {
     plan.origin = StateOrigin::kCheckpoint;
     plan.checkpoint = newest.path;
     plan.state_hash = newest.hash;
+    if (!newest.in_memory) pass_on(plan);
     if (recovery.first_step <= steps_.ledger().first_step()) {
       steps_.set_figures_before(decode_history(newest.history).value_or(History{}).epoch_figures);
       evaluations_.take_up(newest.history, recovery.first_step);
@@ -190,6 +216,16 @@ void DriverMachine::start_generation(const Recovery& recovery) {
   state_ = State::kForming;
   deadline_ = now_ + config_->deadlines.standstill;
   to_members(StartGeneration{plan});
+}
+
+/// Who cannot read the checkpoint gets it from the first that can, if any.
+void DriverMachine::pass_on(GenerationPlan& plan) {
+  for (int rank = 0; rank < members(); ++rank) {
+    const bool reads = roster_.at(members_[static_cast<std::size_t>(rank)]).reads(plan.checkpoint);
+    if (reads && plan.source < 0) plan.source = rank;
+    if (!reads) plan.receivers.push_back(rank);
+  }
+  if (plan.source < 0) plan.receivers.clear();  // each tries
 }
 
 // Forming.
@@ -252,6 +288,7 @@ void DriverMachine::report(const GenerationFailed& r, TrainerSeat& from) {
 void DriverMachine::report(const CheckpointUnreadable& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
   if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
+  from.unreadable = r.path;
   forming_.cannot_read(r.actor, describe(from) + ": " + r.reason);
   share_checkpoint();
 }
@@ -289,7 +326,7 @@ void DriverMachine::widen() {
   if (following_.is_on() && !all_caught_up()) return;
   std::vector<ActorId> spares;
   for (const auto& [id, trainer] : roster_.trainers()) {
-    if (!trainer.killed && !trainer.leaves && trainer.quiesced && !is_member(trainer)) spares.push_back(id);
+    if (is_spare(trainer)) spares.push_back(id);
   }
   if (spares.empty()) return;
   if (config_->sharded) {
@@ -314,7 +351,8 @@ void DriverMachine::widen() {
 /// True if it did. Who has left the members is not needed any more.
 bool DriverMachine::let_leave() {
   for (auto& [id, trainer] : roster_.trainers()) {
-    if (trainer.leaves && !trainer.killed && trainer.quiesced && !is_member(trainer))
+    const bool may_go = trainer.quiesced && !is_member(trainer) && !saving_.is_by(id);
+    if (trainer.leaves && !trainer.killed && may_go)
       kill(trainer, "its node drains (" + trainer.why_it_leaves + ")");
   }
   const int stay = staying_members();

@@ -106,6 +106,8 @@ void DriverMachine::handle(const TrainerDown& e) {
   failures_.forget(e.actor);
   const bool member = is_member(*gone);
   const std::string what = describe(*gone) + " died: " + e.reason;
+  const bool wrote = saving_.is_by(e.actor);
+  if (wrote) lose_checkpoint(what);
   if (const bool handed_over = gone->leaves && gone->killed && !member; !handed_over) {
     out_.push_back(Notice{what, e.actor});
     failed(roster_.count_failure(SpawnKind::kTrainer, what, now_, out_));
@@ -116,8 +118,19 @@ void DriverMachine::handle(const TrainerDown& e) {
   if (opens) open_generation(what, true);
   if (gone->rank >= 0) interruption_.member_died(what, !opens && !gone->killed);
   if (opens) return;
+  if (wrote) end_checkpoint();
   stop_following(e.actor, what);
   plan_when_known();
+}
+
+/// Who wrote it is gone. It is due again where no step has come since.
+void DriverMachine::lose_checkpoint(const std::string& why) {
+  const std::int64_t step = saving_.order().step;
+  if (saving_.is_copied() && !saving_.is_given_up()) {
+    agenda_.saved(step - 1);
+    out_.push_back(Notice{"no checkpoint of step " + std::to_string(step) + ": " + why, {}});
+  }
+  saving_.end();
 }
 
 void DriverMachine::kill(TrainerSeat& trainer, const std::string& why) {

@@ -14,6 +14,7 @@
 #include "actors/train/driver/agenda.hpp"
 #include "actors/train/driver/barrier.hpp"
 #include "actors/train/driver/checkpoint_list.hpp"
+#include "actors/train/driver/checkpoint_under_way.hpp"
 #include "actors/train/driver/driver_types.hpp"
 #include "actors/train/driver/evaluations.hpp"
 #include "actors/train/driver/failure_count.hpp"
@@ -88,6 +89,7 @@ class DriverMachine {
   void report(const TrainerHeartbeat& r, TrainerSeat& from);
   void catch_up(Instant now);
   void spawn_missing();
+  void lose_checkpoint(const std::string& why);
   void kill(TrainerSeat& trainer, const std::string& why);
   void kill_loader(ActorId loader, const std::string& why, bool fault);
   void check_trainers();
@@ -120,6 +122,7 @@ class DriverMachine {
   bool current(Generation generation);
   bool generation_runs() const;
   bool is_member(const TrainerSeat& trainer) const;
+  bool is_spare(const TrainerSeat& trainer) const;
   int staying_members() const;
   void open_generation(const std::string& cause, bool fault);
   void ask_to_quiesce(TrainerSeat& trainer, const std::string& why);
@@ -127,7 +130,9 @@ class DriverMachine {
   bool can_save(const std::vector<Holding>& all);
   RecoveryInput recovery_input() const;
   std::vector<Holding> holdings() const;
+  bool waits_for_folder(const std::vector<Holding>& all, bool needs_it);
   void start_generation(const Recovery& recovery);
+  void pass_on(GenerationPlan& plan);
   void run_when_formed();
   void share_checkpoint();
   void widen();
@@ -140,20 +145,25 @@ class DriverMachine {
   // driver_steps.cpp: commits, and what is done between them.
   void report(const StepApplied& r, TrainerSeat& from);
   void report(const EvaluationDone& r, TrainerSeat& from);
+  void report(const CheckpointCopied& r, TrainerSeat& from);
   void report(const CheckpointWritten& r, TrainerSeat& from);
   void report(const StateProved& r, TrainerSeat& from);
   void report(const PruneFailed& r, TrainerSeat& from);
   void report(const CheckpointFailed& r, TrainerSeat& from);
   void report(const TrainerFinished& r, TrainerSeat& from);
-  bool agrees(const TrainerSeat& from, std::int64_t steps, const std::vector<PartHash>& parts);
+  bool agrees(StateProofs& proofs, const TrainerSeat& from, std::int64_t steps,
+              const std::vector<PartHash>& parts);
   void all_proven();
   void commit();
   bool commit_step();
   void finish_epoch();
   void proceed();
   void start_barrier(BarrierTask task);
-  void no_checkpoint(std::int64_t step, const std::string& why);
+  bool waits_for_checkpoint(BarrierTask next) const;
+  void copied();
   void accept_checkpoint();
+  void end_checkpoint();
+  void no_checkpoint(std::int64_t step, const std::string& why);
   std::string history_now() const;
   std::vector<ActorId> holders() const;
   void recovered();
@@ -169,6 +179,7 @@ class DriverMachine {
   Evaluations evaluations_;
   Agenda agenda_;
   Barrier barrier_;
+  CheckpointUnderWay saving_;
   CheckpointList checkpoints_;
   FailureCount failures_;
   Interruption interruption_;

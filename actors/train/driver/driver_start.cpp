@@ -38,6 +38,11 @@ void TrainDriver::start_trainers() {
     if (!made) return finish(made.error());
     const GroupId together = made->status.record.group;
     for (int i = 0; i < options_.min_trainers; ++i) start_trainer(together, i);
+    for (const auto& [number, spawned] : early_trainers_) {
+      spawned.then([this](const Result<ActorHandle<Trainer>>& trainer) {
+        if (!trainer) take_trainers_back(trainer.error());
+      });
+    }
     places_ = PlacementGroup(&session_.process(), together).ready();
     // The group is gone once they have their room: also then it says that there is none. Of one that was
     // refused its spawn says why.
@@ -45,6 +50,15 @@ void TrainDriver::start_trainers() {
       if (!over_) trainers_have_places();
     });
   });
+}
+
+/// One of those that start together was refused. The head may not know it any more, and have the others wait.
+void TrainDriver::take_trainers_back(const ErrorInfo& why) {
+  if (over_ || have_places_) return;
+  const ErrorInfo with_it{why.code, "a trainer was not started",
+                          "one that was to start with it was refused: " + why.why, why.todo};
+  for (const auto& [number, spawned] : early_trainers_) spawned.state()->cancel(with_it);
+  trainers_have_places();
 }
 
 /// The others take what room there is: before, they could take that of the first.

@@ -32,7 +32,7 @@ void DriverMachine::report(const StepApplied& r, TrainerSeat& from) {
   }
   if (failed(steps_.merge(r.report))) return;
   if (const std::int64_t steps = r.report.step + 1; proofs_.wants(steps)) {
-    if (!agrees(from, steps, r.parts)) return;
+    if (!agrees(proofs_, from, steps, r.parts)) return;
     if (r.proven) proofs_.told_whole(steps);
   }
   ++from.applied;
@@ -43,9 +43,10 @@ void DriverMachine::report(const StepApplied& r, TrainerSeat& from) {
 
 /// Compares what trainers that hold the same steps say of their bits. False, and the job has failed, if they
 /// are not the same and must be.
-bool DriverMachine::agrees(const TrainerSeat& from, std::int64_t steps, const std::vector<PartHash>& parts) {
+bool DriverMachine::agrees(StateProofs& proofs, const TrainerSeat& from, std::int64_t steps,
+                           const std::vector<PartHash>& parts) {
   if (!config_->exact) return true;
-  const auto proof = proofs_.differs(steps, from.ready.actor, parts);
+  const auto proof = proofs.differs(steps, from.ready.actor, parts);
   if (!proof) return true;
   const TrainerSeat* other = roster_.find(proof->from);
   const TrainerSeat& peer = other == nullptr ? from : *other;
@@ -123,9 +124,10 @@ std::string DriverMachine::history_now() const {
 void DriverMachine::proceed() {
   if (over()) return;
   const std::int64_t at = committed();
-  const BarrierTask task = agenda_.due(at, {evaluations_.is_best(at), evaluations_.lacks_metric()});
+  BarrierTask task = agenda_.due(at, {evaluations_.is_best(at), evaluations_.lacks_metric()});
+  if (waits_for_checkpoint(task)) task = BarrierTask::kWritten;
   barrier_.end();
-  if (evaluations_.lacks_metric() && task != BarrierTask::kCheckpoint) {
+  if (evaluations_.lacks_metric() && task != BarrierTask::kCheckpoint && task != BarrierTask::kWritten) {
     const bool saved = checkpoints_.saved_step() == at;
     failed(evaluations_.why_it_lacks(saved ? std::optional(at) : std::nullopt));
     return;
@@ -146,11 +148,24 @@ void DriverMachine::proceed() {
   if (task != BarrierTask::kNone) start_barrier(task);
 }
 
+/// One is under way, and has to be a file first: there is one at a time, and a job ends with what it was to
+/// save. With shards who joins or leaves does that where a file has the state.
+bool DriverMachine::waits_for_checkpoint(BarrierTask next) const {
+  if (!saving_.is_on() || next == BarrierTask::kEvaluate) return false;
+  if (next == BarrierTask::kCheckpoint || next == BarrierTask::kFinish || evaluations_.lacks_metric())
+    return true;
+  if (!config_->sharded || saving_.order().step != committed()) return false;
+  const bool joins = std::any_of(roster_.trainers().begin(), roster_.trainers().end(),
+                                 [this](const auto& one) { return is_spare(one.second); });
+  return agenda_.leave_at() || (joins && staying_members() < config_->trainers);
+}
+
 void DriverMachine::start_barrier(BarrierTask task) {
   barrier_.begin(task, members_);
   proofs_.clear();
   switch (task) {
     case BarrierTask::kNone:
+    case BarrierTask::kWritten:
       return;
     case BarrierTask::kHold:
       out_.push_back(Held{{committed(), lineage_, {}, holders()}, history_now()});
@@ -160,6 +175,7 @@ void DriverMachine::start_barrier(BarrierTask task) {
     case BarrierTask::kCheckpoint:
       if (!roster_.at(members_.front()).ready.has_folder)
         return no_checkpoint(committed(), "no trainer that is left sees the folder");
+      saving_.begin({members_.front(), generation_, committed(), history_now(), members_});
       out_.push_back(SendOrder{members_.front(), WriteCheckpoint{generation_, committed(), history_now()}});
       for (std::size_t r = 1; r < members_.size(); ++r) {
         if (config_->exact || config_->sharded) {
@@ -193,36 +209,64 @@ void DriverMachine::report(const EvaluationDone& r, TrainerSeat&) {
   widen();
 }
 
-void DriverMachine::report(const CheckpointWritten& r, TrainerSeat& from) {
+void DriverMachine::report(const CheckpointCopied& r, TrainerSeat&) {
   if (!current(r.generation)) return;
-  if (!barrier_.is_written_by(r.actor) || r.step != committed())
-    return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
-  if (!agrees(from, r.step, r.parts)) return;
-  barrier_.store({r.path, r.step, r.hash, history_now()});
-  if (barrier_.done(r.actor)) accept_checkpoint();
+  if (!barrier_.waits_for(BarrierTask::kCheckpoint, r.actor) || !saving_.is_of(r.actor, r.generation, r.step))
+    return ignore("no copy of step " + std::to_string(r.step) + " is wanted");
+  if (barrier_.done(r.actor)) copied();
 }
 
 void DriverMachine::report(const StateProved& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
-  if (!barrier_.waits_for(BarrierTask::kCheckpoint, r.actor) || barrier_.is_written_by(r.actor) ||
+  if (!barrier_.waits_for(BarrierTask::kCheckpoint, r.actor) || saving_.is_by(r.actor) ||
       r.step != committed())
     return ignore("no proof of step " + std::to_string(r.step) + " is wanted");
-  if (!agrees(from, r.step, r.parts)) return;
-  if (barrier_.done(r.actor)) accept_checkpoint();
+  if (!agrees(saving_.proofs(), from, r.step, r.parts)) return;
+  if (barrier_.done(r.actor)) copied();
 }
 
-/// It is written, and all hold what it holds.
-void DriverMachine::accept_checkpoint() {
+/// It is on its way to the disk, and steps go on.
+void DriverMachine::copied() {
   recovered();
-  all_proven();
-  const CheckpointInfo stored = barrier_.stored();
-  agenda_.saved(stored.step);
-  out_.push_back(AcceptCheckpoint{stored});
-  const auto oldest = checkpoints_.accept(stored, evaluations_.is_best(stored.step));
+  agenda_.saved(saving_.order().step);
+  saving_.copied();
+  accept_checkpoint();
+  proceed();
+  widen();
+}
+
+/// In whatever generation: the steps in it are committed, and stay so.
+void DriverMachine::report(const CheckpointWritten& r, TrainerSeat& from) {
+  if (!saving_.is_of(r.actor, r.generation, r.step))
+    return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
+  if (saving_.is_given_up()) return end_checkpoint();
+  if (!agrees(saving_.proofs(), from, r.step, r.parts)) return;
+  saving_.written(r.path, r.hash);
+  accept_checkpoint();
+  if (!saving_.is_on()) end_checkpoint();
+}
+
+/// Once it is written, and all held what is.
+void DriverMachine::accept_checkpoint() {
+  const auto stored = saving_.complete();
+  if (!stored) return;
+  const CheckpointUnderWay::Order order = saving_.order();
+  saving_.end();
+  for (const ActorId member : order.members) {
+    if (TrainerSeat* seat = roster_.find(member)) seat->proven = true;
+  }
+  out_.push_back(AcceptCheckpoint{*stored});
+  const auto oldest = checkpoints_.accept(*stored, evaluations_.is_best(stored->step));
   evaluations_.forget_before(checkpoints_.oldest().step);
   if (oldest)
-    out_.push_back(SendOrder{members_.front(), PruneCheckpoints{generation_, *oldest, checkpoints_.best()}});
-  proceed();
+    out_.push_back(SendOrder{order.writer, PruneCheckpoints{generation_, *oldest, checkpoints_.best()}});
+}
+
+/// Nobody writes any more: what waited for that goes on.
+void DriverMachine::end_checkpoint() {
+  saving_.end();
+  const bool waits = barrier_.is(BarrierTask::kCheckpoint) || barrier_.is(BarrierTask::kWritten);
+  if (state_ == State::kBarrier && waits) proceed();
   widen();
 }
 
@@ -231,9 +275,9 @@ void DriverMachine::report(const PruneFailed& r, TrainerSeat&) {
 }
 
 void DriverMachine::report(const CheckpointFailed& r, TrainerSeat&) {
-  if (!current(r.generation)) return;
-  if (!barrier_.is_written_by(r.actor) || r.step != committed())
+  if (!saving_.is_of(r.actor, r.generation, r.step))
     return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
+  if (saving_.is_given_up()) return end_checkpoint();
   no_checkpoint(r.step, r.reason);
 }
 
@@ -242,15 +286,14 @@ void DriverMachine::no_checkpoint(std::int64_t step, const std::string& why) {
   agenda_.saved(step);
   checkpoints_.note_failure();
   out_.push_back(Notice{"no checkpoint of step " + std::to_string(step) + ": " + why, {}});
-  proceed();
-  widen();
+  end_checkpoint();
 }
 
 void DriverMachine::report(const TrainerFinished& r, TrainerSeat& from) {
   if (!current(r.generation)) return;
   if (!barrier_.waits_for(BarrierTask::kFinish, r.actor)) return ignore("nobody asked for the final state");
   recovered();
-  if (!agrees(from, r.steps, r.parts)) return;
+  if (!agrees(proofs_, from, r.steps, r.parts)) return;
   const bool same = barrier_.finish(r.actor, r.hash, r.parts);
   if (r.steps != committed() || (config_->exact && !same)) return fail("trainers end with different states");
   if (barrier_.done(r.actor)) finish(barrier_.hash(), {r.steps, lineage_, barrier_.parts(), holders()});

@@ -101,13 +101,23 @@ class Dealing {
         std::any_of(order.begin(), order.end(), [&](const Holding* one) { return stays(one) && holds(one); });
     const std::vector<const Holding*> all = order;
     if (may_go) std::erase_if(order, [](const Holding* one) { return one->leaves; });
-    order.resize(std::min(order.size(), static_cast<std::size_t>(input_.trainers)));
+    cut(order, static_cast<std::size_t>(input_.trainers));
     if (std::any_of(order.begin(), order.end(), holds)) return order;
     const auto holder = std::find_if(all.begin(), all.end(), holds);
     if (holder == all.end()) return order;
     if (static_cast<int>(order.size()) >= input_.logical_ranks) order.pop_back();
     order.push_back(*holder);
     return order;
+  }
+
+  /// To so many. Of those that see the checkpoints the first stays: it becomes rank 0.
+  static void cut(std::vector<const Holding*>& order, std::size_t wanted) {
+    if (order.size() <= wanted) return;
+    const auto first =
+        std::find_if(order.begin(), order.end(), [](const Holding* one) { return one->has_folder; });
+    if (first != order.end() && first - order.begin() >= static_cast<std::ptrdiff_t>(wanted))
+      std::rotate(order.begin(), first, std::next(first));
+    order.resize(wanted);
   }
 
   const std::vector<Holding>& all_;

@@ -42,6 +42,9 @@ struct TrainerSeat {
   bool made_progress = false;  ///< was a member when the job got further than ever
   bool proven = false;         ///< computed a step, and had the same bits after it as the others
   std::int64_t applied = 0;    ///< steps, in its generation
+  std::string unreadable;      ///< a checkpoint's path: to this one
+
+  bool reads(const std::string& checkpoint) const { return ready.has_folder && unreadable != checkpoint; }
 };
 
 /// "trainer 3 (rank 0)".

@@ -176,12 +176,6 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
 
 /// Why a trainer cannot train with the others.
 std::optional<ErrorInfo> TrainDriver::does_not_belong(const TrainerHello& hello) try {
-  // With shards no trainer could give another one the state of a checkpoint.
-  if (options_.settings.sharding.what != Shard::kNothing && !hello.has_folder && has_folder())
-    return ErrorInfo{ErrorCode::kRefused, "a trainer would keep checkpoints in another folder",
-                     hello.who + " sees no '" + options_.settings.checkpoint_folder +
-                         "', or one that is not this program's: its checkpoints.lock is not this run's",
-                     "name a folder on a disk that all hosts share, or run all trainers on this host"};
   if (!first_hello_) {
     first_hello_ = hello;
     if (options_.settings.exact) check_resumed(hello.numerics);

@@ -155,6 +155,8 @@ class TrainDriver {
   /// Where a job that holds after an epoch is, once it does: final_state() gives that state until go_on().
   /// Fails when the job is over.
   Future<JobPlace> held();
+  /// Its trainers' fingerprint; empty: there was none yet.
+  std::string numerics() const { return first_hello_ ? first_hello_->numerics : ""; }
   /// From a hold into the next epoch.
   void go_on();
   /// Ends the job at once, or what is left of one that is over: its trainers.
@@ -224,6 +226,7 @@ class TrainDriver {
   void first_loader_died(const ErrorInfo& how);
   void watch_first_loader();
   void start_trainers();
+  void take_trainers_back(const ErrorInfo& why);
   void trainers_have_places();
   void tell_why_waits();
   void begin();

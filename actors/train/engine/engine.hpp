@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/data/batch_layout.hpp"
@@ -38,13 +39,22 @@ struct StateMemory {
 /// A state as a safetensors file, as it was when the copy was made.
 class StateCopy {
  public:
+  /// `parts`: of the state, as TrainEngine::state() has them; their sizes are kept.
+  explicit StateCopy(std::vector<StatePart> parts = {}) : parts_(std::move(parts)) {
+    for (StatePart& part : parts_) part.bytes = {static_cast<const std::byte*>(nullptr), part.bytes.size()};
+  }
   virtual ~StateCopy() = default;
+  /// In the state's order, without bytes; the file's is lay_out_safetensors' of them.
+  const std::vector<StatePart>& parts() const { return parts_; }
   virtual std::uint64_t size() const = 0;
   /// For the process `reader` of this host, as long as this lives; none: it is read here alone. Not in the
   /// thread that computes.
   virtual std::optional<StateMemory> memory(std::int32_t /*reader*/) { return std::nullopt; }
   /// REQUIRES: offset + into.size() <= size(). Not in the thread that computes.
   virtual void read(std::uint64_t offset, std::span<std::byte> into) = 0;
+
+ private:
+  std::vector<StatePart> parts_;
 };
 
 /// Not thread-safe: the thread that computes drives it. What the job's code throws leaves as it is.

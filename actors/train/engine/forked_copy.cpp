@@ -51,7 +51,9 @@ bool write_all(int fd, const void* from, std::size_t size) {
 
 }  // namespace
 
-ForkedCopy::ForkedCopy(const checkpoint::SafetensorsLayout& layout) : size_(layout.total_bytes) {
+ForkedCopy::ForkedCopy(const std::vector<StatePart>& parts) : StateCopy(parts) {
+  const auto layout = checkpoint::lay_out_safetensors(parts).value();
+  size_ = layout.total_bytes;
   std::vector<Run> runs{{0, std::as_bytes(std::span(layout.prefix))}};
   for (const auto& part : layout.order)
     runs.push_back({runs.back().begin + runs.back().bytes.size(), part.bytes});

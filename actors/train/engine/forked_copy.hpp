@@ -17,7 +17,7 @@ namespace troupe::train {
 class ForkedCopy final : public StateCopy {
  public:
   /// Throws IoError where no process can be had.
-  explicit ForkedCopy(const checkpoint::SafetensorsLayout& layout);
+  explicit ForkedCopy(const std::vector<StatePart>& parts);
   ~ForkedCopy() override;
   ForkedCopy(const ForkedCopy&) = delete;
   ForkedCopy& operator=(const ForkedCopy&) = delete;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -48,6 +49,7 @@ std::string blas_library() {
 
 constexpr const char* kWorkspaceVariable = "CUBLAS_WORKSPACE_CONFIG";
 constexpr const char* kWorkspace = ":4096:8";
+constexpr std::string_view kThreads = "threads ";
 
 /// A function of CUDA's driver, which LibTorch for CUDA has loaded. Null: there is none.
 template <class Function>
@@ -139,9 +141,18 @@ void set_up_numerics(int threads, c10::Device device, bool exact) {
 std::string numerics_fingerprint(c10::Device device) {
   std::ostringstream text;
   text << "libtorch " << TORCH_VERSION << "; " << processor() << "; " << kernel_libraries() << blas_library()
-       << "threads " << at::get_num_threads();
+       << kThreads << at::get_num_threads();
   if (!device.is_cpu()) text << "; gpu " << gpu();
   return text.str();
+}
+
+std::optional<int> threads_in(std::string_view fingerprint) {
+  const auto at = fingerprint.rfind(kThreads);  // BLAS libraries say theirs in other words
+  if (at == std::string_view::npos) return std::nullopt;
+  const char* begin = fingerprint.data() + at + kThreads.size();
+  int threads = 0;
+  const auto read = std::from_chars(begin, fingerprint.data() + fingerprint.size(), threads);
+  return read.ec == std::errc() && threads > 0 ? std::optional(threads) : std::nullopt;
 }
 
 }  // namespace troupe::train

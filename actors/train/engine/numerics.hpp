@@ -7,7 +7,9 @@
 #include <c10/core/Device.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace troupe::train {
 
@@ -32,5 +34,8 @@ c10::Device computing_device(bool on_gpu);
 /// its model, driver, CUDA, cuDNN and the settings above: "...; gpu NVIDIA H200, driver 13000, cuda 13000,
 /// cudnn 91900, no tf32, workspace :4096:8".
 std::string numerics_fingerprint(c10::Device device = c10::DeviceType::CPU);
+
+/// The number of threads that a fingerprint tells of; none in what is no fingerprint.
+std::optional<int> threads_in(std::string_view fingerprint);
 
 }  // namespace troupe::train

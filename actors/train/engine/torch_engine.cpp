@@ -47,11 +47,23 @@ EngineOptions options_of(const RunSettings& settings, torch::Device device) {
   return options;
 }
 
-/// A copy that is there already: the state's bytes on the host, which the engine has no other use for.
+/// What lies on the host as it is, such as a tensor of the job's own, goes on to change: that is copied.
+StateView of_its_own(StateView view) {
+  for (std::size_t i = 0; i < view.owners.size(); ++i) {
+    if (view.owners[i].storage().use_count() == 1) continue;
+    view.owners[i] = view.owners[i].clone();
+    view.parts[i] = tensor_as_part(view.parts[i].name, view.owners[i]);
+  }
+  return view;
+}
+
+/// A copy that is there already: the state's bytes that came from the device.
 class HostCopy final : public StateCopy {
  public:
   explicit HostCopy(StateView view)
-      : view_(std::move(view)), layout_(checkpoint::lay_out_safetensors(view_.parts).value()) {}
+      : StateCopy(view.parts),
+        view_(std::move(view)),
+        layout_(checkpoint::lay_out_safetensors(view_.parts).value()) {}
   std::uint64_t size() const override { return layout_.total_bytes; }
   void read(std::uint64_t offset, std::span<std::byte> into) override {
     std::uint64_t begin = 0;
@@ -199,8 +211,8 @@ class TorchEngine final : public TrainEngine {
 
  private:
   std::unique_ptr<StateCopy> copy_of(StateView view) const {
-    if (!device_.is_cpu()) return std::make_unique<HostCopy>(std::move(view));
-    return std::make_unique<ForkedCopy>(checkpoint::lay_out_safetensors(view.parts).value());
+    if (!device_.is_cpu()) return std::make_unique<HostCopy>(of_its_own(std::move(view)));
+    return std::make_unique<ForkedCopy>(view.parts);
   }
   static State as_state(StateView view) {
     auto owner = std::make_shared<StateView>(std::move(view));

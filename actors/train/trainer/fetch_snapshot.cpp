@@ -200,15 +200,4 @@ void SnapshotSource::install(TrainEngine& engine, const StateHash& hash, bool ow
   }
 }
 
-void install_checkpoint(TrainEngine& engine, checkpoint::CheckpointStore store, const std::string& path,
-                        const StateHash& hash) {
-  auto opened = store.open_manifest(path).value();
-  if (const auto& manifest = opened.manifest(); manifest.state_hash != hash) {
-    throw_error({ErrorCode::kCorrupt, "the checkpoint '" + path + "' is another one here",
-                 "its state is " + manifest.state_hash + ", the job's is " + hash,
-                 "share the checkpoint folder between the nodes, or empty it there"});
-  }
-  engine.install(opened.tensors(), [&](const StatePart& part) { return opened.bytes_of(part).value(); });
-}
-
 }  // namespace troupe::train

@@ -54,8 +54,4 @@ class SnapshotSource {
   std::unique_ptr<Fetch> fetch_;
 };
 
-/// Installs a checkpoint. Throws Corrupt where its manifest has another state than `hash`.
-void install_checkpoint(TrainEngine& engine, checkpoint::CheckpointStore store, const std::string& path,
-                        const StateHash& hash);
-
 }  // namespace troupe::train

@@ -103,16 +103,21 @@ class NativeGroups final : public GroupMaker {
     const auto bytes_with = [&](std::size_t data_bytes) {
       return collectives::native_region_bytes(options.machines, options.rank, data_bytes);
     };
-    // What stays of the group before are its data, which the reducer clears.
-    if (options.size == 1 && settings_.trainer_gpus <= 0)
-      return own_.take(bytes_with(options.data_bytes), bytes_with(0));
-    own_.drop();
+    const auto open = [&](const std::string& key, std::size_t bytes, bool abortable, const Pin& pin) {
+      return pin_region(session_.open_region(key, bytes, "rank " + std::to_string(options.rank), abortable),
+                        pin, [session = session_, key] { session.drop_region(key); });
+    };
     const std::string key = settings_.run + "/group/" + to_string(plan.generation);
-    const auto pin = [&](std::span<std::byte> region) { return over_nccl_ ? nullptr : engine.pin(region); };
+    // What stays of the group before are its data, which the reducer clears.
+    if (options.size == 1 && settings_.trainer_gpus <= 0) {
+      return own_.take(bytes_with(options.data_bytes), bytes_with(0), [&](std::size_t bytes) {
+        return open(key + "/own", bytes, false, [](auto) { return nullptr; });
+      });
+    }
+    own_.drop();
     // The first rank to leave takes the name back: nobody joins a generation that one has left.
-    return pin_region(session_.open_region(key, bytes_with(options.data_bytes),
-                                           "rank " + std::to_string(options.rank), true),
-                      pin, [session = session_, key] { session.drop_region(key); });
+    return open(key, bytes_with(options.data_bytes), true,
+                [&](std::span<std::byte> region) { return over_nccl_ ? nullptr : engine.pin(region); });
   }
 
   /// Keeps the gradients' group of the generation before where `plan` has the rest of its ranks.

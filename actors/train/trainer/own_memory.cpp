@@ -5,7 +5,7 @@
 
 namespace troupe::train {
 
-std::shared_ptr<SharedMemory> OwnMemory::take(std::size_t bytes, std::size_t zeroed) {
+std::shared_ptr<SharedMemory> OwnMemory::take(std::size_t bytes, std::size_t zeroed, const Open& open) {
   const std::lock_guard lock(mutex_);
   const bool fits =
       kept_ != nullptr && kept_.use_count() == 1 && kept_->size() >= bytes && kept_->size() / 2 <= bytes;
@@ -15,7 +15,7 @@ std::shared_ptr<SharedMemory> OwnMemory::take(std::size_t bytes, std::size_t zer
     return kept_;
   }
   kept_.reset();  // first: both may be more than there is
-  kept_ = std::make_shared<SharedMemory>(SharedMemory::create("troupe-group", bytes, false).value());
+  kept_ = open(bytes);
   return kept_;
 }
 

@@ -1,5 +1,6 @@
 #include "actors/train/trainer/state_walks.hpp"
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 
@@ -22,6 +23,24 @@ std::vector<std::size_t> order_of_save(const std::vector<StatePart>& parts) {
 
 }  // namespace
 
+CopyWalk::CopyWalk(StateCopy& copy) : copy_(copy), offsets_(copy.parts().size()) {
+  const auto layout = checkpoint::lay_out_safetensors(copy.parts()).value();
+  std::map<std::string_view, std::size_t> places;
+  for (std::size_t i = 0; i < offsets_.size(); ++i) places.emplace(copy.parts()[i].name, i);
+  std::uint64_t at = layout.prefix.size();
+  for (const StatePart& part : layout.order) {
+    offsets_[places.at(part.name)] = at;
+    at += part.bytes.size();
+  }
+}
+
+std::span<const std::byte> CopyWalk::bytes(std::size_t part) {
+  memory_.resize(std::max(memory_.size(), parts()[part].bytes.size()));
+  const auto into = std::span(memory_).first(parts()[part].bytes.size());
+  copy_.read(offsets_[part], into);
+  return into;
+}
+
 Hashed hash_state(StateWalk& walk, const WalkProgress& progress) {
   Hashed done;
   FinalHash hash;
@@ -35,8 +54,9 @@ Hashed hash_state(StateWalk& walk, const WalkProgress& progress) {
   return done;
 }
 
-checkpoint::SavedCheckpoint save_state(StateWalk& walk, checkpoint::CheckpointStore store,
-                                       checkpoint::SaveRequest& request, const WalkProgress& progress) {
+CheckpointStored save_state(StateWalk& walk, checkpoint::CheckpointStore store,
+                            checkpoint::SaveRequest request, const WalkProgress& progress) {
+  CheckpointStored done;
   const std::vector<StatePart>& parts = walk.parts();
   const std::vector<std::size_t> order = order_of_save(parts);
   std::size_t next = 0;
@@ -49,14 +69,16 @@ checkpoint::SavedCheckpoint save_state(StateWalk& walk, checkpoint::CheckpointSt
     for (StatePart part : parts) {
       part.bytes = take();
       hash.add(part, progress);
+      done.parts.push_back(hash_parts({&part, 1}, progress).front());
     }
-    request.state_hash = hash.finish();
+    done.hash = request.state_hash = hash.finish();
     request.tensors = parts;
     request.bytes_of = [&](const StatePart& part) {
       TROUPE_ASSERT(parts[order[next]].name == part.name, "a file is written in the order of its layout");
       return take();
     };
-    return store.save(request).value();
+    done.path = store.save(request).value().manifest_path;
+    return done;
   } catch (...) {
     while (walk.is_collective() && next < order.size()) take();
     throw;

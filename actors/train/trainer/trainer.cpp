@@ -5,7 +5,6 @@
 
 #include <optional>
 
-#include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/train/batches/batch_feed.hpp"
 #include "actors/train/driver/train_driver.hpp"
 #include "actors/train/engine/state_transfer.hpp"
@@ -15,6 +14,7 @@
 #include "actors/train/trainer/state_walks.hpp"
 #include "actors/train/trainer/step_slots.hpp"
 #include "actors/train/trainer/task_failures.hpp"
+#include "actors/train/trainer/trainer_checkpoints.hpp"
 #include "actors/train/trainer/trainer_machine.hpp"
 #include "collectives/normal_end.hpp"
 #include "runtime/core/condition.hpp"
@@ -28,7 +28,6 @@ using collectives::DType;
 using collectives::ReduceOp;
 
 constexpr int kQuietBeats = 60;  ///< nobody fetches what is shared for so many seconds: nobody will
-constexpr int kWriter = 0;       ///< the rank that writes checkpoints
 constexpr Duration kFollowLook = std::chrono::milliseconds(5);  ///< a step is rarely shorter
 
 }  // namespace
@@ -45,7 +44,8 @@ class Trainer::Work {
         machine_(actor.address().actor, floor_.mutations()),
         groups_(floor_.make_groups(session_, settings_)),
         snapshot_(driver_, actor.process(), settings_.new_options),
-        engine_(floor_.make_engine(settings_)) {
+        engine_(floor_.make_engine(settings_)),
+        checkpoints_(floor_, settings_, *engine_, told_of_checkpoints()) {
     floor_.watch(machine_, actor.address().actor);
     engine_->on_exchange([this](bool begins) { begins ? waits() : computes("after an exchange"); });
     copies_.made_by([this] {
@@ -62,6 +62,7 @@ class Trainer::Work {
     }
     wake_.notify_all();
     if (thread_.joinable()) thread_.join();
+    checkpoints_.end();
   }
 
   /// REQUIRES: before prepare().
@@ -320,8 +321,8 @@ class Trainer::Work {
       snapshot_.install(*engine_, task.hash, settings_.new_options, [this] { progress(); });
       return StateReady{};
     }
-    const auto files = floor_.files([this] { progress(); });
-    install_checkpoint(*engine_, make_store(*files), task.path, task.hash);
+    checkpoints_.install(
+        task, *group_, rank_, [this] { progress(); }, [this] { waits(); });
     return StateReady{};
   }
 
@@ -415,13 +416,7 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const HashParts&) {
-    if (settings_.sharding.what != Shard::kNothing) follow_save(*engine_->walk(kWriter));
-    return PartsHashed{hashes_that_all_have()};
-  }
-  /// Of shards each trainer has its own.
-  std::vector<PartHash> hashes_that_all_have() {
-    const auto state = settings_.sharding.what == Shard::kNothing ? engine_->state() : engine_->common();
-    return hash_parts(state.parts, [this] { progress(); });
+    return PartsHashed{checkpoints_.prove([this] { progress(); })};
   }
 
   TrainerResult perform(const RunEvaluation& task) {
@@ -439,24 +434,12 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const RunCheckpoint& task) {
-    const auto files = floor_.files([this] { progress(); });
-    checkpoint::SaveRequest request{
-        .job = job_identity(settings_, info_, engine_->numerics()),
-        .position = {static_cast<std::uint64_t>(task.order.step / feed_->steps_per_epoch()),
-                     static_cast<std::uint64_t>(task.order.step)},
-        .metadata = {{kHistoryKey, task.order.history}}};
-    const auto saved =
-        save_state(*engine_->walk(kWriter), make_store(*files), request, [this] { progress(); });
-    return CheckpointStored{saved.manifest_path, request.state_hash, hashes_that_all_have()};
+    return checkpoints_.write(task.order, info_, feed_->steps_per_epoch(), [this] { progress(); });
   }
 
   TrainerResult perform(const RunPrune& task) {
-    make_store(*floor_.files({})).prune(task.order.oldest_kept, task.order.spared).value();
+    checkpoints_.prune(task.order, [this] { progress(); });
     return TaskDone{};
-  }
-
-  checkpoint::CheckpointStore make_store(checkpoint::FileSystem& files) {
-    return {files, {settings_.checkpoint_folder, [this] { progress(); }}};
   }
 
   void computes(const std::string& part) {
@@ -478,6 +461,21 @@ class Trainer::Work {
                    "generation " + to_string(works_for_) + " is over", ""});
     }
     machine_.advanced();
+  }
+
+  TrainerCheckpoints::Told told_of_checkpoints() {
+    return {[this](std::int64_t step) {
+              const Hold hold(mutex_);
+              machine_.writes(step);
+            },
+            [this] {
+              const Hold hold(mutex_);
+              machine_.advanced();
+            },
+            [this](const WriteCheckpoint& order, const TrainerResult& result) {
+              const Hold hold(mutex_);
+              if (!stopping_) handle(machine_.wrote(order, result));
+            }};
   }
 
   // ---- Under the mutex ----------------------------------------------------------------------------------
@@ -532,6 +530,7 @@ class Trainer::Work {
   const std::unique_ptr<GroupMaker> groups_;
   SnapshotSource snapshot_;  ///< before the engine: the state comes while the model is made
   const std::unique_ptr<TrainEngine> engine_;
+  TrainerCheckpoints checkpoints_;
   std::unique_ptr<BatchFeed> feed_;
   GenerationPlan plan_;
   Generation works_for_;  ///< what the task under way is of

@@ -245,7 +245,8 @@ TrainerTask TrainerMachine::apply_task() const {
 
 TrainerTask TrainerMachine::choose_state_task() const {
   if (plan_.origin == StateOrigin::kInitial) return MakeInitialState{};
-  if (plan_.origin == StateOrigin::kCheckpoint) return LoadCheckpoint{plan_.checkpoint, plan_.state_hash};
+  if (plan_.origin == StateOrigin::kCheckpoint)
+    return LoadCheckpoint{plan_.checkpoint, plan_.state_hash, plan_.source, plan_.receivers};
   if (is_follower()) return FollowSource{follows_, plan_.first_step, true};
   const auto role = is_receiver() ? TransferState::Role::kReceiver : TransferState::Role::kSource;
   return TransferState{generation_, role, plan_.source, plan_.receivers};
@@ -429,12 +430,33 @@ void TrainerMachine::finished(const RunEvaluation& task, const TrainerResult& re
 void TrainerMachine::finished(const RunCheckpoint& task, const TrainerResult& result, TrainerOutput& out) {
   if (superseded()) return;
   barrier_tasks_.pop_front();
+  const bool copied = !std::holds_alternative<TaskAborted>(result);
+  if (copied) out.reports.push_back(CheckpointCopied{self_, generation_, task.order.step});
+  if (!std::holds_alternative<StateCopied>(result)) tell_written(task.order, result, out);
+}
+
+void TrainerMachine::tell_written(const WriteCheckpoint& order, const TrainerResult& result,
+                                  TrainerOutput& out) const {
   if (const auto* why = std::get_if<TaskAborted>(&result)) {
-    out.reports.push_back(CheckpointFailed{self_, generation_, task.order.step, why->reason});
+    out.reports.push_back(CheckpointFailed{self_, order.generation, order.step, why->reason});
   } else if (const auto* stored = std::get_if<CheckpointStored>(&result)) {
     out.reports.push_back(
-        CheckpointWritten{self_, generation_, task.order.step, stored->path, stored->hash, stored->parts});
+        CheckpointWritten{self_, order.generation, order.step, stored->path, stored->hash, stored->parts});
   }
+}
+
+TrainerOutput TrainerMachine::wrote(const WriteCheckpoint& order, const TrainerResult& result) {
+  TrainerOutput out;
+  writes_.reset();
+  tell_written(order, result, out);
+  return out;
+}
+
+/// Who waits for orders and writes is at that.
+TrainerReport TrainerMachine::heartbeat() const {
+  if (doing_ || !writes_) return TrainerHeartbeat{self_, progress_};
+  return TrainerHeartbeat{
+      self_, {progress_.count, true, "the writing of the checkpoint of step " + std::to_string(*writes_)}};
 }
 
 void TrainerMachine::leave(const TaskAborted& why, TrainerOutput& out) {
@@ -450,8 +472,8 @@ void TrainerMachine::report_quiesced(TrainerOutput& out) {
     steps_ = kNoState;
     uncommitted_.clear();
   }
-  out.reports.push_back(
-      TrainerQuiesced{self_, generation_, steps_, lineage_, {uncommitted_.begin(), uncommitted_.end()}});
+  out.reports.push_back(TrainerQuiesced{
+      self_, generation_, steps_, lineage_, {uncommitted_.begin(), uncommitted_.end()}, writes_.has_value()});
 }
 
 }  // namespace troupe::train

@@ -45,9 +45,12 @@ struct FollowSource {
   bool goes_on = false;           ///< with what was taken before
 };
 struct MakeInitialState {};
+/// Read the plan's checkpoint, or get it part by part from rank `source`, which reads it for `receivers`.
 struct LoadCheckpoint {
   std::string path;
   StateHash hash;  ///< what its manifest must say
+  int source = -1;
+  std::vector<int> receivers{};
 };
 /// Get the leaves' batches, compute, reduce. Nothing of the TrainState may change.
 struct ComputeStep {
@@ -121,6 +124,9 @@ struct PartsHashed {
 struct Evaluated {
   std::vector<PieceReport> pieces;
 };
+/// Of RunCheckpoint: what is written was taken, and wrote() comes later.
+struct StateCopied {};
+/// The same, and all is done.
 struct CheckpointStored {
   std::string path;
   StateHash hash;
@@ -133,7 +139,7 @@ struct TaskAborted {
 };
 
 using TrainerResult = std::variant<TaskDone, StateReady, Followed, Shared, Reduced, Applied, Hashed,
-                                   PartsHashed, Evaluated, CheckpointStored, TaskAborted>;
+                                   PartsHashed, Evaluated, StateCopied, CheckpointStored, TaskAborted>;
 
 /// What follows from an order or a result.
 struct TrainerOutput {
@@ -163,8 +169,11 @@ class TrainerMachine {
   void advanced() { ++progress_.count; }
   /// Told before done(): with sharded parameters a trainer may have none, whatever it was given.
   void holds_whole_state(bool holds) { has_whole_ = holds; }
+  /// A checkpoint of so many steps is being written beside the tasks, until wrote() is told what came of it.
+  void writes(std::int64_t step) { writes_ = step; }
+  TrainerOutput wrote(const WriteCheckpoint& order, const TrainerResult& result);
   /// What the driver is told every second.
-  TrainerReport heartbeat() const { return TrainerHeartbeat{self_, progress_}; }
+  TrainerReport heartbeat() const;
 
   enum class State : std::uint8_t {
     kIdle,       ///< no generation yet
@@ -238,6 +247,7 @@ class TrainerMachine {
   void finished(const RunCheckpoint& task, const TrainerResult& result, TrainerOutput& out);
   void finished(const Wait& task, const TrainerResult& result, TrainerOutput& out);
   void installed(TrainerOutput& out);
+  void tell_written(const WriteCheckpoint& order, const TrainerResult& result, TrainerOutput& out) const;
   void leave(const TaskAborted& why, TrainerOutput& out);
   void report_quiesced(TrainerOutput& out);
   /// A newer generation called while the task ran: its outcome is of an old one.
@@ -257,6 +267,7 @@ class TrainerMachine {
   bool halts_ = false;      ///< runs no more steps, whatever the limit
   std::int64_t limit_ = 0;
   std::optional<TrainerTask> doing_;  ///< taken, not done
+  std::optional<std::int64_t> writes_;
   Progress progress_;
   bool has_whole_ = true;  ///< the engine says so
   bool whole_ = true;      ///< what it holds: with shards it keeps its own alone from its first step on

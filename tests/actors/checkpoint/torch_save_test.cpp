@@ -1,6 +1,8 @@
 // What PyTorch's torch.save wrote (golden/make_torch_saved.py), read without LibTorch.
 #include "actors/checkpoint/torch_save.hpp"
 
+#include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <fstream>
@@ -105,6 +107,31 @@ TEST_CASE("whatever a byte of it is changed to, it is read or refused") {
     CHECK_FALSE(read_torch_save("cut", std::span(whole).first(size)).ok());
 }
 
+// Numbers that a bit had changed were loaded without a word.
+TEST_CASE("an element that is not as it was written is refused by its checksum") {
+  auto file = golden_file("state_dict.pt");
+  const std::array<float, 5> elements{0.25F, 0.5F, 0.75F, 1.0F, 1.25F};  // of a.weight
+  const auto bytes = std::as_bytes(std::span(elements));
+  const auto at = std::search(file.begin(), file.end(), bytes.begin(), bytes.end());
+  REQUIRE(at != file.end());
+  *at ^= std::byte{1};
+  const auto saved = read_torch_save("spoilt.pt", file);
+  REQUIRE_FALSE(saved.ok());
+  CHECK_THAT(saved.error().why, Catch::Contains("is damaged") && Catch::Contains("data/"));
+}
+
+TEST_CASE("what torch.save wrote before it wrote archives is named, and is no safetensors file's length") {
+  std::vector<std::byte> file(64);
+  const std::array<unsigned char, 15> magic{0x80, 2,    0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
+                                            0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
+  std::transform(magic.begin(), magic.end(), file.begin(), [](unsigned char c) { return std::byte{c}; });
+  CHECK(is_old_torch_save(file));
+  CHECK(is_old_torch_save(std::span(file).first(8)));
+  CHECK_THAT(read_torch_save("old.pt", file).error().why, Catch::Contains("a pickle without an archive"));
+  std::fill(file.begin() + 2, file.begin() + 8, std::byte{0});  // a header of 640 bytes
+  CHECK_FALSE(is_old_torch_save(file));
+}
+
 /// An archive of one member, data.pkl.
 std::vector<std::byte> archive_of(const std::string& pickle) {
   std::string bytes;
@@ -155,6 +182,8 @@ TEST_CASE("a pickle that is made to harm is refused, and takes little") {
   CHECK_THAT(why(std::string(300'000, ']') + std::string(299'999, 'a') + "."), Catch::Contains("no dict"));
   CHECK_THAT(why("]q" + std::string(1, '\0') + "h" + std::string(1, '\0') + "a."),  // in itself
              Catch::Contains("no dict"));
+  CHECK_THAT(why(std::string(20'000, '(') + "."), Catch::Contains("lists in lists without end"));
+  CHECK_THAT(why(std::string(1'100'000, ']') + "."), Catch::Contains("too many values at a time"));
   CHECK_THAT(why("i"), Catch::Contains("an operation that torch.save does not write"));
 }
 
@@ -162,6 +191,18 @@ std::string pickled(const std::string& text) {
   std::string bytes = "X";
   for (int i = 0; i < 4; ++i) bytes += static_cast<char>(text.size() >> (8 * i) & 0xff);
   return bytes + text;
+}
+
+TEST_CASE("a name out of a file is shown without its control characters, and cut") {
+  const auto why = [](const std::string& key) {
+    const std::string zero("K\0", 2), one("K\1", 2);
+    const auto file =
+        archive_of("}(" + pickled(key) + "ctorch._utils\n_rebuild_tensor_v2\n((" + pickled("storage") +
+                   "ctorch\nOddStorage\n" + pickled("0") + "tQ" + zero + "(" + one + "t(" + one + "ttRu.");
+    return read_torch_save("x", file).error().why;
+  };
+  CHECK(why("a\x1b[31m\n") == "'a\\x1b[31m\\x0a' has a torch OddStorage, which is not read");
+  CHECK(why(std::string(100'000, 'a')).size() < 1100);
 }
 
 // A byte copied a name of any length: 200 kB took 10 GB.

@@ -61,6 +61,17 @@ TEST_CASE("a batch of fields of any dtype and shape reads as it was written") {
   CHECK(view->find("nothing") == nullptr);
 }
 
+// Was: warned, with the -Wextra of a user's program, of the members that it leaves out.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wmissing-field-initializers"
+TEST_CASE("a field's spec may leave out what has a default") {
+  const FieldSpec shape{.shape = {1, 28, 28}}, name{.name = "input"}, neither{};
+  CHECK(shape == FieldSpec{"", DType::kFloat32, {1, 28, 28}});
+  CHECK(name == FieldSpec{"input", DType::kFloat32, {}});
+  CHECK(neither == FieldSpec{"", DType::kFloat32, {}});
+}
+#pragma GCC diagnostic pop
+
 TEST_CASE("fields that make no batch are refused, by name") {
   const auto has = [](const std::string& text, const std::string& part) {
     INFO(text);

@@ -23,17 +23,6 @@ TEST_CASE("a barrier waits for each member once, and for its own task alone") {
   CHECK_FALSE(barrier.is(BarrierTask::kEvaluate));
 }
 
-TEST_CASE("only the first member writes a checkpoint, and a later barrier has nothing of it") {
-  Barrier barrier;
-  barrier.begin(BarrierTask::kCheckpoint, {kB, kA});
-  CHECK(barrier.is_written_by(kB));
-  CHECK_FALSE(barrier.is_written_by(kA));
-  barrier.store({"ckpt-4", 4, "h4"});
-  CHECK(barrier.stored().path == "ckpt-4");
-  barrier.begin(BarrierTask::kEvaluate, {kB, kA});
-  CHECK_FALSE(barrier.is_written_by(kB));
-}
-
 TEST_CASE("the end is the first member's, and others are compared with who told first") {
   Barrier barrier;
   barrier.begin(BarrierTask::kFinish, {kA, kB});

@@ -397,7 +397,26 @@ TEST_CASE("who sees the checkpoint folder is rank 0 and writes; with nobody who 
     ready_without(s, kA);
     ready_without(s, kB);
     REQUIRE(s.all<JobFailed>().size() == 1);
-    CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("none sees 'ck'"));
+    CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("no trainer can write checkpoints: 'ck' is not there"));
+  }
+  // Was: the job failed 10 s after its start where the one that sees the folder took longer than that.
+  {
+    DriverConfig late = config;
+    late.min_trainers = 1;
+    Script s(late);
+    ready_without(s, kA);
+    s.wait(seconds(20));
+    CHECK(s.all<JobFailed>().empty());
+    SECTION("it comes") {
+      s.ready(kB);
+      s.quiesced(kB, kNoState);
+      REQUIRE(s.order<StartGeneration>(kA));
+    }
+    SECTION("it does not") {
+      for (int i = 0; i < 200 && s.driver.state() != DriverMachine::State::kFailed; ++i) s.wait(seconds(1));
+      REQUIRE(s.all<JobFailed>().size() == 1);
+      CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("none sees 'ck'"));
+    }
   }
   Script s(config);
   ready_without(s, kA);

@@ -115,8 +115,17 @@ struct Script {
   static std::vector<PartHash> parts_after(std::int64_t steps) {
     return {{"w", {1, 1}}, {"b", {static_cast<std::uint64_t>(steps), 0}}};
   }
+  void copied(ActorId a, std::int64_t k) { on(CheckpointCopied{a, g(), k}); }
+  /// Copied, and written: with all that comes of both.
   void written(ActorId a, std::int64_t k) {
-    on(CheckpointWritten{a, g(), k, "ckpt-" + std::to_string(k), "h" + std::to_string(k), parts_after(k)});
+    const Generation in = g();
+    copied(a, k);
+    const auto before = last;
+    stored(a, in, k);
+    last.insert(last.begin(), before.begin(), before.end());
+  }
+  void stored(ActorId a, Generation in, std::int64_t k) {
+    on(CheckpointWritten{a, in, k, "ckpt-" + std::to_string(k), "h" + std::to_string(k), parts_after(k)});
   }
   /// A newcomer takes the state of `source` beside the steps, up to `steps`.
   void follow(ActorId source, ActorId newcomer, std::int64_t steps) {

@@ -1,13 +1,18 @@
 #include "actors/train/trainer/kept_copy.hpp"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <numeric>
+#include <optional>
+#include <string>
 
 #include "actors/train/engine/forked_copy.hpp"
+#include "actors/train/trainer/state_walks.hpp"
 
 using namespace troupe;
 using namespace troupe::train;
@@ -24,16 +29,50 @@ struct Weights {
               {static_cast<std::int64_t>(values.size())},
               std::as_bytes(std::span(values))}};
   }
-  std::unique_ptr<ForkedCopy> copy() const {
-    return std::make_unique<ForkedCopy>(checkpoint::lay_out_safetensors(parts).value());
-  }
+  std::unique_ptr<ForkedCopy> copy() const { return std::make_unique<ForkedCopy>(parts); }
   KeptState keep(KeptCopy& kept) const {
     return kept.take(
         [&](KeptState&) { return std::make_unique<StateStream>(Generation{}, SharedState{}, copy()); });
   }
 };
 
+/// Of the pages of a copy, how many its process has for itself. None: this kernel does not tell.
+std::optional<int> pages_of_its_own(const StateMemory& copy) {
+  constexpr std::uint64_t kPage = 4096, kPresent = std::uint64_t{1} << 63,
+                          kExclusive = std::uint64_t{1} << 56;
+  const UniqueFd map(
+      ::open(("/proc/" + std::to_string(copy.pid) + "/pagemap").c_str(), O_RDONLY | O_CLOEXEC));
+  int own = 0;
+  for (const auto& run : copy.runs) {
+    for (std::uint64_t page = run.address / kPage; page < (run.address + run.bytes) / kPage; ++page) {
+      std::uint64_t word = 0;
+      const auto at = static_cast<off_t>(page * sizeof word);
+      if (::pread(map.get(), &word, sizeof word, at) != sizeof word) return std::nullopt;
+      own += (word & kPresent) != 0 && (word & kExclusive) != 0 ? 1 : 0;
+    }
+  }
+  return own;
+}
+
 }  // namespace
+
+TEST_CASE("a walk over a copy has the state's order, and its bytes of when it was copied") {
+  Weights weights;
+  const std::vector<std::int64_t> count{7};
+  weights.parts.push_back({"a count", checkpoint::DType::kI64, {1}, std::as_bytes(std::span(count))});
+  const auto copy = weights.copy();
+  const std::vector<float> before = weights.values;
+  std::fill(weights.values.begin(), weights.values.end(), 0.0F);
+  CopyWalk walk(*copy);
+  REQUIRE(walk.parts().size() == 2);
+  CHECK(walk.parts()[0].name == "weight");
+  CHECK(walk.parts()[1].name == "a count");
+  const auto same = [](std::span<const std::byte> a, std::span<const std::byte> b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+  };
+  CHECK(same(walk.bytes(1), std::as_bytes(std::span(count))));
+  CHECK(same(walk.bytes(0), std::as_bytes(std::span(before))));
+}
 
 // A clone on another node told its own number, which some other process of the donor's node had.
 TEST_CASE("the memory of a copy is for one process of its own node, or for nobody") {
@@ -120,4 +159,19 @@ TEST_CASE("a forked copy is read in its memory, as it was when it was made, and 
   CHECK_FALSE(copy->memory(::getpid()));
   copy.reset();
   CHECK_FALSE(read_memory(*memory, read, count));
+}
+
+// It was read by a call for which the kernel first made the copy's process pages of its own.
+TEST_CASE("what is read of a forked copy's memory stays shared with the process that forked") {
+  const Weights weights;
+  const auto copy = weights.copy();
+  const auto memory = copy->memory(::getpid());
+  REQUIRE(memory);
+  const auto before = pages_of_its_own(*memory);
+  std::vector<std::byte> read(static_cast<std::size_t>(copy->size()));
+  if (!before || !read_memory(*memory, read, [](std::span<const std::byte>) {})) {
+    WARN("this kernel lets no process look at another's memory");
+    return;
+  }
+  CHECK(pages_of_its_own(*memory) == before);
 }

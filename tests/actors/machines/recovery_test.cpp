@@ -66,6 +66,24 @@ TEST_CASE("rank 0 sees the checkpoint folder, if anybody does; the others keep t
   CHECK(members_of(plan_recovery({a, b, c}, input(5))) == "C A B");
 }
 
+// Was cut off as the last one where fewer trainers were wanted: nobody wrote another checkpoint.
+TEST_CASE("where fewer are wanted the only one that sees the checkpoint folder stays") {
+  auto a = member(kA, 0, kNoState), b = member(kB, 1, kNoState), c = member(kC, 2, kNoState);
+  a.has_folder = b.has_folder = false;
+  RecoveryInput two = input(4, 4);
+  two.trainers = 2;
+  CHECK(members_of(plan_recovery({a, b, c}, two)) == "C A");
+  c.has_folder = false;
+  CHECK(members_of(plan_recovery({a, b, c}, two)) == "A B");
+  SECTION("the state matters more than the folder") {
+    RecoveryInput one = input(4);
+    one.trainers = one.logical_ranks = 1;
+    c.has_folder = true;
+    a.steps = 4;
+    CHECK(members_of(plan_recovery({a, c}, one)) == "A*");
+  }
+}
+
 TEST_CASE("of as many steps those of the newer lineage count: the older one was given up") {
   const Recovery plan = plan_recovery({member(kA, 0, 4, kOld), member(kB, 1, 4, kNew)}, input(4));
   CHECK(plan.lineage == kNew);

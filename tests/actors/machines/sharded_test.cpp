@@ -95,3 +95,52 @@ TEST_CASE("with shards a trainer that is alone gives its whole state to who join
   CHECK(wide.receivers == std::vector{1});
   CHECK(wide.first_step == 1);
 }
+
+TEST_CASE("with shards who cannot read the checkpoint gets it from one that can, for which all wait") {
+  DriverConfig config = config_of(2);
+  config.sharded = true;
+  config.checkpoints = true;
+  config.min_trainers = 1;
+  config.resume = {{"old-4", 4, "h4"}};
+  Script s(config);
+  s.alive.push_back(kA);
+  s.on(TrainerReady{s.take_token(SpawnKind::kTrainer), kA, NodeId{1}, "addr", false, false});
+  s.quiesced(kA, kNoState);
+  s.wait(seconds(20));
+  CHECK_FALSE(s.order<StartGeneration>(kA));
+  s.ready(kB);
+  s.quiesced(kB, kNoState);
+  REQUIRE(s.order<StartGeneration>(kA));
+  const auto plan = s.order<StartGeneration>(kA)->plan;
+  CHECK(plan.members.at(0).actor == kB);
+  CHECK(plan.origin == StateOrigin::kCheckpoint);
+  CHECK(plan.source == 0);
+  CHECK(plan.receivers == std::vector{1});
+  SECTION("it finds the file torn: nobody has it, and nobody could read another") {
+    for (const ActorId a : {kA, kB}) s.formed(a), s.on(CheckpointUnreadable{a, s.g(), "old-4", "torn"});
+    REQUIRE(s.all<JobFailed>().size() == 1);
+    CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("no trainer can read any checkpoint"));
+  }
+}
+
+TEST_CASE("with shards one that sees the folder and cannot read the file gets it from another one") {
+  DriverConfig config = config_of(2);
+  config.sharded = true;
+  config.checkpoints = true;
+  config.resume = {{"old-4", 4, "h4"}};
+  Script s(config);
+  for (const ActorId a : {kA, kB}) {
+    s.ready(a);
+    s.quiesced(a, kNoState);
+  }
+  CHECK(s.order<StartGeneration>(kA)->plan.receivers.empty());
+  for (const ActorId a : {kA, kB}) s.formed(a);
+  s.on(CheckpointUnreadable{kA, s.g(), "old-4", "its disk is broken"});
+  s.installed(kB, 4);
+  for (const ActorId a : {kA, kB}) s.quiesced(a, kNoState);
+  REQUIRE(s.order<StartGeneration>(kA));
+  const auto plan = s.order<StartGeneration>(kA)->plan;
+  CHECK(plan.origin == StateOrigin::kCheckpoint);
+  CHECK(plan.source == 1);
+  CHECK(plan.receivers == std::vector{0});
+}

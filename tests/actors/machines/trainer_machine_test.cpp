@@ -208,6 +208,33 @@ TEST_CASE("a heartbeat tells whether the trainer computes, in what, and that it 
   CHECK(std::get<TrainerQuiesced>(left.reports.at(0)).steps == 0);
 }
 
+TEST_CASE("a checkpoint is written beside the steps: what came of it is of its order, in any generation") {
+  TrainerMachine trainer = running(5);
+  const WriteCheckpoint order{kFirstGeneration, 0, {}};
+  trainer.on(order);
+  take<RunCheckpoint>(trainer);
+  trainer.writes(0);
+  const auto copied = trainer.done(StateCopied{});
+  REQUIRE(copied.reports.size() == 1);
+  CHECK(std::get<CheckpointCopied>(copied.reports[0]).step == 0);
+  const auto doing = [&] { return std::get<TrainerHeartbeat>(trainer.heartbeat()).progress; };
+  take<ComputeStep>(trainer);
+  CHECK(doing().doing == "step 1");
+  const auto left = [&] {
+    trainer.on(Quiesce{kSecond, "peer died"});
+    return trainer.done(TaskAborted{"aborted", {}});
+  }();
+  CHECK(std::get<TrainerQuiesced>(left.reports.at(0)).writes);
+  CHECK(doing().computes);
+  CHECK(doing().doing == "the writing of the checkpoint of step 0");
+  const auto wrote = trainer.wrote(order, CheckpointStored{"path", "h0", {}});
+  REQUIRE(wrote.reports.size() == 1);
+  CHECK(std::get<CheckpointWritten>(wrote.reports[0]).generation == kFirstGeneration);
+  CHECK_FALSE(doing().computes);
+  const auto failed = trainer.wrote(order, TaskAborted{"disk full", {}});
+  CHECK(std::get<CheckpointFailed>(failed.reports.at(0)).reason == "disk full");
+}
+
 TEST_CASE("a member that has the state and does not send it takes no part in a transfer") {
   TrainerMachine trainer = running(5);
   trainer.on(Quiesce{kSecond, "joined"});

@@ -533,20 +533,27 @@ TEST_CASE("a proxy on each node, started again where it dies, ever later") {
   FleetMachine fleet({.first_pause = 100ms, .longest_pause = 10s});
   Instant now(1h);
   const auto started = [&](const std::vector<NodeId>& nodes) { return fleet.nodes(nodes, now); };
-  CHECK(!fleet.all_listen());  // nobody knows the nodes
+  CHECK(!fleet.all_placed());  // nobody knows the nodes
   auto starts = started({one, two});
   REQUIRE(starts.size() == 2);
   CHECK(started({one, two}).empty());
   const ProxyId first = starts[0].proxy;
   CHECK(starts[0].port == 0);
   fleet.listens(first, 4321, now);
-  CHECK(!fleet.all_listen());
   fleet.listens(starts[1].proxy, 4322, now);
-  CHECK(fleet.all_listen());
+  fleet.placed(starts[1].proxy);
+  CHECK(!fleet.all_placed());  // the first waits for the place of another one
+  fleet.placed(first);
+  CHECK(fleet.all_placed());
   fleet.failed(first, now);
-  CHECK(!fleet.all_listen());
+  CHECK(!fleet.all_placed());
   starts = started({one, two});
-  REQUIRE(starts.size() == 1);    // at once
+  REQUIRE(starts.size() == 1);  // at once
+  CHECK(!fleet.all_placed());
+  fleet.leaves(starts[0].proxy, false);
+  CHECK(fleet.all_placed());  // nobody waits for a node that drains
+  fleet.leaves(starts[0].proxy, true);
+  CHECK(!fleet.all_placed());
   CHECK(starts[0].port == 4321);  // its clients know that
   CHECK(starts[0].node == one);
   CHECK(starts[0].proxy != first);

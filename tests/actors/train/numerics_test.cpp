@@ -17,8 +17,11 @@ TEST_CASE("the fingerprint names release, kernels, instruction set and threads")
   CHECK(one.find("CPU capability") != std::string::npos);
   CHECK(one.find("threads 1") != std::string::npos);
   CHECK(at::get_num_interop_threads() == 1);
+  CHECK(threads_in(one) == 1);
   at::set_num_threads(2);
   CHECK(numerics_fingerprint() != one);
+  CHECK(threads_in(numerics_fingerprint()) == 2);
+  CHECK_FALSE(threads_in("exact"));
   at::set_num_threads(1);
   CHECK(numerics_fingerprint() == one);
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "actors/tune/sweep_numerics.hpp"
 #include "tests/support/files.hpp"
 
 using namespace troupe;
@@ -103,6 +104,31 @@ TEST_CASE("another sweep, one that runs and one that is there already are refuse
   REQUIRE_FALSE(refused);
   CHECK(refused.error().why ==
         "its space was 'lr log_uniform(0.0001, 0.1)', this one's is 'lr uniform(0, 1)'");
+}
+
+// threads = 0 were chosen anew by a resume on another cluster, to other bits.
+TEST_CASE("the cluster that a sweep began on is what its first line says, wherever it is resumed") {
+  const TempFolder folder;
+  auto first = kIdentity, later = kIdentity;
+  first.emplace_back(kCpus, "2");
+  later.emplace_back(kCpus, "64");
+  CHECK(RecordFile::create(folder.path(), first).value().recorded(kCpus) == "2");
+  CHECK(RecordFile::open(folder.path(), later).value().recorded(kCpus) == "2");
+}
+
+TEST_CASE("a trial that computes otherwise than the first is told, once; threads and GPUs are the options'") {
+  const TempFolder folder;
+  SweepNumerics first(folder.path());
+  CHECK_FALSE(first.compare(0, "libtorch 2.13; Zen 4; threads 2"));
+  CHECK_FALSE(first.compare(1, "libtorch 2.13; Zen 4; threads 8; gpu NVIDIA H200"));
+  SweepNumerics resumed(folder.path());
+  CHECK_FALSE(resumed.compare(2, ""));  // nobody knows
+  const auto told = resumed.compare(3, "libtorch 2.13; Zen 5; threads 2");
+  REQUIRE(told);
+  CHECK_THAT(*told,
+             Catch::StartsWith("trial 3 computes with 'libtorch 2.13; Zen 5; ', and trials before it with "
+                               "'libtorch 2.13; Zen 4; '"));
+  CHECK_FALSE(resumed.compare(4, "libtorch 2.13; Zen 5; threads 2"));
 }
 
 TEST_CASE("what stands where the records should be, and is no file, is said and left alone") {

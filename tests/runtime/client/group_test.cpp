@@ -36,6 +36,16 @@ struct Member {
 
 using Places = std::vector<std::size_t>;
 
+/// The second spawn is refused, and the others have no answer.
+struct RefusingGate : LocalGate {
+  RefusingGate() { answers_spawns = false; }
+  std::shared_ptr<CallState> spawn(ActorSpawn spawn) override {
+    auto state = LocalGate::spawn(std::move(spawn));
+    if (spawns == 2) state->resolve(ErrorInfo{ErrorCode::kIo, "cannot spawn", "the disk is full", ""});
+    return state;
+  }
+};
+
 std::size_t sum_of(std::size_t a, std::size_t b) {
   return a + b;
 }
@@ -68,6 +78,16 @@ TEST_CASE("shapes: places, coordinates, names and slices") {
   CHECK_THROWS_AS((GroupShape{{"a", 1U << 20}, {"b", 1ULL << 44}}), BadConfig);
   CHECK_THROWS_AS((GroupShape{{"a", 1}, {"a", 2}}), BadConfig);
   CHECK_THROWS_AS((GroupShape{{"", 1}}), BadConfig);
+}
+
+// Was: they were waited for in order, so a refusal was heard of when those before it had started, or never.
+TEST_CASE("a member that is refused takes the others back at once") {
+  RefusingGate gate;
+  const Session session(gate);
+  CHECK_THROWS_WITH(session.spawn_group<Member>(4),
+                    Catch::StartsWith("member 1 of 4: cannot spawn: the disk is full"));
+  CHECK(gate.spawns == 4);
+  CHECK(gate.cancelled == 3);
 }
 
 TEST_CASE("a call of all members has their answers in order, and its failure names the member") {

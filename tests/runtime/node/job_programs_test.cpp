@@ -3,10 +3,14 @@
 
 #include <fcntl.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <set>
 
 #include "runtime/node/job_libraries.hpp"
 #include "runtime/node/package_store.hpp"
@@ -46,7 +50,7 @@ TEST_CASE(
   std::vector<std::string> hashes;
   {
     PackageStore store;
-    CHECK(store.open(kept).empty());
+    CHECK(store.open(kept, [](const std::string&, const Result<UniqueFd>&) {}).empty());
     for (const std::string text : {"one", "two", "three"}) {
       UniqueFd fd = file_of(text);
       hashes.push_back(*sha256_of_file(fd.get()));
@@ -60,8 +64,26 @@ TEST_CASE(
   }
   std::ofstream(kept + "/" + hashes[1]) << "tow";
   std::ofstream(kept + "/" + hashes[2] + ".part") << "thr";  // of a node that was killed
+  // Was: they were read before the node joined, which a large folder delayed.
+  std::atomic<bool> opened = false, read_late = true;
+  std::mutex mutex;
+  std::map<std::string, Result<UniqueFd>> read;
   PackageStore next;
-  CHECK(next.open(kept) == std::vector<std::string>{hashes[0]});
+  const auto found = next.open(kept, [&](const std::string& hash, Result<UniqueFd> executable) {
+    if (!test::eventually([&] { return opened.load(); })) read_late = false;
+    const std::lock_guard lock(mutex);
+    read.emplace(hash, std::move(executable));
+  });
+  opened = true;
+  CHECK(std::set(found.begin(), found.end()) == std::set{hashes[0], hashes[1]});
+  REQUIRE(test::eventually([&] {
+    const std::lock_guard lock(mutex);
+    return read.size() == 2;
+  }));
+  CHECK(read_late);
+  REQUIRE(read.at(hashes[0]).ok());
+  CHECK_FALSE(read.at(hashes[1]).ok());
+  next.keep(hashes[0], *std::move(read.at(hashes[0])));
   CHECK(next.program(hashes[0], "own").ok());
   CHECK_FALSE(next.program(hashes[1], "own").ok());
   CHECK(next.read({hashes[0], 0}, false).total == 3);

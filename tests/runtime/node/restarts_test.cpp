@@ -261,8 +261,8 @@ TEST_CASE("what a detached actor is constructed with is kept by its node and by 
 }
 
 TEST_CASE("an executable that a detached actor may need is kept for the node that comes after this one") {
-  const auto start_it = [] {
-    auto start = start_detached(2);
+  const auto start_it = [](std::uint32_t life = 2) {
+    auto start = start_detached(life);
     start.spec.payload = F::spec(true, F::kJob, {NodeId{0xdead}, {4}}, "abc").payload;
     start.package_from = F::kPeer;
     return start;
@@ -277,8 +277,18 @@ TEST_CASE("an executable that a detached actor may need is kept for the node tha
   F next;
   next.on(ExecutablesFound{{"abc"}});
   const auto again = next.head(start_it());
-  CHECK(F::find<StartWorker>(again) != nullptr);  // it asks nobody
-  CHECK(F::sent_peer<wire::PackageAsk>(again, F::kPeer) == nullptr);
+  CHECK(F::sent_peer<wire::PackageAsk>(again, F::kPeer) == nullptr);  // it asks nobody
+  CHECK(F::find<StartWorker>(again) == nullptr);
+  CHECK(F::find<StartWorker>(next.on(PartTaken{"abc", 0, true, std::nullopt})) != nullptr);
+  // One that cannot be read: the start is tried again, from elsewhere.
+  F other;
+  other.link();
+  other.on(ExecutablesFound{{"abc"}});
+  other.head(start_it());
+  const auto none = other.on(PartTaken{"abc", 0, false, ErrorInfo{ErrorCode::kCorrupt, "no", "", ""}});
+  REQUIRE(F::told<cluster::ActorFailed>(none) != nullptr);
+  CHECK(F::told<cluster::ActorFailed>(none)->not_begun);
+  CHECK(F::sent_peer<wire::PackageAsk>(other.head(start_it(3)), F::kPeer) != nullptr);
 }
 
 TEST_CASE("the next life's executable comes from a node that has it, not from the driver that is gone") {

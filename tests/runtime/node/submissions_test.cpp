@@ -32,6 +32,19 @@ struct Jobs : Fixture {
 
 }  // namespace
 
+// Was: "exit code 127" alone.
+TEST_CASE("a driver whose libraries or program are not there says what to do") {
+  Jobs f;
+  f.start("a");
+  f.on(ProgramStarted{"a", 1});
+  const Actions over = f.on(ProgramEnded{"a", 1, 127, 0});
+  const auto* ended = Jobs::told<cluster::DriverEnded>(over);
+  REQUIRE(ended != nullptr);
+  CHECK(ended->end.exit_code == 127);
+  CHECK(ended->end.how.starts_with("exit code 127, "));
+  CHECK(ended->end.how.find("--with-libraries") != std::string::npos);
+}
+
 TEST_CASE("a driver is started once, and its end is told until the head has settled it") {
   Jobs f;
   CHECK(Jobs::find<StartProgram>(f.start("a")) != nullptr);
@@ -155,7 +168,7 @@ TEST_CASE(
   const auto end_of = [](const Actions& all) { return Jobs::told<cluster::DriverEnded>(all)->end; };
   f.start("a");
   f.on(JobUnpacked{"a", true, {}});
-  CHECK(end_of(f.gives(0, 0)).how.find("the head cannot read it") != std::string::npos);
+  CHECK(end_of(f.gives(0, 0)).how.find("its disk has spoilt it") != std::string::npos);
   f.start("b");
   f.on(JobUnpacked{"b", true, {}});
   f.gives(0);

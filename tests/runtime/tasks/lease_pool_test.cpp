@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/core/random.hpp"
+#include "runtime/tasks/pushed_tasks.hpp"
 
 using namespace troupe;
 using namespace troupe::tasks;
@@ -488,4 +489,31 @@ TEST_CASE("A cancelled task that waits behind another one in its worker costs th
   f.end(tasks[1]);
   f.end(tasks[2]);
   CHECK(f.failed.empty());
+}
+
+// Was: a worker remembered numbers. A task that was tried again there counted as begun when it was asked for,
+// so it waited behind a long one.
+TEST_CASE("A worker tells a task's attempts apart, when it is asked for one and when one is cancelled") {
+  PushedTasks worker;
+  CHECK(worker.begin({7, 1}));
+  worker.end();
+  CHECK_FALSE(worker.take_back({7, 1}));
+  CHECK(worker.take_back({7, 2}));  // the second attempt has not begun
+  CHECK(worker.begin({8, 1}));
+  worker.end();
+  CHECK_FALSE(worker.begin({7, 2}));
+  worker.end();
+  CHECK(worker.take_back({7, 3}));
+  CHECK(worker.begin({7, 4}));  // asked for in another attempt
+  CHECK(worker.cancel(7));      // it runs
+  worker.end();
+  CHECK_FALSE(worker.cancel(9));
+  CHECK_FALSE(worker.begin({9, 2}));  // whatever its attempt
+  worker.end();
+  CHECK(worker.begin({9, 3}));
+  // What is refused and never comes is forgotten for what is newer.
+  for (TaskNumber task = 100; task < 300; ++task) CHECK(worker.take_back({task, 1}));
+  CHECK(worker.begin({100, 1}));
+  worker.end();
+  CHECK_FALSE(worker.begin({299, 1}));
 }

@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "scheduler/cli/job_names.hpp"
+
 using namespace troupe;
 
 namespace {

@@ -4,6 +4,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "scheduler/cli/job_names.hpp"
+
 using namespace troupe;
 
 TEST_CASE("of the jobs of one file the last took the place of those before") {

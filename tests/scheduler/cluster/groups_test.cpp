@@ -424,8 +424,9 @@ TEST_CASE("what waits is told which groups hold the room") {
   REQUIRE(s.get<SpawnWaits>() != nullptr);
   CHECK(s.get<SpawnWaits>()->reason ==
         "no node has 2 CPU free: the largest has 4, and the most that are free on one are 1; room is held by "
-        "placement group train (3 CPU)");
+        "placement group train of job main (3 CPU)");
   const auto other = s.make(job, 4, PlacementStrategy::kPack, {2}, "second");
   CHECK(other.status.reason ==
-        "bundle 0: no node has 2 CPU free: n1 has 1 of 4; room is held by placement group train (3 CPU)");
+        "bundle 0: no node has 2 CPU free: n1 has 1 of 4; room is held by placement group train of "
+        "job main (3 CPU)");
 }

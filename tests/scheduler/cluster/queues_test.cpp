@@ -144,6 +144,118 @@ TEST_CASE("jobs of a queue hold no more than its quota: programs, what these spa
   CHECK(s.status("a").cpu_used_e4 == 0);
 }
 
+TEST_CASE("a queue's quota of memory and custom resources holds programs, actors and groups") {
+  Queues s;
+  NodeInfo info{NodeId{1}, "n1", "", "", 16 * kCpu, false};
+  constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+  info.other = other_resources(16 * kGiB, {{"tpu", 8}}, {});
+  s.on(NodeJoined{info, {}, {}, {}});
+  const auto quota = [&](std::int64_t memory, std::int64_t tpus) {
+    s.on(QueueChanged{{"a", -1, -1, 10'000, {{"memory", memory}, {"tpu", tpus * 10'000}}}});
+  };
+  const auto submit = [&](const char* id, std::int64_t memory, double tpus) {
+    SubmissionSpec spec{.id = id, .name = {}, .program = {"x"}};
+    spec.queue = "a";
+    spec.other = other_resources(memory, {{"tpu", tpus}}, {});
+    s.on(SubmissionRequested{spec});
+  };
+  quota(4 * kGiB, 2);
+  submit("one", kGiB, 0);
+  submit("two", 4 * kGiB, 0);
+  CHECK(s.why("two") == "queue a holds 1 GiB of memory of its quota of 4 GiB, and 4 GiB more are too many");
+  CHECK(s.head->explain(*s.head->submissions().find("two")).verdict == WaitReport::Verdict::kQuota);
+  submit("three", 0, 3);
+  CHECK(s.why("three") == "queue a holds 0 tpu of its quota of 2, and 3 more never fit");
+  const auto want = [&](JobId job, std::uint64_t request, std::int64_t memory, double tpus) {
+    const ActorDemand demand{0, true, {}, 0, {}, -1, other_resources(memory, {{"tpu", tpus}}, {})};
+    s.on(SpawnRequested{{kDriver, request}, {job, "T", "", "arguments", demand}});
+  };
+  const JobId job = s.program("one", 1);
+  want(job, 10, 0, 2);
+  const ActorId first = s.get<StartActor>()->actor;
+  s.on(ActorStarted{NodeId{1}, first, ProcessId{9}});
+  want(job, 11, 0, 1);
+  REQUIRE(s.get<SpawnWaits>() != nullptr);
+  CHECK(s.get<SpawnWaits>()->reason == "queue a holds 2 tpu of its quota of 2, and 1 more are too many");
+  const BundleDemand bundle{0, 0, other_resources(2 * kGiB, {}, {})};
+  s.on(GroupRequested{
+      {kDriver, 12}, job, GroupVerb::kMake, {}, {{}, "", PlacementStrategy::kPack, {bundle, bundle}}});
+  CHECK(
+      s.get<GroupAnswered>()->status.reason ==
+      "queue a holds 1 GiB of memory of its quota of 4 GiB, and 4 GiB more are too many; programs of its "
+      "jobs "
+      "hold 1 GiB of memory of that themselves, beside which these never fit: stop a job of it, or raise the "
+      "quota");
+  CHECK(s.status("a").other_used == ResourceAmounts{{"memory", kGiB}, {"tpu", 20'000}});
+  CHECK(s.status("a").share_e4 == 2'500);
+  // What is given back makes room, as does a higher quota; both are known to a head that starts again.
+  s.on(ActorDown{NodeId{1}, first, "killed"});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  quota(5 * kGiB, 3);
+  CHECK(s.head->groups().waiting().empty());
+  CHECK(s.status("a").other_used == ResourceAmounts{{"memory", 5 * kGiB}, {"tpu", 10'000}});
+  s.restart();
+  CHECK(s.status("a").queue.other == ResourceAmounts{{"memory", 5 * kGiB}, {"tpu", 30'000}});
+  for (const ResourceAmounts& wrong : {ResourceAmounts{{"tpu", -1}},
+                                       {{"b", 1}, {"a", 1}},
+                                       {{"a", 1}, {"a", 1}},
+                                       {{"cpu", 1}},
+                                       {{"", 1}},
+                                       {{"memory", kMaxMemoryBytes + 1}}}) {
+    CAPTURE(wrong.front().name);
+    const auto refused = s.head->queue_refused({{"b", -1, -1, 10'000, wrong}});
+    REQUIRE(refused.has_value());
+    CHECK((refused->code == ErrorCode::kBadInput && refused->why.starts_with("its quota: ")));
+  }
+}
+
+// Was: "no node has 2 CPU free: n1 has 0 of 2" alone, whoever held them, as the trainers of a run that was
+// over.
+TEST_CASE("who waits for what actors hold is told whose they are, and what frees it") {
+  Queues s;
+  s.node(1, 2);
+  s.submit("one", "", 0);
+  s.on(DriverStarted{NodeId{1}, "one", 1});
+  const JobId job = s.program("one", 1);
+  for (std::uint64_t request = 10; request < 12; ++request) {
+    s.spawn(job, request);
+    s.on(ActorStarted{NodeId{1}, s.get<StartActor>()->actor, ProcessId{request}});
+  }
+  s.submit("two", "", 2);
+  const std::string held =
+      "; room is held by 2 actors (T) of job one (2 CPU), until they end or their program lets go of "
+      "them "
+      "(of a training run: takes its result)";
+  CHECK(s.why("two").ends_with(held));
+  const WaitReport report = s.head->explain(*s.head->submissions().find("two"));
+  CHECK(report.sentence.ends_with(held));
+  REQUIRE(report.holders.size() == 1);
+  CHECK(report.holders[0].id == "one");
+  CHECK(report.holders[0].node_name == "n1");
+  CHECK(report.holders[0].cpu_e4 == 2 * kCpu);
+  CHECK(report.holders[0].what == "2 actors, until they end or their program lets go of them");
+  s.spawn(job, 12);  // an actor that waits in the same program, whose first ones are done
+  CHECK(s.why("one") ==
+        "it runs on n1; an actor of it waits: T: no node has 1 CPU free: n1 has 0 of 2" + held);
+  // What asks for none of it is not named, nor are actors in a group: their group is.
+  s.submit("gpu", "", 0);
+  CHECK(s.holds("gpu"));
+  for (const auto& [id, actor] : std::map(s.head->actors())) s.on(ActorDown{NodeId{1}, id, "ended"});
+  const GroupSpec both{{}, "pair", PlacementStrategy::kPack, {{kCpu, 0}, {kCpu, 0}}};
+  s.on(JobEnded{kGateway, job, "done"});
+  for (const auto& [id, actor] : std::map(s.head->actors())) s.on(ActorDown{NodeId{1}, id, "ended"});
+  const JobId alone = s.job(2, "alone").job;
+  REQUIRE(s.holds("two"));
+  s.ends("two");
+  s.on(GroupRequested{{kDriver, 20}, alone, GroupVerb::kMake, {}, both});
+  s.submit("three", "", 1);
+  CHECK(s.why("three").ends_with("; room is held by placement group pair of job alone (2 CPU)"));
+  const WaitReport third = s.head->explain(*s.head->submissions().find("three"));
+  REQUIRE(third.holders.size() == 1);
+  CHECK((third.holders[0].id == "alone" && third.holders[0].cpu_e4 == 2 * kCpu));
+  CHECK(third.holders[0].what == "placement group pair, until it is removed or its program ends");
+}
+
 // Was: such a job waited for ever for trainers that its own program left no room for, and nobody said so.
 TEST_CASE("actors that never fit beside the programs of their queue are told so") {
   Queues s;

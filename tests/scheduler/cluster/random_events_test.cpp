@@ -54,7 +54,12 @@ struct Chaos {
     const NodeId id = node();
     NodeInfo made{id, "n", "", "", static_cast<std::int64_t>(below(4)) * kCpu, below(8) == 0};
     for (std::uint64_t gpu = below(4); gpu > 0; --gpu) made.gpus.push_back("gpu " + std::to_string(gpu));
+    made.other = tpus(5);
     return made;
+  }
+  /// Half of them none.
+  OtherResources tpus(std::uint64_t most) {
+    return other_resources(0, {{"tpu", below(2) == 0 ? 0.0 : static_cast<double>(below(most))}}, {});
   }
   std::vector<LiveActor> listed() {
     std::vector<LiveActor> all;
@@ -95,6 +100,7 @@ struct Chaos {
       BundleDemand bundle{static_cast<std::int64_t>(below(3)) * kCpu, 0};
       if (below(3) == 0)
         bundle.gpu_e4 = below(2) == 0 ? kGpu / 2 : static_cast<std::int64_t>(below(3)) * kGpu;
+      bundle.other = tpus(3);
       asked.spec.bundles.push_back(bundle);
     }
     asked.spec.start_only = below(3) == 0;
@@ -112,6 +118,7 @@ struct Chaos {
     SubmissionSpec spec{.id = "s" + std::to_string(below(20)), .name = name(), .program = {"x"}};
     spec.cpu_e4 = static_cast<std::int64_t>(below(4)) * kCpu;
     if (below(4) == 0) spec.gpu_e4 = below(2) == 0 ? kGpu / 4 : static_cast<std::int64_t>(below(3)) * kGpu;
+    spec.other = tpus(3);
     spec.priority = static_cast<std::int32_t>(below(3)) - 1;
     spec.retries = static_cast<std::int32_t>(below(3));
     if (below(2) == 0) spec.queue = "q" + std::to_string(below(3));
@@ -120,7 +127,9 @@ struct Chaos {
   QueueChanged queue() {
     const auto quota = [&] { return below(3) == 0 ? -1 : static_cast<std::int64_t>(below(7)) * kCpu; };
     const std::string name = below(6) == 0 ? kDefaultQueue : "q" + std::to_string(below(3));
-    return {{name, quota(), quota(), static_cast<std::int64_t>(1 + below(3)) * 10'000}, below(8) == 0};
+    QueueRecord record{name, quota(), quota(), static_cast<std::int64_t>(1 + below(3)) * 10'000};
+    if (below(2) == 0) record.other = {{"tpu", static_cast<std::int64_t>(below(4)) * 10'000}};
+    return {record, below(8) == 0};
   }
   /// An actor that is to start with others: mostly what its bundle has.
   SpawnRequested spawn_together() {
@@ -131,6 +140,7 @@ struct Chaos {
     if (known != nullptr && static_cast<std::size_t>(bundle) < known->record.spec.bundles.size()) {
       demand.cpu_e4 = known->record.spec.bundles[static_cast<std::size_t>(bundle)].cpu_e4;
       demand.gpu_e4 = known->record.spec.bundles[static_cast<std::size_t>(bundle)].gpu_e4;
+      demand.other = known->record.spec.bundles[static_cast<std::size_t>(bundle)].other;
     }
     return {{by.to, 700 + below(300)}, {by.job, "T", name(), "x", demand}};
   }
@@ -140,6 +150,7 @@ struct Chaos {
                        below(4) == 0 ? node() : NodeId{}};
     if (demand.isolated && below(2) == 0)
       demand.gpu_e4 = below(2) == 0 ? kGpu / 4 : static_cast<std::int64_t>(below(3)) * kGpu;
+    if (below(3) == 0) demand.other = tpus(3);
     JobAnswered by = pick();
     std::uint64_t request = 1 + below(40);
     if (below(3) == 0) {
@@ -261,10 +272,12 @@ struct Chaos {
     std::map<std::string, scheduler::Room> now;
     for (const QueueStatus& status : s.head->queue_statuses()) {
       const scheduler::Room was = used[status.queue.name];
-      now[status.queue.name] = {status.cpu_used_e4, status.gpu_used_e4};
+      now[status.queue.name] = {status.cpu_used_e4, status.gpu_used_e4, status.other_used};
       if (restarted) continue;
       REQUIRE((status.queue.cpu_e4 < 0 || status.cpu_used_e4 <= std::max(status.queue.cpu_e4, was.cpu_e4)));
       REQUIRE((status.queue.gpu_e4 < 0 || status.gpu_used_e4 <= std::max(status.queue.gpu_e4, was.gpu_e4)));
+      for (const auto& [of, limit] : status.queue.other)
+        REQUIRE(amount_of(status.other_used, of) <= std::max(limit, amount_of(was.other, of)));
     }
     used = std::move(now);
   }

@@ -174,13 +174,13 @@ TEST_CASE("a group whose maker does not ask for all of its actors is given up") 
   const JobId job = s.job().job;
   const GroupId group = s.make(job, 3, 2, 1);
   s.member(job, 10, group, 0, 1);
-  s.pass(29, {NodeId{1}, kGateway});
+  s.pass(119, {NodeId{1}, kGateway});
   CHECK(s.head->groups().find(group) != nullptr);
   s.pass(1, {NodeId{1}, kGateway});
   REQUIRE(s.get<SpawnAnswered>() != nullptr);
   CHECK(s.get<SpawnAnswered>()->to.request == 10);
   CHECK(s.get<SpawnAnswered>()->error.why ==
-        "placement group " + to_string(group) + ": not all of its actors were asked for within 30 s");
+        "placement group " + to_string(group) + ": not all of its actors were asked for within 120 s");
   CHECK(s.head->groups().all().empty());
   CHECK(s.head->waiting().empty());
   CHECK_FALSE(s.store.contains("group/" + to_string(group)));
@@ -276,7 +276,11 @@ TEST_CASE("a job that runs says what its actors wait for") {
   s.on(SpawnCancelled{{kDriver, 10}});
   s.spawn(job, 20, "", 2);
   s.spawn(job, 21, "", 1);
-  CHECK(why() == "it runs on n1; an actor of it waits: T: no node has 1 CPU free: n1 has 0 of 2");
+  CHECK(why() ==
+        "it runs on n1; an actor of it waits: T: no node has 1 CPU free: n1 has 0 of 2; room is held by 1 "
+        "actor "
+        "(T) of job train (2 CPU), until they end or their program lets go of them (of a training run: takes "
+        "its result)");
   s.restart();  // the head remembers whose job it is
   s.gateway();
   s.node(1, 2);

@@ -59,7 +59,11 @@ TEST_CASE("jobs start first come, first served, out of the same CPUs as actors, 
   s.submit("never", 64);
   s.submit("last", 1);
   CHECK(s.record("small").state == State::kQueued);  // it would fit: the large one came first
-  CHECK(s.why("large") == "no node has 4 CPU free: n1 has 2 of 4");
+  const std::string held =
+      "no node has 4 CPU free: n1 has 2 of 4; room is held by 1 actor (T) of job main (1 CPU), until they "
+      "end or "
+      "their program lets go of them (of a training run: takes its result)";
+  CHECK(s.why("large") == held);
   CHECK(s.why("small") ==
         "the room that there is on n1 is kept for job large, which starts before it: no node has 4 CPU free: "
         "n1 "
@@ -67,7 +71,7 @@ TEST_CASE("jobs start first come, first served, out of the same CPUs as actors, 
   CHECK(s.why("never") == "no node has 64 CPU at all: the largest has 4; it waits for a node that has it");
   CHECK(s.why("last").starts_with("the room that there is on n1 is kept for job large"));
   s.submit("large-too", 4);
-  CHECK(s.why("large-too").ends_with("n1 has 2 of 4; job large starts before it"));
+  CHECK(s.why("large-too").ends_with(held + "; job large starts before it"));
   s.on(SubmissionStopRequested{"large-too"});
 
   s.ends(early, kGood);

@@ -2,6 +2,7 @@
 #include "scheduler/head/head_machine.hpp"
 
 #include <catch2/catch.hpp>
+#include <map>
 
 #include "runtime/wire/messages.hpp"
 #include "scheduler/store/records.hpp"
@@ -201,6 +202,57 @@ TEST_CASE("a full disk refuses new work, keeps what was promised, and is over wh
   s.on(PeerWanted{kNode, NodeId{2}});
   CHECK(s.get<PeerAnswered>() != nullptr);
   s.spawn(job, 2);
+  CHECK(s.get<StartActor>() != nullptr);
+}
+
+// Was: the one that asked on a full disk was refused, and only a limit of time freed the others.
+TEST_CASE("a full disk refuses all of the actors that are to start together, at once") {
+  Scene s;
+  s.join();
+  const JobId job = s.job();
+  const GroupSpec spec{{}, "", PlacementStrategy::kPack, std::vector(3, BundleDemand{kCpu, 0}), true};
+  const auto make = [&](std::uint64_t request) {
+    s.on(GroupRequested{{kDriver, request}, job, GroupVerb::kMake, {}, spec});
+    return s.get<GroupAnswered>()->status.record.group;
+  };
+  const auto member = [&](std::uint64_t request, GroupId group, std::int32_t bundle, JobId of) {
+    s.on(SpawnRequested{{kDriver, request}, {of, "T", "", "x", {kCpu, true, {}, 0, group, bundle}}});
+  };
+  const auto refused = [&] {
+    std::map<std::uint64_t, ErrorInfo> found;
+    for (const auto& action : s.sent) {
+      if (const auto* answered = std::get_if<SpawnAnswered>(&action))
+        found.emplace(answered->to.request, answered->error);
+    }
+    return found;
+  };
+  const GroupId group = make(2);
+  member(10, group, 0, job);
+  member(11, group, 1, job);
+  CHECK(s.sent.size() <= 1);
+  s.disk_full = true;
+  s.spawn(job, 3);
+  REQUIRE(s.head->trouble());
+  member(20, group, 2, JobId{77});  // not its own: they wait on
+  CHECK(refused().size() == 1);
+  CHECK(s.head->cluster().waiting().size() == 2);
+  member(12, group, 2, job);
+  const auto all = refused();
+  REQUIRE(all.size() == 3);
+  for (const auto& [request, error] : all) {
+    CHECK(error.code == ErrorCode::kIo);  // as the one that was refused: it may be tried again
+    CHECK(error.why.find("the disk is full") != std::string::npos);
+  }
+  CHECK(all.contains(10));
+  CHECK(all.contains(11));
+  CHECK(s.head->cluster().waiting().empty());
+  s.disk_full = false;
+  s.pass(20);
+  CHECK_FALSE(s.head->trouble());
+  CHECK(s.head->cluster().groups().all().empty());
+  CHECK(s.store.scan("group/").value().empty());
+  const GroupId again = make(4);
+  for (std::int32_t i = 0; i < 3; ++i) member(30 + std::uint64_t(i), again, i, job);
   CHECK(s.get<StartActor>() != nullptr);
 }
 

@@ -95,6 +95,44 @@ TEST_CASE("a package is kept while a client holds it or a record names it, and n
   CHECK(fs::is_empty(s.root + "/packages"));
 }
 
+// Was: the head gave it out as it was, every node refused it with "submit the job again", and a client that
+// did so was told that the head has it already: it failed for ever.
+TEST_CASE("a package that the head's disk has spoilt is given to nobody, and brought again") {
+  Shelves s;
+  s.named = true;
+  const auto spoil = [&](std::uint64_t at) {
+    std::fstream file(s.root + "/packages/" + s.source->id(),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put('X');
+  };
+  for (const std::uint64_t at : {std::uint64_t{0}, s.source->bytes() / 2, s.source->bytes() - 1}) {
+    CAPTURE(at);
+    s.bring("client/a");
+    REQUIRE(s.is_here());
+    spoil(at);
+    CHECK(s.read().total == 0);
+    CHECK(s.head->is_missing(s.source->id())->code == ErrorCode::kUnavailable);
+    CHECK(s.put("client/b", 0, {}).value().next == 0);  // who submits it again sends it
+  }
+  for (const std::uint64_t left : {std::uint64_t{0}, s.source->bytes() - 1}) {
+    CAPTURE(left);
+    s.bring("client/a");
+    fs::resize_file(s.root + "/packages/" + s.source->id(), left);
+    CHECK(s.read().total == 0);
+    CHECK(s.put("client/b", 0, {}).value().next == 0);
+  }
+  s.bring("client/a");
+  std::optional<wire::PackagePart> none;  // a question that makes no sense spoils nothing
+  s.head->read({s.source->id(), s.source->bytes() + 1}, [&](wire::PackagePart part) {
+    none = std::move(part);
+    s.loop->pause();
+  });
+  s.loop->run();
+  CHECK(none->total == 0);
+  CHECK(s.is_here());
+}
+
 TEST_CASE("what a client left half brought goes with it, and what no record names with the head") {
   Shelves s;
   s.put("client/a", 0, s.source->read(0, 10).value()).value();

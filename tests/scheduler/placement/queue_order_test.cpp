@@ -19,7 +19,7 @@ QueueLoad queue(const char* name, int cpus, int gpus, int weight = 1, int cpu_qu
   return {{name, limit(cpu_quota), limit(gpu_quota), weight * 10'000LL}, {cpus * kCpu, gpus * kGpu}};
 }
 
-constexpr Room kCluster{9 * kCpu, 18 * kGpu};
+const Room kCluster{9 * kCpu, 18 * kGpu};
 
 }  // namespace
 
@@ -32,6 +32,39 @@ TEST_CASE("a quota is a limit to what a queue holds, said with what there is") {
   CHECK(over_quota(queue("b", 100, 100), {kCpu, kGpu}).empty());
   // A quota that was lowered: what asks for nothing of it goes on.
   CHECK(over_quota(queue("c", 4, 0, 1, 2), {0, kGpu}).empty());
+}
+
+TEST_CASE("a quota of memory and of custom resources is as one of CPUs, and what has none is without limit") {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  QueueLoad a{{"a", -1, -1, 10'000, {{"memory", 1024 * kMiB}, {"none", 0}, {"tpu", 20'000}}},
+              {0, 0, {{"fpga", 90'000}, {"memory", 512 * kMiB}, {"tpu", 10'000}}},
+              {0, 0, {{"memory", 256 * kMiB}}}};
+  const auto asks = [](const char* name, std::int64_t amount) { return Room{0, 0, {{name, amount}}}; };
+  CHECK(over_quota(a, asks("memory", 512 * kMiB)).empty());
+  CHECK(over_quota(a, asks("memory", 768 * kMiB)) ==
+        "queue a holds 512 MiB of memory of its quota of 1 GiB, and 768 MiB more are too many");
+  CHECK(over_quota(a, asks("memory", 2048 * kMiB)) ==
+        "queue a holds 512 MiB of memory of its quota of 1 GiB, and 2 GiB more never fit");
+  CHECK(over_quota(a, asks("tpu", 10'000)).empty());
+  CHECK(over_quota(a, asks("tpu", 15'000)) ==
+        "queue a holds 1 tpu of its quota of 2, and 1.5 more are too many");
+  CHECK(over_quota(a, asks("none", 1)) ==
+        "queue a holds 0 none of its quota of 0, and 0.0001 more never fit");
+  CHECK(over_quota(a, asks("fpga", 10'000'000)).empty());
+  CHECK(over_quota(a, {kCpu, kGpu}).empty());
+  CHECK(stuck_beside_programs(a, asks("memory", 768 * kMiB)).empty());
+  CHECK(
+      stuck_beside_programs(a, asks("memory", 800 * kMiB)) ==
+      "; programs of its jobs hold 256 MiB of memory of that themselves, beside which these never fit: stop "
+      "a job of it, or raise the quota");
+  // And a part of the cluster as theirs.
+  const Room cluster{10 * kCpu, 0, {{"fpga", 100'000}, {"memory", 2048 * kMiB}, {"tpu", 40'000}}};
+  CHECK(dominant_share_e4(a, cluster) == 9'000);
+  a.used.add(asks("fpga", 90'000), -1);
+  CHECK(dominant_share_e4(a, cluster) == 2'500);
+  a.used.add(asks("memory", 512 * kMiB));
+  CHECK(dominant_share_e4(a, cluster) == 5'000);
+  CHECK(dominant_share_e4(a, {}) == 10'000);
 }
 
 // The example of the paper: 9 CPUs and 18 GB, tasks of <1, 4> and <3, 1>; three and two of them run in the

@@ -323,6 +323,10 @@ const std::string kDetachedBytes =
     kActorHead + kGroupOfActor + kOtherBytes + kOneLife + "01" + kActorRest + kBundleOfActor;
 const std::string kParkedBytes = kProgramBytes + "01";
 
+/// Since version 9: a queue's quotas of memory and custom resources at its end.
+const QueueRecord kLimited{"q", 40000, -1, 20000, {{"memory", 5}, {"tpu", 10000}}};
+const std::string kLimitedBytes = kQueueBytes + kOtherBytes.substr(0, kOtherBytes.size() - 8 - 10 - 10);
+
 }  // namespace
 
 TEST_CASE("records of version 1, which had no version, are read") {
@@ -375,7 +379,7 @@ TEST_CASE("records of version 7 are read") {
 TEST_CASE("records of version 8 are read, and written") {
   const std::vector<std::pair<std::string, Record>> all{
       {kOfferingBytes, kOffering}, {kParkedBytes, kParked},   {kDetachedBytes, kDetached},
-      {kHoldingBytes, kHolding},   {kWantingBytes, kWanting}, {kQueueBytes, kQueue}};
+      {kHoldingBytes, kHolding},   {kWantingBytes, kWanting}, {kLimitedBytes, kLimited}};
   for (const auto& [hex, record] : all) {
     const wire::Bytes bytes = bytes_of("fe0800" + hex);
     CHECK(decode_record(bytes).value() == record);

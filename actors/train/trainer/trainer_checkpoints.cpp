@@ -1,0 +1,109 @@
+#include "actors/train/trainer/trainer_checkpoints.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "actors/train/driver/history.hpp"
+#include "actors/train/trainer/checkpoint_transfer.hpp"
+#include "runtime/core/error.hpp"
+
+namespace troupe::train {
+
+checkpoint::CheckpointStore TrainerCheckpoints::store(checkpoint::FileSystem& files,
+                                                      const WalkProgress& progress) const {
+  return {files, {settings_.checkpoint_folder, progress}};
+}
+
+void TrainerCheckpoints::install(const LoadCheckpoint& task, collectives::ProcessGroup& group, int rank,
+                                 const WalkProgress& progress, const std::function<void()>& waits) {
+  const auto receives = [&](int one) {
+    return std::find(task.receivers.begin(), task.receivers.end(), one) != task.receivers.end();
+  };
+  if (receives(rank)) {
+    waits();
+    return receive_checkpoint(engine_, group, task.source, progress);
+  }
+  CheckpointSender sender(group, rank == task.source ? task.receivers : std::vector<int>());
+  const auto goes_on = [&] {
+    progress();
+    sender.still_reads();
+  };
+  const auto files = floor_.files(progress);
+  try {
+    install_checkpoint(engine_, store(*files, goes_on), task.path, task.hash, sender);
+  } catch (const Error& error) {
+    if (sender.is_on()) group.abort("the checkpoint " + task.path + " cannot be passed on: " + error.what());
+    throw;
+  }
+}
+
+TrainerResult TrainerCheckpoints::write(const WriteCheckpoint& order, const DataInfo& info,
+                                        std::int64_t steps_per_epoch, const WalkProgress& progress) {
+  const checkpoint::SaveRequest request{.job = job_identity(settings_, info, engine_.numerics()),
+                                        .position = {static_cast<std::uint64_t>(order.step / steps_per_epoch),
+                                                     static_cast<std::uint64_t>(order.step)},
+                                        .metadata = {{kHistoryKey, order.history}}};
+  if (settings_.sharding.what < Shard::kGradients) {
+    write_beside(order, request);
+    return StateCopied{};
+  }
+  const auto files = floor_.files(progress);
+  CheckpointStored stored = save_state(*engine_.walk(kWriter), store(*files, progress), request, progress);
+  stored.parts = compared(progress);
+  return stored;
+}
+
+void TrainerCheckpoints::write_beside(const WriteCheckpoint& order, const checkpoint::SaveRequest& request) {
+  end();
+  engine_.gather_state(kWriter);
+  const std::shared_ptr<StateCopy> copy = engine_.copy_state();
+  const bool sharded = settings_.sharding.what != Shard::kNothing;
+  const std::size_t in_common = sharded ? engine_.weight_parts() : copy->parts().size();
+  told_.begins(order.step);
+  thread_ = Thread([this, order, request, copy, in_common] {
+    const auto progress = [this] {
+      if (ends_) throw_error({ErrorCode::kAborted, "the checkpoint was given up", "its trainer ends", ""});
+      told_.advances();
+    };
+    TrainerResult result;
+    try {
+      const auto files = floor_.files(progress);
+      CopyWalk walk(*copy);
+      CheckpointStored stored = save_state(walk, store(*files, progress), request, progress);
+      stored.parts.resize(in_common);
+      result = std::move(stored);
+    } catch (const Error& error) {
+      ErrorInfo why = error.info();
+      why.todo.clear();  // the driver does it
+      result = TaskAborted{why.message(), {}};
+    } catch (const std::exception& error) {  // out of memory
+      result = TaskAborted{error.what(), {}};
+    }
+    if (!ends_) told_.ends(order, result);
+  });
+}
+
+std::vector<PartHash> TrainerCheckpoints::prove(const WalkProgress& progress) {
+  if (settings_.sharding.what != Shard::kNothing) follow_save(*engine_.walk(kWriter));
+  return compared(progress);
+}
+
+/// Of shards each trainer has its own.
+std::vector<PartHash> TrainerCheckpoints::compared(const WalkProgress& progress) {
+  const auto state = settings_.sharding.what == Shard::kNothing ? engine_.state() : engine_.common();
+  return hash_parts(state.parts, progress);
+}
+
+void TrainerCheckpoints::prune(const PruneCheckpoints& order, const WalkProgress& progress) {
+  store(*floor_.files({}), progress).prune(order.oldest_kept, order.spared).value();
+}
+
+void TrainerCheckpoints::end() {
+  ends_ = true;
+  if (thread_.joinable()) thread_.join();
+  ends_ = false;
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,62 @@
+/// A trainer's checkpoints: it reads one, deletes old ones, and writes one at a time beside its steps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "actors/train/engine/engine.hpp"
+#include "actors/train/floor.hpp"
+#include "actors/train/settings.hpp"
+#include "actors/train/trainer/state_walks.hpp"
+#include "actors/train/trainer/trainer_machine.hpp"
+#include "runtime/core/thread.hpp"
+
+namespace troupe::train {
+
+/// For the thread that computes. What its methods read and write asks `progress` about every 16 MiB, which
+/// throws to end it.
+class TrainerCheckpoints {
+ public:
+  /// Of what is written beside the steps; the second and the third in the thread that writes.
+  struct Told {
+    std::function<void(std::int64_t step)> begins;
+    std::function<void()> advances;
+    std::function<void(const WriteCheckpoint&, const TrainerResult&)> ends;
+  };
+  TrainerCheckpoints(TrainFloor& floor, const RunSettings& settings, TrainEngine& engine, Told told)
+      : floor_(floor), settings_(settings), engine_(engine), told_(std::move(told)) {}
+  ~TrainerCheckpoints() { end(); }
+  TrainerCheckpoints(const TrainerCheckpoints&) = delete;
+  TrainerCheckpoints& operator=(const TrainerCheckpoints&) = delete;
+
+  /// As rank `rank` of the group. `waits` is called where it waits for another one. Where the source cannot
+  /// read it, it aborts the group.
+  void install(const LoadCheckpoint& task, collectives::ProcessGroup& group, int rank,
+               const WalkProgress& progress, const std::function<void()>& waits);
+  /// StateCopied, and the rest is told; or CheckpointStored, where no trainer has room for a copy: with
+  /// sharded parameters, which are written as they come. What the one before has written is ended first.
+  TrainerResult write(const WriteCheckpoint& order, const DataInfo& info, std::int64_t steps_per_epoch,
+                      const WalkProgress& progress);
+  /// What another rank does meanwhile: what all trainers have, to be compared.
+  std::vector<PartHash> prove(const WalkProgress& progress);
+  void prune(const PruneCheckpoints& order, const WalkProgress& progress);
+  /// Waits until what is under way has been given up, which is told to nobody.
+  void end();
+
+ private:
+  static constexpr int kWriter = 0;  ///< the rank
+  checkpoint::CheckpointStore store(checkpoint::FileSystem& files, const WalkProgress& progress) const;
+  std::vector<PartHash> compared(const WalkProgress& progress);
+  void write_beside(const WriteCheckpoint& order, const checkpoint::SaveRequest& request);
+
+  TrainFloor& floor_;
+  const RunSettings& settings_;
+  TrainEngine& engine_;
+  const Told told_;
+  std::atomic<bool> ends_{false};
+  Thread thread_;
+};
+
+}  // namespace troupe::train
