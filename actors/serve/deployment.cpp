@@ -98,10 +98,6 @@ void Deployment::post(std::function<void()> work) {
 void Deployment::carry_out(const std::vector<Action>& actions) {
   publish_view();
   for (const Action& action : actions) std::visit([this](const auto& one) { obey(one); }, action);
-  {
-    const std::lock_guard lock(mutex_);
-    if (up_ || stopped_ || given_up_) changed_.notify_all();
-  }
   arm_timer();
 }
 
@@ -115,7 +111,10 @@ void Deployment::publish_view() {
   if (view.version != view_.version || view.rolls_out != view_.rolls_out)
     weights_from_ = {from(view.version), from(view.rolls_out)};
   view_ = view;
-  up_ = up_ || machine_.is_up();
+  if (!up_ && machine_.is_up()) {
+    up_ = true;
+    changed_.notify_all();
+  }
 }
 
 void Deployment::step(const Event& event) {
@@ -445,6 +444,7 @@ void Deployment::obey(const CheckReplica& action) {
 void Deployment::obey(const GiveUp& action) {
   const std::lock_guard lock(mutex_);
   given_up_ = action.error;
+  changed_.notify_all();
 }
 
 // Other weights.
@@ -522,6 +522,7 @@ void Deployment::obey(const Stopped&) {
   book_.drop_metrics();
   const std::lock_guard lock(mutex_);
   stopped_ = true;
+  changed_.notify_all();
   metrics_ = std::make_unique<Metrics>(nowhere, parts_.name);
 }
 

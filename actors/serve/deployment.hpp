@@ -164,7 +164,7 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   Instant armed_ = Instant::max();
 
   mutable std::mutex mutex_;  ///< guards what follows
-  Condition changed_;
+  Condition changed_;         ///< up_, stopped_ or given_up_: whoever waits is not woken by each request
   DeploymentMachine::View view_;
   std::vector<int> pids_;
   std::string last_failure_;

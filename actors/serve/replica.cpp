@@ -12,6 +12,7 @@
 #include "actors/ddp/freed_memory.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "actors/train/job/user_code.hpp"
+#include "runtime/core/short_slice.hpp"
 
 namespace troupe::serve {
 namespace {
@@ -73,6 +74,7 @@ Replica::Replica(const ReplicaSetup& setup, ReplicaCalls calls) : setup_(setup),
   train::keep_freed_memory();
   train::set_up_numerics(setup.threads);
   at::init_num_threads();
+  ask_for_short_slices();
 }
 
 void Replica::add_weights(const wire::Bytes& piece) {

@@ -172,11 +172,12 @@ Served run(const DriverSession& session, const std::string& name, const Job& job
 }  // namespace detail
 
 /// Starts the replicas and listens; returns when the least number of them is ready, and every node's proxy
-/// listens (on_every_node; ten seconds more at most for those). `name` is letters, digits, '-', '_' and '.'. Throws BadConfig for a name or options that make no sense, a route that is taken and
-/// weights that do not fit, Unavailable for a port that is in use and replicas that do not come up. `session`
-/// must outlive what it returns. A struct that has handles of other deployments (handle.hpp) asks those: they
-/// must run already, and a cycle is BadConfig. In a program that `troupe serve run` has started, what its
-/// file says of the deployment goes before the options and weights given here (configured.hpp).
+/// listens (on_every_node; ten seconds more at most for those). `name` is letters, digits, '-', '_' and '.'.
+/// Throws BadConfig for a name or options that make no sense, a route that is taken and weights that do not
+/// fit, Unavailable for a port that is in use and replicas that do not come up. `session` must outlive what
+/// it returns. A struct that has handles of other deployments (handle.hpp) asks those: they must run already,
+/// and a cycle is BadConfig. In a program that `troupe serve run` has started, what its file says of the
+/// deployment goes before the options and weights given here (configured.hpp).
 template <class Job>
 Served run(const DriverSession& session, const std::string& name, const Job& job, const Weights& weights,
            const ServeOptions& options = {}) {

@@ -19,6 +19,7 @@
 #include "runtime/core/hex.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
+#include "runtime/core/short_slice.hpp"
 
 namespace troupe::http {
 namespace {
@@ -112,6 +113,7 @@ Loop::~Loop() {
 }
 
 void Loop::run() {
+  ask_for_short_slices();
   const auto keep_running = asio::make_work_guard(io);
   for (;;) {
     try {
@@ -290,6 +292,8 @@ void Connection::on_read(const boost::system::error_code& ec, std::size_t bytes)
 void Connection::on_peer_closed(bool reset) {
   peer_closed_ = true;
   ask_at_ = shared_.clock.now() + kAskEvery;
+  if (!reset && phase_ == Phase::kReading)
+    return refuse(400, "the connection's end came before the request's: is its Content-Length too large?");
   if (reset || (phase_ != Phase::kAnswering && phase_ != Phase::kWriting)) close();
 }
 

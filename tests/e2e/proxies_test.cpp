@@ -81,6 +81,7 @@ TEST_CASE("every node answers, without the head, too; a proxy that dies and a no
   auto session = init(0, nullptr, {.nodes = 2});
   auto served =
       serve::run(session, "sum", Sum{}, weights_of(1), {.replicas = 1, .port = 0, .on_every_node = true});
+  CHECK(served.urls().size() == 2);  // was: later, and a successor at another port had the former program told
   REQUIRE(all_answer(served, 2));
   const std::string there = served.urls().at(1);
   CHECK(ask(there).body == "{\"outputs\": [[3]]}\n");

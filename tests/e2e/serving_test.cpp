@@ -271,9 +271,8 @@ TEST_CASE("a net that hangs costs its own request alone", "[serving]") {
   CHECK(hung.status == 500);
   CHECK(hung.body.value("error", "") == "two replicas died while they computed it");
   // Only those that crashed were in the log.
-  CHECK(e2e::eventually([&] {
-    return printed.text().find("failed: it has not answered for 2 s") != std::string::npos;
-  }));
+  CHECK(e2e::eventually(
+      [&] { return printed.text().find("failed: it has not answered for 2 s") != std::string::npos; }));
 }
 
 // The others got 503 "no replica comes up", at once.
@@ -315,6 +314,30 @@ TEST_CASE("program: serves on a port that is in use", "[.program]") {
   auto session = init(0, nullptr);
   const int port = std::stoi(e2e::read_file(e2e::program_folder() + "/port"));
   CHECK_THROWS_AS(serve::run(session, "first", Plain{}, weights_of(Net()), {.port = port}), Unavailable);
+}
+
+// Was: once for each request that came and once for each that was answered.
+TEST_CASE("who waits for a deployment's end is not woken by its requests", "[serving]") {
+  auto session = init(0, nullptr);
+  auto served = serve::run(session, "plain", Plain{}, weights_of(Net()), {.port = 0});
+  std::atomic<pid_t> waiter = 0;
+  std::thread waits([&] {
+    waiter = ::gettid();
+    served.wait();
+  });
+  REQUIRE(e2e::eventually([&] { return waiter != 0; }));
+  const auto woken = [&] {
+    const auto status = e2e::read_file("/proc/self/task/" + std::to_string(waiter) + "/status");
+    return std::stol(status.substr(status.find("\nvoluntary_ctxt_switches:") + 25));
+  };
+  http::RawClient client(served.port());
+  const auto before = woken();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 2000; ++i) REQUIRE(client.ask(http::post("/v1/plain", kTwo)).status == 200);
+  const auto looks = (std::chrono::steady_clock::now() - begin) / 50ms;  // for a signal
+  CHECK(woken() - before < 2 * looks + 200);
+  served.stop();
+  waits.join();
 }
 
 TEST_CASE("requests wait while the program's node is replaced", "[serving]") {

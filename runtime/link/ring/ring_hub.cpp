@@ -7,6 +7,7 @@
 #include <deque>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/short_slice.hpp"
 #include "runtime/host/may_wait.hpp"
 
 namespace troupe {
@@ -320,6 +321,7 @@ bool RingHub::spin(const std::function<bool()>& done) {
 }
 
 void RingHub::run() {
+  ask_for_short_slices();
   const auto wanted = [this] { return waiters_.load(std::memory_order_relaxed) != 0; };
   while (!stopping_) {
     const std::uint32_t count = bell_.count();  // before the lead is tried: its holder rings when it lets go

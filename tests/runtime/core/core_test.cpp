@@ -1,8 +1,11 @@
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "runtime/core/clock.hpp"
 #include "runtime/core/ending.hpp"
@@ -10,6 +13,7 @@
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/core/result.hpp"
+#include "runtime/core/short_slice.hpp"
 #include "runtime/core/whole_file.hpp"
 #include "tests/support/files.hpp"
 
@@ -97,4 +101,24 @@ TEST_CASE("a file is written whole or not at all, and a half of one is nowhere")
   REQUIRE_FALSE(taken.ok());
   CHECK(taken.error().what == "cannot keep it: rename");
   CHECK_FALSE(std::filesystem::exists(folder.path() + "/taken.part"));
+}
+
+// Was: under load each of the four threads on a request's way waited for milliseconds when it was woken.
+TEST_CASE("a thread that asks for short slices has them, and so have those that it starts") {
+  const auto slice_ns = [] {
+    std::array<std::uint64_t, 6> attributes{};  // struct sched_attr: sched_runtime is its fourth word
+    ::syscall(SYS_sched_getattr, 0, attributes.data(), sizeof attributes, 0);
+    return attributes[3];
+  };
+  const std::uint64_t usual = slice_ns();
+  if (usual == 0) return;  // before Linux 6.12
+  std::uint64_t asked = 0, started = 0;
+  std::thread([&] {
+    ask_for_short_slices();
+    asked = slice_ns();
+    std::thread([&] { started = slice_ns(); }).join();
+  }).join();
+  CHECK(asked == 100'000);
+  CHECK(started == asked);
+  CHECK(slice_ns() == usual);
 }

@@ -291,6 +291,15 @@ TEST_CASE("a client that only ends its sending half waits for its answer, and is
   CHECK(client.closed());
   CHECK(server.counts().left == 1);
 
+  // Was: closed without a word.
+  RawClient short_of(server.address().port);
+  REQUIRE(short_of.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n12345678"));
+  short_of.finish_sending();
+  const RawResponse refused = short_of.read();
+  CHECK(refused.status == 400);
+  CHECK(refused.body.find("the connection's end came before the request's") != std::string::npos);
+  CHECK(short_of.closed());
+
   RawClient several(server.address().port);
   REQUIRE(several.send(get("/two") + get("/three")));
   several.finish_sending();
