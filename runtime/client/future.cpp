@@ -89,6 +89,7 @@ std::shared_ptr<CallState> all_of(std::vector<std::shared_ptr<CallState>> states
   auto all = std::make_shared<CallState>(nullptr);
   const auto gathering = std::make_shared<Gathering>();
   gathering->states = std::move(states);
+  all->set_parts(gathering->states, gathering->states.size());
   // One more than there are: nothing is complete before every callback is set.
   gathering->missing = gathering->states.size() + 1;
   const auto one_less = [gathering, all, values] {
@@ -189,6 +190,7 @@ std::shared_ptr<CallState> first_of(std::vector<std::shared_ptr<CallState>> stat
     throw BadConfig("when_any of no futures", "none of them will ever be ready", "give it one or more");
   }
   auto first = std::make_shared<CallState>(nullptr);
+  first->set_parts(states, 1);
   watch_some(std::move(states), 1, first, [](SomeOf& some, std::size_t i) { some.resolve(wire::encode(i)); });
   return first;
 }
@@ -201,6 +203,7 @@ std::shared_ptr<CallState> some_of(std::vector<std::shared_ptr<CallState>> state
         "so many will never be ready", "wait for one or more, and no more than there are");
   }
   auto result = std::make_shared<CallState>(nullptr);
+  if (timeout == Duration::max()) result->set_parts(states, count);  // else it is ready then
   const auto some = watch_some(std::move(states), count, result,
                                [](SomeOf& ready, std::size_t) { ready.resolve_with_ready(); });
   if (timeout == Duration::max() || result->ready()) return result;

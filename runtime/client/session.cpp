@@ -174,12 +174,13 @@ std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to,
     return nullptr;
   }
   if (limit != nullptr && !one_way) limit->check();
-  auto state = gate->call(to, method, std::move(args), one_way);
+  const ActorContext* actor = current_actor();
+  const bool is_own = actor != nullptr && actor->address().actor == to.actor;
+  // Its handle may be of an earlier life.
+  auto state = gate->call(is_own ? actor->address() : to, method, std::move(args), one_way);
   if (state == nullptr) return state;
   if (limit != nullptr) limit->add(state);
-  const ActorContext* actor = current_actor();
-  if (actor != nullptr && actor->address().actor == to.actor && actor->runs_one_at_a_time())
-    state->set_own_call(actor);
+  if (is_own && actor->runs_one_at_a_time()) state->set_own_call(actor);
   return state;
 }
 

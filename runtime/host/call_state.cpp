@@ -169,11 +169,46 @@ wire::Kept CallState::refers_to() const {
   return refers_to_ == nullptr ? wire::Kept() : *refers_to_;
 }
 
+void CallState::set_own_call(const ActorContext* by) {
+  const std::lock_guard lock(mutex_);
+  own_call_of_ = by;
+}
+
+void CallState::set_parts(const std::vector<std::shared_ptr<CallState>>& parts, std::size_t count) {
+  std::shared_ptr<CallState> next;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ready()) return;
+    own_call_of_ = nullptr;
+    // Weakly: they may hold this one.
+    parts_ = std::make_unique<Parts>(Parts{{parts.begin(), parts.end()}, count});
+    next = next_.lock();
+  }
+  if (next != nullptr) next->set_parts(parts, count);
+}
+
+/// Whether nothing but a turn of that actor can bring the answer, so far as this process knows.
+bool CallState::needs_turn_of(const ActorContext* actor) const {
+  Parts parts;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ready()) return false;
+    if (own_call_of_ == actor) return true;
+    if (parts_ == nullptr) return false;
+    parts = *parts_;
+  }
+  const auto others = std::count_if(parts.of.begin(), parts.of.end(), [&](const auto& weak) {
+    const auto part = weak.lock();
+    return part == nullptr || !part->needs_turn_of(actor);
+  });
+  return static_cast<std::size_t>(others) < parts.count;
+}
+
 bool CallState::wait(Duration timeout) {
   if (ready()) return true;
-  if (own_call_of_ != nullptr && own_call_of_ == this_thread.turn)
+  if (timeout > Duration::zero() && this_thread.turn != nullptr && needs_turn_of(this_thread.turn))
     throw BadConfig("an actor waits for itself",
-                    "it answers this call when the method that waits has returned",
+                    "it answers a call that this waits for when the method that waits has returned",
                     "co_await it in a method that returns troupe::Task<T>, or call the method itself");
   const Counted counted(waiting_);
   const MonotonicClock clock;

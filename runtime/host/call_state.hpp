@@ -84,8 +84,10 @@ class CallState {
   void set_waits_for(std::string why);
 
   /// `by` calls itself, and answers one call at a time: where it waits for this one, wait() throws BadConfig.
-  /// REQUIRES: set before the state is handed out.
-  void set_own_call(const ActorContext* by) { own_call_of_ = by; }
+  void set_own_call(const ActorContext* by);
+  /// It is ready once `count` of these are. wait() throws as above where too many are the waiting actor's own
+  /// calls. Of an own call: it has run, and its answer comes when these do.
+  void set_parts(const std::vector<std::shared_ptr<CallState>>& parts, std::size_t count);
 
   /// What cancel() does about the request behind this call. REQUIRES: set before the state is handed out.
   /// It is given `grace`.
@@ -111,9 +113,13 @@ class CallState {
   void name_in_failure();
   std::shared_ptr<CallState> loaded() const;
   std::shared_ptr<CallState> begin_load();
+  bool needs_turn_of(const ActorContext* actor) const;
 
+  struct Parts {
+    std::vector<std::weak_ptr<CallState>> of;
+    std::size_t count = 0;  ///< of these it is ready with
+  };
   Waiter* waiter_;
-  const ActorContext* own_call_of_ = nullptr;
   std::atomic<std::uint32_t> ready_{kPending};
   std::atomic<std::uint32_t> sleepers_{0};
   std::atomic<std::uint32_t> waiting_{0};  ///< threads in wait()
@@ -129,6 +135,8 @@ class CallState {
   std::unique_ptr<wire::Kept> refers_to_;                     // written before ready_
   std::unique_ptr<Stored> stored_;                            // the same; what it has is under mutex_
   std::weak_ptr<CallState> next_;                             // under mutex_
+  const ActorContext* own_call_of_ = nullptr;                 // the same
+  std::unique_ptr<Parts> parts_;                              // the same
 };
 
 }  // namespace troupe

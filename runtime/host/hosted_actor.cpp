@@ -8,6 +8,7 @@
 #include "runtime/core/escape.hpp"
 #include "runtime/core/fork_guard.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/host/held_answers.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/host/method_threads.hpp"
 #include "runtime/host/task_frames.hpp"
@@ -45,6 +46,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
         args_(std::move(start.args)),
         on_ready_(std::move(on_ready)),
         on_end_(std::move(on_end)),
+        keeper_(std::move(start.keeper)),
         threads_(start.max_concurrency > 1
                      ? std::make_unique<MethodThreads>(static_cast<std::size_t>(start.max_concurrency))
                      : nullptr) {
@@ -53,8 +55,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
   ~Host() override { Turn last(ctrl()); }
 
   caf::behavior make_behavior() override {
-    return {turn(&Host::on_start), turn(&Host::on_call), turn(&Host::on_run), turn(&Host::on_resume),
-            turn(&Host::on_stop)};
+    return {turn(&Host::on_start),  turn(&Host::on_call), turn(&Host::on_run),
+            turn(&Host::on_resume), turn(&Host::on_turn), turn(&Host::on_stop)};
   }
 
   /// Drops the calls that it did not come to: their callers hear why it ended.
@@ -103,10 +105,13 @@ class Host final : public caf::event_based_actor, public ActorContext {
     const Registry& registry = Registry::instance();
     const bool is_far = registry.constructor(constructor_ ^ kArgumentsInObject) != nullptr;
     if (is_far && !fetch_arguments()) return;
+    if (keeper_ != nullptr && !fetch_state()) return;
     objects::BorrowScope borrows;
     auto object = is_far ? registry.make(constructor_ ^ kArgumentsInObject, fetched_->bytes->view())
                          : registry.make(constructor_, args_);
     if (!object) return fail_start(object.error());
+    if (keeper_ != nullptr && !(*object)->saves()) keeper_ = nullptr;
+    if (const auto loaded = load_state(**object); !loaded) return fail_start(loaded.error());
     object_ = *std::move(object);
     wire::Bytes().swap(args_);
     fetched_.reset();
@@ -134,6 +139,33 @@ class Host final : public caf::event_based_actor, public ActorContext {
     return fetched_->done.outcome().ok();
   }
 
+  /// As fetch_arguments().
+  bool fetch_state() {
+    if (state_ == nullptr) state_ = keeper_->last();
+    if (!state_->ready()) {
+      state_->on_ready([me = handle()] { troupe::enqueue(me, caf::make_message(StartMessage{}), nullptr); });
+      return false;
+    }
+    if (!state_->outcome().ok()) fail_start(state_->outcome().error());
+    return state_->outcome().ok();
+  }
+
+  Result<void> load_state(ActorObject& object) {
+    const auto fetched = std::exchange(state_, nullptr);
+    if (keeper_ == nullptr) return {};
+    const auto state = wire::decode<std::optional<wire::Bytes>>(*fetched->outcome());
+    if (!state) return state.error();
+    if (!*state) return {};
+    const std::string where = std::string(object.class_name()) + "::load";
+    try {
+      const ForkScope fork_scope(where);
+      object.load(**state);
+      return {};
+    } catch (...) {
+      return describe_exception(where);
+    }
+  }
+
   void fail_start(const ErrorInfo& error) {
     std::exchange(on_ready_, nullptr)(error);
     end(error.message());
@@ -142,6 +174,10 @@ class Host final : public caf::event_based_actor, public ActorContext {
   void on_call(CallMessage& message) {
     std::shared_ptr<IncomingCall> call = std::move(message.call);
     if (object_ == nullptr) return;  // dropped: its responder says that the actor has ended
+    if (stop_)
+      return call->responder.fail({ErrorCode::kActorDied, "the actor is gone",
+                                   "it ended before it answered: " + *stop_,
+                                   "spawn it again, or monitor it to be told"});
     // A caller that does not read its answers gets no further ones made; calls of one caller keep their
     // order.
     const auto at = waiting_.find(call->from);
@@ -161,11 +197,58 @@ class Host final : public caf::event_based_actor, public ActorContext {
 
   void run_method(IncomingCall& call) {
     const CurrentActorScope scope(this);
-    const auto invoke = [&](Responder responder) {
-      Registry::instance().invoke(call.method, *object_, call.args, std::move(responder));
+    if (keeper_ == nullptr) return run_method(call, std::move(call.responder));
+    const auto answer = std::make_shared<CallState>(nullptr);
+    call.responder.passes_on(*answer);
+    const Registry::Method* method = Registry::instance().method(call.method);
+    const bool changes = method == nullptr || !method->is_const;
+    auto hold = [this, answer, changes, to = std::make_shared<Responder>(std::move(call.responder))] {
+      if (changes) held_.changed();
+      held_.add([answer, to](const ErrorInfo* not_held) {
+        if (not_held != nullptr) return to->fail(*not_held);
+        to->outcome(answer->outcome(), answer->refers_to());
+      });
+      save();
     };
-    if (call.references == nullptr) return invoke(std::move(call.responder));
-    call.references->invoke(std::move(call.responder), invoke);
+    run_method(call, Responder(answer));
+    if (threads_ == nullptr && answer->ready()) return hold();
+    answer->on_ready([me = handle(), hold = std::move(hold)] { in_turn(me, hold); });
+  }
+
+  void run_method(const IncomingCall& call, Responder responder) {
+    const auto invoke = [&](Responder to) {
+      Registry::instance().invoke(call.method, *object_, call.args, std::move(to));
+    };
+    if (call.references == nullptr) return invoke(std::move(responder));
+    call.references->invoke(std::move(responder), invoke);
+  }
+
+  static void in_turn(const caf::strong_actor_ptr& me, std::function<void()> work) {
+    troupe::enqueue(me, caf::make_message(TurnMessage{std::move(work)}), nullptr);
+  }
+
+  void save() {
+    if (!held_.begin_save()) return;
+    const std::string where = std::string(object_->class_name()) + "::save";
+    std::shared_ptr<CallState> kept;
+    try {
+      const ForkScope fork_scope(where);
+      kept = keeper_->keep(object_->save());
+    } catch (...) {
+      kept = std::make_shared<CallState>(nullptr);
+      kept->resolve(describe_exception(where));
+    }
+    kept->on_ready([this, me = handle(), kept] { in_turn(me, [this, kept] { saved(kept->outcome()); }); });
+  }
+
+  void saved(const Outcome& how) {
+    for (const auto& give : held_.end_save()) give(how.ok() ? nullptr : &how.error());
+    save();
+    end_if_stopped();
+  }
+
+  void end_if_stopped() {
+    if (stop_ && held_.empty()) end(*std::exchange(stop_, std::nullopt));
   }
 
   void wait_for(const IncomingCall& call) {
@@ -197,11 +280,26 @@ class Host final : public caf::event_based_actor, public ActorContext {
     } catch (...) {
       const auto error = describe_exception("a callback of an actor");
       log(LogLevel::kError, error.message());
-      end(error.message());
+      return end(error.message());
     }
+    if (keeper_ == nullptr) return;
+    held_.changed();
+    save();
   }
 
-  void on_stop(StopMessage& message) { end(std::move(message.reason)); }
+  void on_turn(TurnMessage& message) {
+    if (object_ == nullptr) return;
+    const CurrentActorScope scope(this);
+    message.work();
+  }
+
+  void on_stop(StopMessage& message) {
+    if (keeper_ == nullptr) return end(std::move(message.reason));
+    // Answers of what has run leave first.
+    if (threads_ != nullptr) threads_->stop();
+    stop_ = std::move(message.reason);
+    in_turn(handle(), [this] { end_if_stopped(); });
+  }
 
   void end(std::string reason) {
     if (ended_) return;
@@ -215,6 +313,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
       object_.reset();
       not_begun.clear();
       waiting_.clear();
+      held_.clear();
     }
     on_end_(address_, reason);
     quit();
@@ -229,6 +328,10 @@ class Host final : public caf::event_based_actor, public ActorContext {
   OnActorReady on_ready_;
   OnActorEnd on_end_;
   std::unique_ptr<ActorObject> object_;
+  std::shared_ptr<StateKeeper> keeper_;           ///< null: it does not save, or has no other life
+  std::shared_ptr<CallState> state_;              ///< of the life before, while it starts
+  HeldAnswers held_;                              ///< empty without a keeper
+  std::optional<std::string> stop_;               ///< it ends once they have left
   const std::unique_ptr<MethodThreads> threads_;  ///< null: methods run in its turns
   detail::TaskFrames tasks_;                      ///< empty before object_ goes
   /// Calls that wait for their callers to read answers, or for objects. Invariant: no queue is empty.

@@ -28,6 +28,16 @@ class ActorHome {
   virtual void carried_out(ProcessAddress caller, std::size_t bytes) = 0;
 };
 
+/// Keeps what an actor saves for its next life. The actor alone uses it, in its turns.
+class StateKeeper {
+ public:
+  virtual ~StateKeeper() = default;
+  /// What the life before saved last: an encoded std::optional<wire::Bytes>.
+  virtual std::shared_ptr<CallState> last() = 0;
+  /// Resolved once the next life has it, whatever ends this one.
+  virtual std::shared_ptr<CallState> keep(wire::Bytes state) = 0;
+};
+
 /// A method call on its way through a mailbox.
 struct IncomingCall {
   IncomingCall(ActorHome& in, ProcessAddress caller, std::uint64_t of, wire::Bytes arguments, Responder to,
@@ -59,6 +69,10 @@ struct CallMessage {
 struct RunMessage {
   std::function<void()> work;
 };
+/// Work of the runtime's in the actor's turn.
+struct TurnMessage {
+  std::function<void()> work;
+};
 /// An actor's first: constructs the object.
 struct StartMessage {};
 /// Takes up the calls of that caller, which waited for it to read answers, or for objects.
@@ -76,6 +90,7 @@ struct ActorStart {
   wire::Bytes args;
   bool isolated = false;  ///< a thread of its own
   std::int32_t max_concurrency = 1;
+  std::shared_ptr<StateKeeper> keeper{};  ///< null: nobody keeps what it saves
 };
 using OnActorReady = std::function<void(Result<void>)>;
 using OnActorEnd = std::function<void(const ActorAddress&, const std::string& reason)>;
@@ -104,6 +119,7 @@ class InlineUnit final : public caf::execution_unit {
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CallMessage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RunMessage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::TurnMessage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::StartMessage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ResumeMessage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::StopMessage)

@@ -51,6 +51,7 @@ struct MethodTraits<R (T::*)(A...)> {
   using Return = R;
   using Parameters = std::tuple<std::remove_cvref_t<A>...>;
   using Arguments = std::tuple<StoredArg<A>...>;
+  static constexpr bool kIsConst = false;
   static_assert(
       (!(std::is_lvalue_reference_v<A> && !std::is_const_v<std::remove_reference_t<A>>)&&...),
       "call<&T::method>: the method takes a parameter by non-const reference, but arguments are copies: "
@@ -61,11 +62,13 @@ struct MethodTraits<R (T::*)(A...)> {
       "give it one");
 };
 template <class T, class R, class... A>
-struct MethodTraits<R (T::*)(A...) const> : MethodTraits<R (T::*)(A...)> {};
+struct MethodTraits<R (T::*)(A...) const> : MethodTraits<R (T::*)(A...)> {
+  static constexpr bool kIsConst = true;
+};
 template <class T, class R, class... A>
 struct MethodTraits<R (T::*)(A...) noexcept> : MethodTraits<R (T::*)(A...)> {};
 template <class T, class R, class... A>
-struct MethodTraits<R (T::*)(A...) const noexcept> : MethodTraits<R (T::*)(A...)> {};
+struct MethodTraits<R (T::*)(A...) const noexcept> : MethodTraits<R (T::*)(A...) const> {};
 
 /// What a caller of a method that returns R gets: a method may return Future<X> or Task<X> to answer later.
 template <class R>
@@ -240,9 +243,33 @@ struct MethodEntry {
       responder.fail(describe_exception(kName));
     }
   }
-  static inline const bool registered =
-      Registry::instance().add_method(kId, {std::string(kName), kClassId<typename Traits::Object>, &invoke});
+  static inline const bool registered = Registry::instance().add_method(
+      kId, {std::string(kName), kClassId<typename Traits::Object>, &invoke, Traits::kIsConst});
 };
+
+/// What an actor saves: each of its calls sends it, and the head keeps that of detached ones in memory.
+inline constexpr wire::Bound kStateBound{kMaxPlacedArgumentBytes, "what save() returns of",
+                                         "let it return what the next life cannot do without, and keep large "
+                                         "data in files"};
+
+/// What T::save() returns, if T saves its state: it has `save() const`, which returns what may be sent, and
+/// `load` of that.
+template <class T>
+struct SavedBy {};
+template <class T>
+requires requires(const T& from, T& to) {
+  to.load(from.save());
+}
+struct SavedBy<T> {
+  using type = std::decay_t<decltype(std::declval<const T&>().save())>;
+};
+template <class T>
+concept Saves = requires {
+  typename SavedBy<T>::type;
+}
+&&std::is_default_constructible_v<typename SavedBy<T>::type> &&
+    (!wire::detail::BuiltIn<typename SavedBy<T>::type> ||
+     wire::detail::shape_of<typename SavedBy<T>::type>() != wire::detail::Shape::kNone);
 
 /// T is a Base: an actor of class T runs Base's methods.
 template <class T, class Base>
@@ -279,6 +306,18 @@ struct ConstructorEntry {
     void* get() override { return &value; }
     std::uint64_t class_id() const override { return kClassId<T>; }
     std::string_view class_name() const override { return kClass; }
+    bool saves() const override { return Saves<T>; }
+    wire::Bytes save() const override {
+      if constexpr (Saves<T>) {
+        wire::Writer to(kStateBound, kClass);
+        wire::write(to, value.save());
+        return to.take(kClass);
+      }
+      return {};
+    }
+    void load([[maybe_unused]] wire::ByteView state) override {
+      if constexpr (Saves<T>) value.load(wire::decode<typename SavedBy<T>::type>(state).value());
+    }
     T value;
   };
 

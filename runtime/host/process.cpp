@@ -74,7 +74,12 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
     : config_(std::move(config)),
       handlers_(std::move(handlers)),
       threads_(floor.threads),
-      light_ids_(floor.light_ids) {
+      light_ids_(floor.light_ids),
+      states_([this](ActorId actor) {
+        monitor({{}, {}, actor}, [this, actor](const Death& death) {
+          if (!death.restarts) states_.forget(actor);
+        });
+      }) {
   // Few threads that sleep when idle: light actors usually take their turn in the thread that received the
   // message.
   caf_config_.set("scheduler.policy", caf::atom(threads_ ? "sharing" : "testing"));
@@ -308,6 +313,8 @@ void Process::on_call(Message message, caf::execution_unit* unit, std::size_t by
       return tasks_->asked_to_cancel(header.from, message.body, std::move(plain));
     if (header.method == tasks::kTakeTaskBack)
       return tasks_->asked_for_task(header.from, message.body, std::move(plain));
+    if (header.method == kKeepState || header.method == kLastState)
+      return plain.outcome(states_.asked(header.method, message.body));
     return objects_->asked(header.from, header.method, message.body, std::move(plain));
   }
   Responder responder = one_way ? Responder() : Responder(this, header.from, header.id);
@@ -399,7 +406,7 @@ void Process::on_control(Message message) {
 void Process::handle(wire::StartActorHere&& start) {
   const ActorAddress at{config_.node, config_.process, start.actor};
   actors_->start(
-      {at, start.constructor, std::move(start.args), start.isolated, start.max_concurrency},
+      {at, start.constructor, std::move(start.args), start.isolated, start.max_concurrency, keeper_of(start)},
       [this, id = start.actor](Result<void> started) {
         if (started) {
           node_->tell(wire::ActorUp{id});
@@ -441,8 +448,9 @@ std::shared_ptr<CallState> Process::spawn_here(ActorSpawn spawn) {
 }
 
 std::shared_ptr<CallState> Process::spawn_through_head(ActorSpawn spawn) {
-  const wire::ActorPayload payload{spawn.constructor, spawn.label,           driver(),
-                                   config_.package,   std::move(spawn.args), spawn.max_concurrency};
+  wire::ActorPayload payload{spawn.constructor, spawn.label,           driver(),
+                             config_.package,   std::move(spawn.args), spawn.max_concurrency};
+  if (spawn.max_restarts != 0 && !spawn.detached) payload.owner = address();
   const auto bytes = wire::encode(payload);
   cluster::ActorSpec spec;
   spec.job = config_.job;
@@ -500,8 +508,7 @@ void Process::construct_in(ProcessAddress process, ActorSpawn spawn, std::shared
 
 void Process::kill(const ActorAddress& actor, std::string reason) {
   if (actor.home() == address() && actors_->stop(actor.actor, reason)) return;
-  if (is_restartable(actor.actor)) return kill_for_good(actor, std::move(reason));
-  if (!is_light(actor.actor)) return node_->tell(wire::KillAsk{actor, std::move(reason)});
+  if (!is_light(actor.actor)) return kill_for_good(actor, std::move(reason));
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kStop;
   header.to = actor.home();

@@ -13,6 +13,7 @@
 #include "runtime/host/actor_directory.hpp"
 #include "runtime/host/actor_table.hpp"
 #include "runtime/host/call_table.hpp"
+#include "runtime/host/kept_states.hpp"
 #include "runtime/host/leases.hpp"
 #include "runtime/host/leaving_actors.hpp"
 #include "runtime/host/node_link.hpp"
@@ -33,6 +34,9 @@ class Process final : public ProcessGate, public ActorHome {
     std::function<void()> on_node_lost;
     /// Runs in the thread that receives, and must not wait.
     std::function<void(const wire::Output&)> on_output;
+    /// The node is gone, and has not said whether the head knows that this actor is to be killed. Runs in any
+    /// thread. Null: nobody can say it again.
+    std::function<void(const ActorAddress&, const std::string& reason)> on_kill_lost{};
   };
 
   /// Says hello on `link` and starts to receive. Throws Unavailable when the link is dead.
@@ -124,7 +128,11 @@ class Process final : public ProcessGate, public ActorHome {
                                        wire::ByteView body, std::uint8_t flags = 0);
   /// A monitor, a kill or a call of a restartable actor whose link broke is sent again after this long.
   static constexpr Duration kAgain = std::chrono::milliseconds(200);
-  std::unique_ptr<ActorDirectory> make_directory();  // process_restarts.cpp
+  std::unique_ptr<ActorDirectory> make_directory();  // this and the next four: process_restarts.cpp
+  class Keeper;
+  std::shared_ptr<StateKeeper> keeper_of(wire::StartActorHere& start);
+  void ask_owner(ProcessAddress owner, std::uint64_t operation, wire::Bytes body,
+                 std::shared_ptr<CallState> answer);
   void kill_for_good(const ActorAddress& actor, std::string reason);
   Result<void> send_moving(const std::shared_ptr<MovingCall>& call, ProcessAddress to);
   void fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why);
@@ -153,6 +161,7 @@ class Process final : public ProcessGate, public ActorHome {
   caf::strong_actor_ptr callback_runner_;    ///< runs what `later` is given, in order
   CallTable calls_;
   std::unique_ptr<ActorDirectory> directory_;  ///< where actors are that are started again
+  KeptStates states_;
   std::unique_ptr<LeavingActors> leaving_;
   std::unique_ptr<ActorTable> actors_;
   std::unique_ptr<NodeLink> node_;

@@ -32,17 +32,90 @@ std::unique_ptr<ActorDirectory> Process::make_directory() {
   return std::make_unique<ActorDirectory>(std::move(floor));
 }
 
-/// Its node repeats it until the head has written it down: a life that ends meanwhile has no next one.
+/// Its node repeats it until the head has written it down: a life that ends meanwhile has no next one. When
+/// the node dies first, a driver says it at its next place.
 void Process::kill_for_good(const ActorAddress& actor, std::string reason) {
   const auto asked = node_->ask(
       [&](std::uint64_t request) {
-        return wire::KillAsk{actor, std::move(reason), request};
+        return wire::KillAsk{actor, reason, request};
       },
       rings_.get());
-  asked.state->on_ready([this, state = asked.state, id = actor.actor] {
+  asked.state->on_ready([this, state = asked.state, actor, reason = std::move(reason)] {
     if (state->outcome().ok() || ending_) return;
-    log(LogLevel::kError,
-        "actor " + to_string(id) + " was not killed: " + state->outcome().error().message());
+    const ErrorInfo& why = state->outcome().error();
+    if (why.code == ErrorCode::kUnavailable && handlers_.on_kill_lost)
+      return handlers_.on_kill_lost(actor, reason);
+    log(LogLevel::kError, "actor " + to_string(actor.actor) + " was not killed: " + why.message());
+  });
+}
+
+/// Of an actor of this process: its node keeps what it saves, or the process that spawned it.
+class Process::Keeper final : public StateKeeper {
+ public:
+  Keeper(Process& process, wire::StartActorHere& start)
+      : process_(process),
+        actor_(start.actor),
+        incarnation_(start.incarnation),
+        owner_(start.owner),
+        is_kept_by_node_(start.is_kept),
+        state_(std::move(start.state)) {}
+
+  std::shared_ptr<CallState> last() override {
+    auto last = std::make_shared<CallState>(nullptr);
+    if (is_kept_by_node_ || incarnation_ == 1) {
+      last->resolve(wire::encode(std::exchange(state_, std::nullopt)));
+    } else {
+      process_.ask_owner(owner_, kLastState, wire::encode(SavedState{actor_, incarnation_}), last);
+    }
+    return last;
+  }
+  std::shared_ptr<CallState> keep(wire::Bytes state) override {
+    if (is_kept_by_node_) {
+      return process_.node_
+          ->ask(
+              [&](std::uint64_t request) {
+                return wire::SaveAsk{request, actor_, std::move(state)};
+              },
+              process_.rings_.get())
+          .state;
+    }
+    auto kept = std::make_shared<CallState>(nullptr);
+    process_.ask_owner(owner_, kKeepState, wire::encode(SavedState{actor_, incarnation_, std::move(state)}),
+                       kept);
+    return kept;
+  }
+
+ private:
+  Process& process_;
+  const ActorId actor_;
+  const std::uint32_t incarnation_;
+  const ProcessAddress owner_;
+  const bool is_kept_by_node_;
+  std::optional<wire::Bytes> state_;  ///< of the life before
+};
+
+std::shared_ptr<StateKeeper> Process::keeper_of(wire::StartActorHere& start) {
+  if (!start.is_kept && !start.owner.process) return nullptr;
+  return std::make_shared<Keeper>(*this, start);
+}
+
+/// A link that broke is waited for. Without its owner an actor has no other life: there is nothing to keep.
+void Process::ask_owner(ProcessAddress owner, std::uint64_t operation, wire::Bytes body,
+                        std::shared_ptr<CallState> answer) {
+  const auto asked = send_call(wire::FrameKind::kCall, {owner.node, owner.process, {}}, operation, body);
+  asked->on_ready([this, asked, owner, operation, body = std::move(body), answer]() mutable {
+    const Outcome& outcome = asked->outcome();
+    const bool is_gone = !outcome.ok() && outcome.error().code == ErrorCode::kActorDied;
+    const bool broke = !outcome.ok() && outcome.error().code == ErrorCode::kUnavailable;
+    if (is_gone && operation == kKeepState) {
+      answer->resolve(wire::Bytes{});
+    } else if (!broke || ending_ || left_ != 0) {
+      answer->resolve(outcome);
+    } else {
+      later(kAgain, [this, owner, operation, body = std::move(body), answer]() mutable {
+        ask_owner(owner, operation, std::move(body), answer);
+      });
+    }
   });
 }
 

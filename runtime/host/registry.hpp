@@ -25,6 +25,11 @@ class ActorObject {
   /// Of its class (detail::ClassId).
   virtual std::uint64_t class_id() const = 0;
   virtual std::string_view class_name() const = 0;
+  /// Whether its class has `save() const` and `load(value)`: what it saves is kept for its next life.
+  virtual bool saves() const { return false; }
+  /// Encoded. Both throw what the class throws; load() also for bytes that do not decode. REQUIRES: saves().
+  virtual wire::Bytes save() const { return {}; }
+  virtual void load(wire::ByteView /*state*/) {}
 };
 
 using InvokeMethod = void (*)(void* object, wire::ByteView args, Responder responder);
@@ -42,6 +47,7 @@ class Registry {
     std::string name;            ///< "Counter::add"
     std::uint64_t class_id = 0;  ///< of the class that it is a member of, or kEveryClass
     InvokeMethod invoke = nullptr;
+    bool is_const = false;  ///< it leaves the object as it is
   };
   struct Constructor {
     std::string name;  ///< of the class

@@ -34,6 +34,14 @@ void Responder::outcome(Outcome outcome, wire::Kept refers_to) {
   local->resolve(std::move(outcome), std::move(refers_to));
 }
 
+void Responder::comes_with(const std::shared_ptr<CallState>& other) {
+  if (local_ != nullptr) local_->set_parts({other}, 1);
+}
+
+void Responder::passes_on(CallState& answer) const {
+  if (local_ != nullptr) answer.passes_on_to(local_);
+}
+
 void Responder::answer_parts(wire::ByteView head, wire::ByteView rest) {
   if (local_ == nullptr && gate_ != nullptr)
     return std::exchange(gate_, nullptr)->reply_parts(to_, call_, head, rest);
@@ -57,6 +65,7 @@ void answer_later(const std::shared_ptr<CallState>& state, Responder responder, 
                            "it returned a default-constructed Future, behind which there is no call",
                            "return what call() or Promise::future() gave"});
   }
+  responder.comes_with(state);
   state->on_ready([state, name, later = std::make_shared<Responder>(std::move(responder))] {
     Outcome outcome = state->outcome();
     // The death of another actor: it is not to be taken for the death of this one.

@@ -39,6 +39,10 @@ class Responder {
   void answer_parts(wire::ByteView head, wire::ByteView rest);
   /// `refers_to`: objects whose names are in the answer; the caller holds them once it has that.
   void outcome(Outcome outcome, wire::Kept refers_to = {});
+  /// The method has run: its answer comes when that of `other` does, and takes no turn of the actor.
+  void comes_with(const std::shared_ptr<CallState>& other);
+  /// The answer is going to be that of `answer`.
+  void passes_on(CallState& answer) const;
 
  private:
   std::shared_ptr<CallState> local_;

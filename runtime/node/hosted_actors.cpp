@@ -5,6 +5,13 @@
 #include "runtime/wire/package_name.hpp"
 
 namespace troupe::node {
+namespace {
+
+wire::ByteView bytes_of(const std::string& payload) {
+  return {reinterpret_cast<const std::byte*>(payload.data()), payload.size()};
+}
+
+}  // namespace
 
 void HostedActors::fail(ActorLifeId actor, ErrorInfo error, Actions& out, bool not_begun) {
   ended_.add(actor, error.message());
@@ -24,8 +31,7 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
   if (const auto* reason = ended_.find(actor)) {
     return head_.tell(cluster::ActorDown{self_.info.id, actor.actor, *reason, actor.incarnation}, out);
   }
-  const wire::ByteView bytes(reinterpret_cast<const std::byte*>(spec.payload.data()), spec.payload.size());
-  auto payload = wire::decode<wire::ActorPayload>(bytes);
+  auto payload = wire::decode<wire::ActorPayload>(bytes_of(spec.payload));
   if (!payload) return fail(actor, payload.error(), out);
   const NodeId from = told.package_from ? told.package_from : payload->driver.node;
   const auto need = packages_.need(payload->package, from, now, out);
@@ -53,8 +59,15 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
     process = &locals_.start(worker, now, out);
   }
   out.push_back(ActorBegins{actor.actor, actor.incarnation, process->id, spec.name});
-  wire::StartActorHere here{actor.actor, isolated, payload->constructor, std::move(payload->args),
-                            payload->max_concurrency};
+  wire::StartActorHere here{actor.actor,
+                            isolated,
+                            payload->constructor,
+                            std::move(payload->args),
+                            payload->max_concurrency,
+                            actor.incarnation,
+                            payload->owner,
+                            spec.is_kept(),
+                            std::move(payload->state)};
   Hosted hosted{process->id, spec.job, false, isolated, {}};
   if (process->state == LocalProcess::State::kUp) {
     out.push_back(SendLocal{process->id, std::move(here), {}});
@@ -199,20 +212,41 @@ void HostedActors::end_job(JobId job, const std::string& reason, const std::vect
 }
 
 void HostedActors::keep(ActorId actor, const std::string& payload, Instant now, Actions& out, NodeId from) {
-  const wire::ByteView bytes(reinterpret_cast<const std::byte*>(payload.data()), payload.size());
-  const auto decoded = wire::decode<wire::ActorPayload>(bytes);
+  const auto decoded = wire::decode<wire::ActorPayload>(bytes_of(payload));
   if (!decoded) return;
   // If it does not come, the actor's next life has to be where the last one was.
   if (from) packages_.need(decoded->package, from, now, out);
-  if (kept_.contains(actor)) return;
-  const std::string hash = wire::hash_in(decoded->package);
-  packages_.hold(hash, out);
-  kept_.emplace(actor, Kept{payload, hash});
+  const auto [at, is_new] = kept_.try_emplace(actor);
+  if (is_new) {
+    at->second.hash = wire::hash_in(decoded->package);
+    packages_.hold(at->second.hash, out);
+  }
+  at->second.payload = payload;
+  at->second.version = decoded->version;
 }
 
-const std::string* HostedActors::arguments(ActorId actor) const {
+const HostedActors::Kept* HostedActors::kept(ActorId actor) const {
   const auto at = kept_.find(actor);
-  return at == kept_.end() ? nullptr : &at->second.payload;
+  return at == kept_.end() ? nullptr : &at->second;
+}
+
+Result<cluster::ArgumentsChanged> HostedActors::saved(const LocalProcess& process, const wire::SaveAsk& ask) {
+  constexpr int kSavesOfALife = 40;  // bits
+  const auto life = find(process, ask.actor);
+  const auto at = kept_.find(ask.actor);
+  if (life == actors_.end() || at == kept_.end())
+    return ErrorInfo{ErrorCode::kRefused, "cannot keep the state of actor " + to_string(ask.actor),
+                     "it is not in that process, or has no other life", ""};
+  const std::uint32_t incarnation = life->first.incarnation;
+  Kept& kept = at->second;
+  auto payload = wire::decode<wire::ActorPayload>(bytes_of(kept.payload)).value();
+  kept.version = std::max(kept.version + 1, std::uint64_t{incarnation} << kSavesOfALife);
+  payload.version = kept.version;
+  payload.state = ask.state;
+  const wire::Bytes bytes = wire::encode(payload);
+  kept.payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return cluster::ArgumentsChanged{
+      {{self_.info.id, process.id}, ask.request}, ask.actor, incarnation, kept.payload, kept.version};
 }
 
 void HostedActors::let_go(ActorId actor) {

@@ -59,12 +59,20 @@ class HostedActors {
   /// Those in `stays` outlive it.
   void end_job(JobId job, const std::string& reason, const std::vector<ActorId>& stays, Actions& out);
 
-  /// What a detached actor is constructed with, and its executable, which `from` has if it is not here: kept
-  /// until `let_go`.
+  /// What a detached actor is constructed with, and its executable.
+  struct Kept {
+    std::string payload;
+    std::string hash;           ///< of its executable
+    std::uint64_t version = 0;  ///< of the state that the payload has: lives, and saves of the last one
+  };
+  /// The executable comes from `from` if it is not here. Kept until `let_go`.
   void keep(ActorId actor, const std::string& payload, Instant now, Actions& out, NodeId from);
   /// Null: it is not kept here.
-  const std::string* arguments(ActorId actor) const;
+  const Kept* kept(ActorId actor) const;
   void let_go(ActorId actor);
+  /// What the head is told of that. Error: no such actor is in that process, or none that is kept.
+  Result<cluster::ArgumentsChanged> saved(const LocalProcess& process, const wire::SaveAsk& ask);
+  bool is_here(ActorLifeId life) const { return actors_.contains(life); }
 
   /// For NodeJoined.
   std::vector<cluster::LiveActor> live() const;
@@ -96,10 +104,6 @@ class HostedActors {
   /// By the hash of the executable that they wait for.
   std::map<std::string, std::map<ActorLifeId, cluster::StartActor>> waiting_;
   EndReasons<ActorLifeId> ended_;
-  struct Kept {
-    std::string payload;
-    std::string hash;  ///< of its executable
-  };
   std::map<ActorId, Kept> kept_;
 };
 

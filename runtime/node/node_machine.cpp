@@ -90,8 +90,9 @@ void NodeMachine::handle(const HeadSaid& e) {
 }
 void NodeMachine::said(const cluster::StartActor& e) {
   if (leaving_) return;
+  const bool is_said_again = actors_.is_here({e.actor, e.incarnation});  // it may have saved since
   actors_.start(e, now_, out_);
-  if (e.spec.is_kept()) keep({e.node, e.spec.job, e.actor, e.spec.payload, {}});
+  if (e.spec.is_kept() && !is_said_again) keep({e.node, e.spec.job, e.actor, e.spec.payload, {}});
 }
 void NodeMachine::said(const cluster::KillActor& e) {
   actors_.kill({e.actor, e.incarnation}, e.reason, out_);
@@ -144,7 +145,7 @@ void NodeMachine::said(const cluster::NodesAnswered& e) {
   if (head_.answered(e.to.from.process, e.to.request))
     give_answer(e.to, wire::encode(wire::NodesAnswer{e.nodes}));
 }
-void NodeMachine::said(const cluster::KillAnswered& e) {
+void NodeMachine::said(const cluster::Acknowledged& e) {
   const bool was_open = head_.answered(e.to.from.process, e.to.request);
   if (was_open && locals_.living(e.to.from.process) != nullptr)
     give_answer(e.to, e.ok ? Result<wire::Bytes>(wire::Bytes{}) : Result<wire::Bytes>(e.error));
@@ -338,8 +339,11 @@ void NodeMachine::asked(LocalProcess& from, const wire::FindAsk& ask) {
 void NodeMachine::asked(LocalProcess& from, const wire::KillAsk& ask) {
   const cluster::KillRequested kill{self_.info.id, from.job, ask.actor.actor,
                                     ask.reason,    from.id,  ask.request};
-  if (ask.request != 0) return ask_head(from, ask.request, kill, ask.reason.size());
-  head_.tell(kill, out_);
+  if (ask.request != 0) {
+    ask_head(from, ask.request, kill, ask.reason.size());
+  } else {
+    head_.tell(kill, out_);
+  }
   if (is_restartable(ask.actor.actor)) return;  // it may be elsewhere by now, and must not start again
   if (ask.actor.node == self_.info.id) {
     actors_.kill_for(from.job, ask.actor.actor, ask.reason, out_);

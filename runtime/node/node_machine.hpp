@@ -73,7 +73,7 @@ class NodeMachine {
   void said(const cluster::PeerAnswered& e);
   void said(const cluster::NodesAnswered& e);
   void said(const cluster::GroupAnswered& e);
-  void said(const cluster::KillAnswered& e);
+  void said(const cluster::Acknowledged& e);
   void said(const cluster::NodeDead& e);
   void said(const cluster::RefuseNode& e);
   void said(const cluster::RequestRegistration& e);
@@ -123,6 +123,7 @@ class NodeMachine {
   void asked(LocalProcess& from, const wire::OutputTaken& ask);
   void asked(LocalProcess& from, const wire::Leave& ask);
   void asked(LocalProcess& from, const wire::ResolveAsk& ask);
+  void asked(LocalProcess& from, const wire::SaveAsk& ask);
   /// Of a worker, to be heard is enough. A driver outlives its node, and must know that it goes on.
   void asked(LocalProcess& from, const wire::Pulse& pulse) {
     if (from.is_driver) out_.push_back(SendLocal{from.id, pulse, {}});

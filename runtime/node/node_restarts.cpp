@@ -1,5 +1,6 @@
 // Actors that are started again when they die, or outlive their driver: where they are, and what they are
 // constructed with.
+#include "runtime/node/answers.hpp"
 #include "runtime/node/node_machine.hpp"
 
 namespace troupe::node {
@@ -9,12 +10,15 @@ void NodeMachine::said(const cluster::ActorPlaced& e) {
   places_.told(e.place, out_);
 }
 void NodeMachine::said(const cluster::ArgumentsWanted& e) {
+  const HostedActors::Kept* kept = actors_.kept(e.actor);
   const bool is_asker = e.to.from.node == self_.info.id;
-  const std::string* kept = is_asker ? head_.arguments(e.to.from.process, e.to.request) : nullptr;
-  if (kept == nullptr) kept = actors_.arguments(e.actor);
-  head_.tell(cluster::ActorArguments{e.to, e.actor, kept != nullptr, kept == nullptr ? std::string() : *kept,
-                                     self_.info.id},
-             out_);
+  const std::string* given = kept != nullptr ? &kept->payload
+                             : is_asker      ? head_.arguments(e.to.from.process, e.to.request)
+                                             : nullptr;
+  head_.tell(
+      cluster::ActorArguments{e.to, e.actor, given != nullptr, given == nullptr ? std::string() : *given,
+                              self_.info.id, kept == nullptr ? 0 : kept->version},
+      out_);
 }
 void NodeMachine::said(const cluster::KeepArguments& e) {
   if (!leaving_) keep(e);
@@ -50,6 +54,14 @@ void NodeMachine::said(const cluster::JobTaken& e) {
     if (process.job == e.job && process.detached) process.driver = e.driver;
   }
   out_.push_back(RetryOutput{});  // it may have missed that the driver before went
+}
+
+/// Kept here before the head hears it: this node may be asked for it, too.
+void NodeMachine::asked(LocalProcess& from, const wire::SaveAsk& ask) {
+  auto changed = actors_.saved(from, ask);
+  if (!changed) return out_.push_back(answer_to(from.id, ask.request, changed.error()));
+  const std::size_t bytes = changed->payload.size();
+  ask_head(from, ask.request, *std::move(changed), bytes);
 }
 
 void NodeMachine::asked(LocalProcess& from, const wire::ResolveAsk& ask) {

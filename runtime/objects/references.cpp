@@ -101,6 +101,7 @@ void References::invoke(Responder responder, const std::function<void(Responder)
     if (!fetch->done.outcome().ok()) return responder.fail(fetch->done.outcome().error());
   }
   const auto answer = std::make_shared<CallState>(nullptr);
+  responder.passes_on(*answer);
   BorrowScope borrows;
   const auto* before = std::exchange(this_thread.given, this);
   invoke(Responder(answer));

@@ -100,6 +100,7 @@ struct JobRecord {
   std::string submission{};  ///< the submitted job whose program it is, or a part of that; empty: none
   /// It has detached actors and no driver, and goes on under the next driver of its name.
   bool parked = false;
+  std::string started_by{};  ///< name of the machine whose program it is; empty: the head's owner's
   bool operator==(const JobRecord&) const = default;
 };
 struct ActorRecord {
@@ -113,6 +114,7 @@ struct ActorRecord {
   std::uint32_t incarnation = 1;      ///< its life, or the next one while it restarts; never given twice
   std::int32_t restarts = 0;          ///< that it has used up
   std::int32_t bundle = -1;           ///< of its placement group that it is in
+  std::string started_by{};           ///< of a detached one: as its job's when it was spawned
   bool operator==(const ActorRecord&) const = default;
 };
 struct GroupRecord {
@@ -178,6 +180,7 @@ struct JobRegistered {
   ProcessAddress driver;
   std::uint64_t request = 0;
   std::string submission{};  ///< whose program it is, as its node knows; empty: nobody submitted it
+  std::string started_by{};  ///< see JobRecord; the head's shell says it, whatever the node said
 };
 /// Said by the node of the job's driver.
 struct JobEnded {
@@ -243,7 +246,7 @@ struct LookupActor {
   std::string name;
 };
 /// A process of `job` on `node` wants `actor` gone. Of the same job only. With a number it is answered by
-/// KillAnswered, and repeated until then.
+/// Acknowledged, and repeated until then.
 struct KillRequested {
   NodeId node{};
   JobId job{};
@@ -266,6 +269,16 @@ struct ActorArguments {
   bool kept = false;
   std::string payload;
   NodeId node{};  ///< which says so
+  std::uint64_t version = 0;
+};
+/// A kept actor has saved its state: its next life is constructed with this payload, which has it. Answered
+/// by Acknowledged, and repeated until then.
+struct ArgumentsChanged {
+  Requester requester;
+  ActorId actor{};
+  std::uint32_t incarnation = 1;
+  std::string payload;
+  std::uint64_t version = 0;
 };
 /// A process of that job makes a placement group, or asks about one. Answered by GroupAnswered; one that it
 /// awaits and that waits, by SpawnWaits before.
@@ -287,7 +300,7 @@ struct ClusterEvent
             ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested, PeerWanted, NodesWanted,
             LookupActor, KillRequested, Tick, Restored, NodeLeaving, SubmissionRequested,
             SubmissionStopRequested, DriverStarted, DriverEnded, ResolveActor, ActorArguments, NodeDrains,
-            DrainRequested, GroupRequested, QueueChanged> {
+            DrainRequested, GroupRequested, QueueChanged, ArgumentsChanged> {
   using OneOf::OneOf;
   ClusterEvent();
   ClusterEvent(const ClusterEvent&);
@@ -483,8 +496,9 @@ struct GroupAnswered {
   GroupStatus status;
   ErrorInfo error;  ///< if not ok
 };
-/// The actor has no other life, whatever dies from now on.
-struct KillAnswered {
+/// What was asked for stands, whatever dies from now on: an actor has no other life, or its next one this
+/// state.
+struct Acknowledged {
   Requester to;
   bool ok = false;
   ErrorInfo error;  ///< if not ok
@@ -495,7 +509,7 @@ struct ClusterAction
             NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead, EndJob,
             RefuseNode, RequestRegistration, SpawnWaits, HeartbeatAnswered, StartDriver, StopDriver,
             DriverSettled, ForgetSubmission, ActorPlaced, ArgumentsWanted, DrainNode, ActorLeaves,
-            GroupAnswered, JobTaken, KeepArguments, KillAnswered> {
+            GroupAnswered, JobTaken, KeepArguments, Acknowledged> {
   using OneOf::OneOf;
   ClusterAction();
   ClusterAction(const ClusterAction&);

@@ -3,6 +3,7 @@
 /// with the message's number.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -22,6 +23,9 @@ struct ActorPayload {
   std::string package;            ///< as package_name() has it; empty: the node's own
   Bytes args;
   std::int32_t max_concurrency = 1;  ///< methods that run at a time
+  ProcessAddress owner{};        ///< keeps what it saves for its next life; none: its node does, or nobody
+  std::uint64_t version = 0;     ///< rises with each state
+  std::optional<Bytes> state{};  ///< what a life of it saved last, if its node keeps that
 };
 
 // A node and its processes.
@@ -131,7 +135,7 @@ struct RegionDrop {
 };
 /// End an actor that the head placed, wherever it is: an isolated one's process is killed. Goes to the head,
 /// which repeats it until the actor's node has done it, and to the node at once, unless the actor may be
-/// started again: then the head alone decides, and with a number it answers once that is durable.
+/// started again: then the head alone decides. With a number the head answers once that is durable.
 struct KillAsk {
   ActorAddress actor;
   std::string reason;
@@ -149,6 +153,17 @@ struct StartActorHere {
   std::uint64_t constructor = 0;
   Bytes args;
   std::int32_t max_concurrency = 1;
+  std::uint32_t incarnation = 1;
+  ProcessAddress owner{};  ///< keeps what it saves
+  bool is_kept = false;    ///< its node does (SaveAsk)
+  std::optional<Bytes> state{};
+};
+/// What that actor, which its node keeps, has saved. Answered, with nothing, once its next life has it
+/// whichever process or node dies.
+struct SaveAsk {
+  std::uint64_t request = 0;
+  ActorId actor;
+  Bytes state;
 };
 struct StopActor {
   ActorId actor;
@@ -502,7 +517,8 @@ struct Control
             NodeConfig, Ready, NotReady, ToHead, FromHead, PackageAsk, PackagePart, PeerLeaseAsk, EnrollAsk,
             AdmitAsk, TokenAsk, StatusAsk, SpawnWaits, OutputTaken, DriverHello, ClientAsk, SubmitAsk,
             SubmissionAsk, StopSubmissionAsk, SubmissionsAsk, LogAsk, ReadLog, LogRead, ResolveAsk, ActorAt,
-            KeysAsk, KeyRemoveAsk, PackagePut, WhyAsk, ActorLeaves, Drain, DrainAsk, GroupAsk, QueuesAsk> {
+            KeysAsk, KeyRemoveAsk, PackagePut, WhyAsk, ActorLeaves, Drain, DrainAsk, GroupAsk, QueuesAsk,
+            SaveAsk> {
   using OneOf::OneOf;
   Control();
   Control(const Control&);

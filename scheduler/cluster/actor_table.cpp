@@ -41,6 +41,11 @@ void ActorTable::set_payload(Actor& actor, std::string payload) {
   actor.has_payload = true;
 }
 
+void ActorTable::change_payload(Actor& actor, std::string payload) {
+  drop_payload(actor);
+  set_payload(actor, std::move(payload));
+}
+
 std::string ActorTable::take_payload(Actor& actor) {
   payload_bytes_ -= actor.record.spec.payload.size();
   actor.has_payload = false;

@@ -38,6 +38,8 @@ struct Actor {
   std::string was_on{};         ///< that node's name
   NodeId keeper{};              ///< of a kept one: another node that has its arguments and executable
   int not_begun = 0;            ///< starts in a row for which a node found no executable
+  std::uint64_t version = 0;    ///< of the state that its payload has
+  NodeId died_on{};             ///< of a kept one that restarts: that node has what it saved last
 };
 
 /// Everything takes O(log n). Not thread-safe.
@@ -57,6 +59,8 @@ class ActorTable {
 
   /// Brings back what is not kept here. REQUIRES: kStarting, kRestarting or a kept one, and it has none.
   void set_payload(Actor& actor, std::string payload);
+  /// The same in place of another one, if it has that.
+  void change_payload(Actor& actor, std::string payload);
   void alive(Actor& actor, ProcessId process);
   /// It died, and has another life: a new incarnation, on no node until it is started. Due at `at`.
   void restarting(Actor& actor, std::string reason, Instant at);

@@ -72,6 +72,7 @@ std::vector<std::string> ClusterMachine::detached_ends(const std::string& job) c
 void ClusterMachine::take_over(Job& job, const JobRegistered& e) {
   TROUPE_ASSERT(job.record.parked, "a job has one driver");
   jobs_.take_over(job, e.driver, e.request);
+  job.record.started_by = e.started_by;
   const JobRecord& record = job.record;
   persist(record);
   out_.push_back(JobAnswered{
@@ -181,13 +182,58 @@ void ClusterMachine::ask_for_arguments(const Actor& actor, NodeId node) {
 }
 
 void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) {
-  if (!wants_kept(actor.record) || !e.kept || e.payload.size() > kMaxPayloadBytes)
-    return;  // another node may have them
-  actors_.set_payload(actor, e.payload);
+  if (!wants_kept(actor.record)) return;
+  if (!e.kept || e.payload.size() > kMaxPayloadBytes) {  // another node may have them
+    if (e.node != actor.died_on) return;
+    actor.died_on = {};
+    return want_arguments(actor);
+  }
+  // Of those that have them some have missed what it saved last.
+  const bool others_know_better =
+      actor.record.state == ActorState::kStarting ||
+      (actor.record.state == ActorState::kRestarting && e.node != actor.died_on && is_live(actor.died_on));
+  if (others_know_better || (actor.has_payload && e.version <= actor.version)) return;
+  actors_.change_payload(actor, e.payload);
+  actor.version = e.version;
   look_at_keepers_ = true;
   if (actor.record.state != ActorState::kRestarting) return;
   if (!is_live(actor.was_at)) actor.was_at = e.node;  // it has the executable, too
   if (now_ >= actor.restart_at) restart_when_due(actor);
+}
+
+/// Why that state is not kept; nothing: it is.
+std::optional<ErrorInfo> ClusterMachine::state_refused(const Actor* actor, const ArgumentsChanged& e) const {
+  const auto refuse = [&](ErrorCode code, std::string why, std::string todo) {
+    return ErrorInfo{code, "cannot keep the state of " + name_of(e.actor), std::move(why), std::move(todo)};
+  };
+  const bool lives =
+      actor != nullptr && actor->record.spec.is_kept() && actor->record.node == e.requester.from.node &&
+      actor->record.incarnation == e.incarnation &&
+      (actor->record.state == ActorState::kAlive || actor->record.state == ActorState::kStarting);
+  if (!lives) return refuse(ErrorCode::kRefused, "it has ended, or another life of it has begun", "");
+  const std::size_t others = actors_.payload_bytes() - actor->record.spec.payload.size() +
+                             waiting_.payload_bytes() + claims_.payload_bytes();
+  if (e.payload.size() > kMaxPayloadBytes || others + e.payload.size() > config_.max_payload_bytes)
+    return refuse(ErrorCode::kLimit,
+                  "with its constructor's arguments it has " + std::to_string(e.payload.size()) +
+                      " bytes of " + std::to_string(kMaxPayloadBytes) + ", and " +
+                      std::to_string(others >> 20) + " of " +
+                      std::to_string(config_.max_payload_bytes >> 20) + " MiB are others'",
+                  "let save() return less");
+  return std::nullopt;
+}
+
+void ClusterMachine::handle(const ArgumentsChanged& e) {
+  if (!is_registered(e.requester.from.node)) return;
+  Actor* actor = actors_.find(e.actor);
+  const auto refused = state_refused(actor, e);
+  if (!refused) {
+    actors_.change_payload(*actor, e.payload);
+    actor->version = e.version;
+    actor->keeper = {};  // what it has is of before
+    look_at_keepers_ = true;
+  }
+  out_.push_back(Acknowledged{e.requester, !refused, refused.value_or(ErrorInfo{})});
 }
 
 }  // namespace troupe::cluster

@@ -19,7 +19,8 @@ void ClusterMachine::handle(const JobRegistered& e) {
     if (known->record.parked) return take_over(*known, e);
   }
   const std::uint32_t incarnation = jobs_.next_incarnation(e.name);
-  Job& job = jobs_.add({e.name, incarnation, JobId{ids_.next()}, e.driver, e.request, false, e.submission});
+  Job& job = jobs_.add({e.name, incarnation, JobId{ids_.next()}, e.driver, e.request, false, e.submission,
+                        false, e.started_by});
   find_queue(job);
   persist(job.record);
   reply(job.record.job, incarnation, "incarnation " + std::to_string(incarnation));

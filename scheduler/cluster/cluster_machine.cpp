@@ -313,6 +313,7 @@ void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
   ActorRecord record{id, std::move(spawn.spec), spawn.requester, placement.node};
   record.gpus = placement.gpus;
   record.bundle = placement.bundle;
+  if (record.spec.detached) record.started_by = jobs_.find(record.spec.job)->record.started_by;
   const Actor& actor = actors_.add({std::move(record), true, spawn.attempts, placement.reason});
   actors_.at(id).started_at = now_;
   actors_.set_deadline(actors_.at(id), now_ + std::min(config_.slow_start, config_.start_deadline));
@@ -500,15 +501,17 @@ void ClusterMachine::handle(const ActorDown& e) {
 
 void ClusterMachine::handle(const KillRequested& e) {
   Actor* actor = actors_.find(e.actor);
-  const bool is_its = actor == nullptr || (actor->record.spec.job == e.job && holds_job(e.node, e.job));
-  if (is_its && actor != nullptr) end_actor(*actor, clipped(e.reason));
+  const bool is_over = actor == nullptr || actor->record.state == ActorState::kDead ||
+                       actor->record.state == ActorState::kEnding;
+  const bool is_its = is_over || (actor->record.spec.job == e.job && holds_job(e.node, e.job));
+  if (is_its && !is_over) end_actor(*actor, clipped(e.reason));
   if (e.request == 0 || !is_registered(e.node)) return;
   ErrorInfo refused;
   if (!is_its)
     refused = {ErrorCode::kRefused, "cannot kill " + name_of(e.actor),
                "it is of another job, or this one's program has been replaced",
                "let a program of its job kill it, or troupe actor kill"};
-  out_.push_back(KillAnswered{{{e.node, e.process}, e.request}, is_its, std::move(refused)});
+  out_.push_back(Acknowledged{{{e.node, e.process}, e.request}, is_its, std::move(refused)});
 }
 
 /// Has its node kill it. It keeps its CPUs until the node says that it is gone.

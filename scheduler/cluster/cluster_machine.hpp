@@ -194,6 +194,7 @@ class ClusterMachine {
   void handle(const DriverEnded& e);
   void handle(const ResolveActor& e);
   void handle(const ActorArguments& e);
+  void handle(const ArgumentsChanged& e);
   void handle(const NodeDrains& e);
   void handle(const DrainRequested& e);
   void handle(const GroupRequested& e);
@@ -271,6 +272,7 @@ class ClusterMachine {
   void ask_for_arguments(const Actor& actor, NodeId node);
   void take_place_of_dead(NodeId node);
   void take_kept_arguments(Actor& actor, const ActorArguments& e);
+  std::optional<ErrorInfo> state_refused(const Actor* actor, const ArgumentsChanged& e) const;
 
   // cluster_queues.cpp
   using QueueSizes = std::map<std::string, std::set<SubmissionTable::Size>>;

@@ -194,6 +194,9 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
   nodes_.erase(id);
   refuse_bound_to(id, died);
   look_at_keepers_ = true;
+  for (const ActorId actor : actors_.all_restarting()) {
+    if (actors_.at(actor).died_on == id) want_arguments(actors_.at(actor));  // it was waited for
+  }
 }
 
 void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed) {

@@ -26,6 +26,7 @@ void ClusterMachine::begin_restart(Actor& actor, const std::string& why, bool mo
     wait = wait == Duration{0} ? config_.restart_after : 2 * wait;
   if (!moves) ++actor.record.restarts;
   log_detached(actor.record, "starts again: " + why);
+  if (actor.record.process) actor.died_on = actor.record.node;
   // Where a life has not begun its executable may be missing.
   if (actor.record.process || !is_live(actor.was_at)) {
     actor.was_at = actor.record.node;
@@ -73,11 +74,9 @@ void ClusterMachine::want_arguments(const Actor& actor) {
 
 void ClusterMachine::handle(const ActorArguments& e) {
   Actor* actor = actors_.find(e.actor);
-  if (actor == nullptr || actor->record.requester != e.requester || actor->has_payload ||
-      waiting_.contains(e.requester))
-    return;
+  if (actor == nullptr || actor->record.requester != e.requester || waiting_.contains(e.requester)) return;
   if (actor->record.spec.is_kept()) return take_kept_arguments(*actor, e);
-  if (actor->record.state != ActorState::kRestarting) return;
+  if (actor->has_payload || actor->record.state != ActorState::kRestarting) return;
   if (!e.kept || e.payload.size() > kMaxPayloadBytes) {
     return end_restart(*actor, {ErrorCode::kActorDied,
                                 name_of(actor->record) + " died",

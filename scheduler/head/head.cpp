@@ -113,14 +113,15 @@ Result<void> Head::restore() {
     if (!peer.name.starts_with(kMachinePrefix) && !machine_.cluster().nodes().contains(node))
       expire_key(node);
   }
+  end_actors_of_strangers();
   return {};
 }
 
 void Head::count_write(Duration took) {
   figures_.write_times.resize(std::size(wire::kWriteBounds) + 1);
-  const auto at = std::lower_bound(std::begin(wire::kWriteBounds), std::end(wire::kWriteBounds),
-                                   to_seconds(took)) -
-                  std::begin(wire::kWriteBounds);
+  const auto at =
+      std::lower_bound(std::begin(wire::kWriteBounds), std::end(wire::kWriteBounds), to_seconds(took)) -
+      std::begin(wire::kWriteBounds);
   ++figures_.write_times[static_cast<std::size_t>(at)];
   figures_.write_ns += took.count();
 }
@@ -159,7 +160,11 @@ void Head::on_event(const PeerName& from, const cluster::ClusterEvent& event) {
   if (!node || to_hex(node->value) != from) return refused_frame(from, "it speaks in another's name");
   if (missed_.erase(*node) == 1)
     send(cluster::RequestRegistration{*node, "it read too slowly and missed what the head said"});
-  on(event);
+  const auto* program = std::get_if<cluster::JobRegistered>(&event);
+  if (program == nullptr) return on(event);
+  cluster::JobRegistered registered = *program;
+  registered.started_by = starter_of(registered);
+  on(registered);
 }
 
 void Head::on(const cluster::ClusterEvent& event) {

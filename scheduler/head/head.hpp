@@ -77,6 +77,8 @@ class Head {
   Result<wire::Bytes> status(const PeerName& from) const;
   Result<wire::Bytes> drain(const PeerName& from, const wire::DrainAsk& ask);
   Result<wire::Bytes> kill_actor(const PeerName& from, const wire::KillAsk& ask);
+  void kill(const cluster::ActorRecord& actor, const std::string& reason);
+  void end_actors_of_strangers();
   Result<std::optional<NodeId>> node_named(const std::string& name) const;
   std::vector<std::string> waiting() const;
 
@@ -95,6 +97,7 @@ class Head {
   void submit_job(const PeerName& from, const wire::SubmitAsk& ask);
   void stop_job(const PeerName& from, const wire::StopSubmissionAsk& ask);
   void stop_jobs_of(const PeerName& machine, const std::string& why);
+  std::string starter_of(const cluster::JobRegistered& program) const;
   // REQUIRES: the client is in clients_.
   std::optional<ErrorInfo> not_its_job(const PeerName& client, const char* what, const std::string& id) const;
   bool is_its_program(const PeerName& machine, JobId id) const;

@@ -142,6 +142,7 @@ Result<wire::Bytes> Head::remove_key(const PeerName& from, std::string name) {
     if (node != name) on(cluster::NodeLeft{{std::strtoull(node.c_str(), nullptr, 16)}, why});
   }
   stop_jobs_of(name, why);
+  end_actors_of_strangers();
   std::vector<PeerName> clients;
   for (const auto& [client, its] : clients_) {
     if (its.brought_by == name) clients.push_back(client);
@@ -251,12 +252,28 @@ Result<wire::Bytes> Head::kill_actor(const PeerName& from, const wire::KillAsk& 
   const auto at = actors.find(id);
   if (at == actors.end()) return refuse("there is none");
   if (at->second.record.state == cluster::ActorState::kDead) return refuse("it has ended");
-  const cluster::ActorSpec& spec = at->second.record.spec;
-  log(LogLevel::kInfo, "actor " + to_string(id) + " (" + spec.type + ") is killed by the head's owner");
-  const cluster::Job* job = machine_.cluster().jobs().find(spec.job);
-  const NodeId by = job == nullptr ? at->second.record.node : job->record.driver.node;
-  on(cluster::KillRequested{by, spec.job, id, ask.reason});
+  log(LogLevel::kInfo,
+      "actor " + to_string(id) + " (" + at->second.record.spec.type + ") is killed by the head's owner");
+  kill(cluster::ActorRecord(at->second.record), ask.reason);
   return wire::Bytes{};
+}
+
+void Head::kill(const cluster::ActorRecord& actor, const std::string& reason) {
+  const cluster::Job* job = machine_.cluster().jobs().find(actor.spec.job);
+  const NodeId by = job == nullptr ? actor.node : job->record.driver.node;
+  on(cluster::KillRequested{by, actor.spec.job, actor.actor, reason});
+}
+
+/// Detached actors of a machine that was shut out end with it, wherever they are; those of which a head that
+/// died meanwhile has not written it down, when the next one starts.
+void Head::end_actors_of_strangers() {
+  std::vector<cluster::ActorRecord> ends;
+  for (const auto& [id, actor] : machine_.cluster().actors()) {
+    const std::string& by = actor.record.started_by;
+    if (!by.empty() && !admission_->knows(by) && actor.record.state != cluster::ActorState::kDead)
+      ends.push_back(actor.record);
+  }
+  for (const auto& actor : ends) kill(actor, "the key of its machine, " + actor.started_by + ", was removed");
 }
 
 /// A line for each class and demand that waits: how many, and why.

@@ -112,11 +112,7 @@ std::optional<ErrorInfo> Head::not_its_job(const PeerName& client, const char* w
 void Head::stop_jobs_of(const PeerName& machine, const std::string& why) {
   std::vector<std::string> its;
   for (const auto& [id, job] : machine_.cluster().submissions().all()) {
-    if (submitter_of(job.spec) != machine) continue;
-    const auto parked = machine_.cluster().parked_jobs_of(id);  // another's job may have that name
-    const bool stays = std::any_of(parked.begin(), parked.end(),
-                                   [&](JobId its_job) { return is_its_program(machine, its_job); });
-    if (stays || !cluster::has_ended(job.state)) its.push_back(id);
+    if (submitter_of(job.spec) == machine && !cluster::has_ended(job.state)) its.push_back(id);
   }
   for (const std::string& id : its) {
     log(LogLevel::kInfo, "job " + id + " is stopped: " + why);
@@ -174,8 +170,9 @@ void Head::stop_job(const PeerName& from, const wire::StopSubmissionAsk& ask) {
   const bool is_others = by != kOwnerName && std::any_of(parked.begin(), parked.end(),
                                                          [&](JobId job) { return !is_its_program(by, job); });
   if (!refused && is_others)
-    refused = ErrorInfo{ErrorCode::kRefused, "cannot stop job " + cluster::clipped(ask.id.substr(0, 80)),
-                        "it is parked, and " + by + " did not submit it", "run it on the head's machine"};
+    refused =
+        ErrorInfo{ErrorCode::kRefused, "cannot stop job " + cluster::clipped(ask.id.substr(0, 80)),
+                  "it is parked, and no program of " + by + " started it", "run it on the head's machine"};
   Result<wire::Bytes> value = wire::Bytes{};
   if (refused) {
     value = *std::move(refused);
@@ -366,13 +363,20 @@ bool Head::brought(const PeerName& machine, NodeId node) const {
   return entry != nullptr && entry->brought_by == machine;
 }
 
-/// Whose job it is that a program registered: its submitter's, else that of the program's machine.
+/// Whose program registers a job: its submitter's, else that of the machine which brought its node. Empty:
+/// the head's owner's.
+std::string Head::starter_of(const cluster::JobRegistered& program) const {
+  const auto* submission = machine_.cluster().submissions().find(program.submission);
+  const auto* node = admission_->find(to_hex(program.driver.node.value));
+  const PeerName by = submission != nullptr ? submitter_of(submission->spec)
+                      : node != nullptr     ? node->brought_by
+                                            : kOwnerName;
+  return by == kOwnerName ? "" : by;
+}
+
 bool Head::is_its_program(const PeerName& machine, JobId id) const {
   const cluster::Job* job = machine_.cluster().jobs().find(id);
-  if (job == nullptr) return false;
-  if (job->record.submission.empty()) return brought(machine, job->record.driver.node);
-  const auto* submission = machine_.cluster().submissions().find(job->record.submission);
-  return submission != nullptr && submitter_of(submission->spec) == machine;
+  return job != nullptr && job->record.started_by == machine;
 }
 
 /// A machine that joined reads what its own nodes have, and actors of its own programs wherever they are.

@@ -87,12 +87,30 @@ void DriverPlace::take(SocketLink link) {
       ProcessConfig{config->node, config->process, {}, 0, config->label, config->host, config->package},
       std::move(link),
       Process::Handlers{[this, place] { lost(place); },
-                        [this](const wire::Output& output) { printer_.print(output); }});
+                        [this](const wire::Output& output) { printer_.print(output); },
+                        [this, place](const ActorAddress& actor, const std::string& reason) {
+                          kill_lost(place, actor, reason);
+                        }});
   process->register_job(job_, kConfigured);
-  now_.store(process.get(), std::memory_order_release);
-  place_ = place;
+  std::vector<std::pair<ActorAddress, std::string>> kills;
+  {
+    const std::lock_guard lock(mutex_);
+    now_.store(process.get(), std::memory_order_release);
+    place_ = place;
+    kills.swap(kills_);
+  }
+  for (auto& [actor, reason] : kills) process->kill(actor, std::move(reason));
   lives_.push_back(std::move(process));
   restarts_.up(clock_.now());
+}
+
+/// In a thread of that place's process.
+void DriverPlace::kill_lost(std::uint32_t place, const ActorAddress& actor, const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (place_ <= place) return kills_.emplace_back(actor, reason), void();
+  }
+  now().kill(actor, reason);
 }
 
 /// Also of a place that was never ours, because its node died before it had taken us.

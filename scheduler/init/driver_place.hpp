@@ -20,8 +20,9 @@ namespace troupe {
 /// The gate of a driver's sessions and handles, which leads to its process at its present node. When that
 /// node dies, everything that went through it fails with a type; then the driver takes the place that it is
 /// given next and registers its job again (as a newer driver of it, so what the job had on other nodes ends).
-/// Sessions go on from there; actors of before are dead. Until it has a place, spawns and questions fail at
-/// once (Unavailable) and say why there is none.
+/// Sessions go on from there; actors of before are dead, unless they are detached: what was to be killed is
+/// said again there. Until it has a place, spawns and questions fail at once (Unavailable) and say why there
+/// is none.
 ///
 /// A head that is away is waited for as long as it takes. Places that do not last are taken ever more slowly,
 /// and after many in a row none any more (`Restarts`).
@@ -80,6 +81,7 @@ class DriverPlace final : public ProcessGate {
   std::optional<Duration> failed(const Error& error, Restarts::Failed at);
   void sleep(Duration wait);
   void say_why(const ErrorInfo& why, bool for_good);
+  void kill_lost(std::uint32_t place, const ActorAddress& actor, const std::string& reason);
   void lost(std::uint32_t place);
   /// Why `what` cannot be done now; none if there is a place.
   std::optional<ErrorInfo> no_place(const std::string& what);
@@ -95,6 +97,8 @@ class DriverPlace final : public ProcessGate {
   std::mutex mutex_;      ///< guards what follows, to the next blank line
   ErrorInfo why_;         ///< why there is no other place yet
   bool is_over_ = false;  ///< there will be none
+  /// What the program wanted killed when its place was lost: it is said again at the next one.
+  std::vector<std::pair<ActorAddress, std::string>> kills_;
 
   // Of the thread that takes places.
   Restarts restarts_;

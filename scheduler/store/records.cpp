@@ -39,7 +39,10 @@ constexpr std::size_t fields_in(int version, const cluster::ActorSpec&) {
   return version < 3 ? 5 : version < 8 ? 7 : kAll;  // max_restarts, max_task_retries; detached
 }
 constexpr std::size_t fields_in(int version, const cluster::ActorRecord&) {
-  return version < 3 ? 7 : version < 5 ? 9 : kAll;  // incarnation, restarts; bundle
+  return version < 3   ? 7
+         : version < 5 ? 9
+         : version < 9 ? 10
+                       : kAll;  // incarnation, restarts; bundle; started_by
 }
 constexpr std::size_t fields_in(int version, const cluster::SubmissionSpec&) {
   return version < 4   ? 8
@@ -51,7 +54,7 @@ constexpr std::size_t fields_in(int, const cluster::SubmissionRecord&) {
   return kAll;
 }
 constexpr std::size_t fields_in(int version, const cluster::JobRecord&) {
-  return version < 6 ? 6 : version < 8 ? 7 : kAll;  // submission; parked
+  return version < 6 ? 6 : version < 8 ? 7 : version < 9 ? 8 : kAll;  // submission; parked; started_by
 }
 constexpr std::size_t fields_in(int version, const cluster::GroupSpec&) {
   return version < 6 ? 4 : kAll;  // start_only
@@ -60,7 +63,7 @@ constexpr std::size_t fields_in(int, const cluster::GroupRecord&) {
   return kAll;
 }
 constexpr std::size_t fields_in(int version, const cluster::QueueRecord&) {
-  return version < std::min<int>(9, kRecordVersion) ? 4 : kAll;  // other
+  return version < 9 ? 4 : kAll;  // other
 }
 
 template <class T>

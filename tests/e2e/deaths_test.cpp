@@ -183,6 +183,49 @@ TEST_CASE("an actor with max_restarts lives on when its process is killed, and i
   CHECK(code_of([&] { session.spawn<Mortal>({.max_restarts = 1}); }) == "bad config");
 }
 
+namespace {
+
+/// Goes on from what it saved.
+struct Ledger {
+  int add(int n) { return sum += n; }
+  int pid() const { return ::getpid(); }
+  int save() const { return sum; }
+  void load(int saved) { sum = saved; }
+  int sum = 0;
+};
+
+}  // namespace
+
+TEST_CASE("no answered call of an actor that saves is lost when its process is killed, or its node",
+          "[deaths]") {
+  auto session = init(0, nullptr, {.nodes = 2});
+  const NodeId far = other_node(session);
+  ActorHandle<Ledger> ledger;
+  for (int i = 0; i < 8 && ledger.address().node != far; ++i)
+    ledger = session.spawn<Ledger>({.isolated = true, .max_restarts = -1});
+  REQUIRE(ledger.address().node == far);
+  const auto pid = [](const ActorHandle<Ledger>& of) { return of.call<&Ledger::pid>(); };
+  int asked = 0, answered = 0;  // of those that are asked for and not answered, any may be in the sum
+  for (int round = 0; round < 6; ++round) {
+    const int victim = round == 5 ? session.embedded()->node_pids().at(1) : pid_now(ledger, pid);
+    std::vector<Future<int>> calls;
+    for (int i = 0; i < 400; ++i) {
+      calls.push_back(ledger.call<&Ledger::add>(1));
+      if (i == 200) ::kill(victim, SIGKILL);  // what it does now it has not answered
+    }
+    for (const auto& call : calls) {
+      ++asked;
+      int sum = 0;
+      if (code_of([&] { sum = call.get(60s); }) != "nothing") continue;
+      ++answered;
+      CHECK(sum > 0);
+      CHECK(sum >= answered);
+      CHECK(sum <= asked);
+    }
+  }
+  CHECK(answered > 6 * 199);
+}
+
 // Was: no deadline and no word until SIGCONT. Before that: the driver stayed with the node that had left.
 TEST_CASE("a driver whose own node hangs is told, and goes to the next one", "[deaths]") {
   auto session = init(0, nullptr);

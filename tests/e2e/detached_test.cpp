@@ -34,15 +34,25 @@ struct Counter {
   int count;
 };
 
+/// Goes on from what it saved.
+struct Ledger {
+  explicit Ledger(int first) : sum(first) {}
+  int add(int n) { return sum += n; }
+  int pid() const { return ::getpid(); }
+  int save() const { return sum; }
+  void load(int saved) { sum = saved; }
+  int sum;
+};
+
 struct Reader {
   explicit Reader(const ObjectRef<int>& of) : object(of) {}
   ObjectRef<int> object;
 };
 
-DriverSession join(const std::string& root) {
+DriverSession join(const std::string& root, const std::string& machine = "/a") {
   std::string address = read_file(root + "/a/address");
   address.pop_back();
-  return init(0, nullptr, {.address = address, .folder = root + "/a", .job = "counting"});
+  return init(0, nullptr, {.address = address, .folder = root + machine, .job = "counting"});
 }
 
 struct Cluster : TwoNodes {
@@ -59,18 +69,19 @@ struct Cluster : TwoNodes {
     }
     return "";
   }
-  void spawn_and_end() const {
-    Program first("program: spawns a detached counter", root);
+  void spawn_and_end(const std::string& program = "program: spawns a detached counter") const {
+    Program first(program, root);
     CHECK(first.wait(60s) == "exit code 0");
     CHECK(eventually([&] { return is_parked(); }));
   }
 };
 
 /// What the counter says, over the end of a life.
-int add(const ActorHandle<Counter>& counter, int n) {
+template <class T>
+int add(const ActorHandle<T>& counter, int n) {
   int sum = -1;
   CHECK(eventually(
-      [&] { return code_of([&] { sum = counter.call<&Counter::add>(n).get(20s); }) == "nothing"; }));
+      [&] { return code_of([&] { sum = counter.template call<&T::add>(n).get(20s); }) == "nothing"; }));
   return sum;
 }
 
@@ -182,6 +193,108 @@ TEST_CASE("an actor that is killed while its life ends and the head is dead has 
     CHECK_NOTHROW(death.future().get(60s));
   }
   CHECK(eventually([&] { return !cluster.is_parked() && cluster.node_of_counter().empty(); }));
+}
+
+TEST_CASE("program: spawns a detached ledger", "[.program]") {
+  auto session = join(program_folder());
+  auto ledger =
+      session.spawn<Ledger>({.isolated = true, .name = "counter", .max_restarts = -1, .detached = true}, 5);
+  CHECK(ledger.call<&Ledger::add>(2).get(20s) == 7);
+}
+
+TEST_CASE("a detached actor that saves goes on from there, without its program, its node or the head",
+          "[detached]") {
+  const Cluster cluster;
+  cluster.spawn_and_end("program: spawns a detached ledger");
+  // Without any program: its process.
+  pid_t pid = 0;
+  {
+    auto session = cluster.join();
+    auto ledger = session.find<Ledger>("counter");
+    CHECK(ledger.call<&Ledger::add>(1).get(20s) == 8);
+    pid = ledger.call<&Ledger::pid>().get(20s);
+  }
+  CHECK(eventually([&] { return cluster.is_parked(); }));
+  ::kill(pid, SIGKILL);
+  const auto lives = [&] { return !cluster.node_of_counter().empty(); };
+  CHECK(eventually(lives));
+  {
+    auto session = cluster.join();
+    auto ledger = session.find<Ledger>("counter");
+    CHECK(add(ledger, 1) == 9);
+    pid = ledger.call<&Ledger::pid>().get(20s);
+  }
+  CHECK(eventually([&] { return cluster.is_parked(); }));
+  // The head, then its process: the head that comes back has it from the nodes.
+  ::kill(children(cluster.supervisor("a"), "troupe-head").at(0), SIGKILL);
+  CHECK(eventually([&] { return cluster.is_parked() && lives(); }));
+  ::kill(pid, SIGKILL);
+  CHECK(eventually([&] { return !is_alive(pid) && lives(); }));
+  {
+    auto session = cluster.join();
+    CHECK(add(session.find<Ledger>("counter"), 1) == 10);
+  }
+  CHECK(eventually([&] { return cluster.is_parked(); }));
+  // Its node, whose machine has no other.
+  const std::string node = cluster.node_of_counter();
+  const pid_t supervisor = cluster.supervisor(node == "one" ? "a" : "b");
+  const pid_t dies = children(supervisor, "troupe-node").at(0);
+  CHECK(stand_still(supervisor));
+  ::kill(dies, SIGKILL);
+  CHECK(eventually([&] {
+    const std::string now = cluster.node_of_counter();
+    return !now.empty() && now != node;
+  }));
+  ::kill(supervisor, SIGCONT);
+  auto session = cluster.join();
+  CHECK(add(session.find<Ledger>("counter"), 1) == 11);
+  session.kill(session.find<Ledger>("counter"));
+  CHECK(eventually([&] { return cluster.node_of_counter().empty(); }));
+}
+
+TEST_CASE("what a program wanted killed when its own node died is killed from its next one", "[detached]") {
+  // Was: the word was lost with that node, and the actor went on.
+  const Cluster cluster;
+  cluster.spawn_and_end();
+  auto session = cluster.join();
+  const auto counter = session.find<Counter>("counter");
+  const pid_t gateway = children(::getpid(), "troupe-node").at(0);
+  CHECK(stand_still(gateway));  // it does not hear it
+  session.kill(counter);
+  ::kill(gateway, SIGKILL);
+  CHECK(eventually([&] { return cluster.node_of_counter().empty(); }, 60s));
+}
+
+TEST_CASE("program: spawns a detached counter from the other machine", "[.program]") {
+  auto session = join(program_folder(), "/b");
+  NodeId one{};
+  for (const auto& node : session.nodes()) {
+    if (node.name == "one") one = node.id;
+  }
+  session.spawn<Counter>(
+      {.isolated = true, .node = one, .name = "counter", .max_restarts = -1, .detached = true}, 5);
+}
+
+TEST_CASE("a machine that joined stops parked jobs of its programs, which end with its key", "[detached]") {
+  const Cluster cluster;
+  const std::string theirs = " --folder " + cluster.root + "/b";
+  cluster.spawn_and_end();
+  CHECK(contains(cluster.troupe("job stop counting" + theirs).output, "started it"));
+  CHECK(contains(cluster.ask("job stop counting"), "job counting STOPPED"));
+  CHECK(eventually([&] { return !cluster.is_parked() && cluster.node_of_counter().empty(); }));
+  // Was: they were the head's owner's alone once the program's own node was forgotten.
+  const std::string program = "program: spawns a detached counter from the other machine";
+  cluster.spawn_and_end(program);
+  CHECK(contains(cluster.troupe("job stop counting" + theirs).output, "job counting STOPPED"));
+  CHECK(eventually([&] { return !cluster.is_parked() && cluster.node_of_counter().empty(); }));
+  // Was: on a node of another machine it went on without end.
+  cluster.spawn_and_end(program);
+  const std::string list = cluster.ask("key list");
+  const auto at = list.find("machine/");
+  REQUIRE(at != std::string::npos);
+  cluster.ask("key remove " + list.substr(at, list.find(' ', at) - at));
+  CHECK(eventually([&] { return !cluster.is_parked() && cluster.node_of_counter().empty(); }));
+  CHECK(contains(cluster.ask("job why counting"), "was removed"));
 }
 
 TEST_CASE("a detached actor that could not outlive its program is refused with the reason", "[detached]") {

@@ -25,6 +25,32 @@ struct Reader {
 
 }  // namespace
 
+// A call with references, or of an actor that saves, is answered by way of another state.
+TEST_CASE("what an answer waits for is known behind what passes it on, too") {
+  const auto own = std::make_shared<CallState>(nullptr), answer = std::make_shared<CallState>(nullptr);
+  const auto other = std::make_shared<CallState>(nullptr);
+  ActorContext* const turn = reinterpret_cast<ActorContext*>(&this_thread);  // any address
+  own->set_own_call(turn);
+  const auto waits = [&] {
+    this_thread.turn = turn;
+    bool told = false;
+    try {
+      own->wait(1ms);
+    } catch (const BadConfig&) {
+      told = true;
+    }
+    this_thread.turn = nullptr;
+    return !told;
+  };
+  CHECK_FALSE(waits());
+  Responder outer(own);
+  outer.passes_on(*answer);
+  Responder(answer).comes_with(other);
+  CHECK(waits());
+  other->set_own_call(turn);
+  CHECK_FALSE(waits());
+}
+
 TEST_CASE("a promise fills its future once") {
   Promise<std::string> promise;
   const auto future = promise.future();

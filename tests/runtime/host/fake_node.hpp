@@ -97,6 +97,8 @@ class FakeNode {
   /// That many rings asked for cannot be made.
   std::atomic<int> rings_fail{0};
   std::atomic<int> routed{0};
+  /// Actors told to start (StartActorHere) that are up, or have failed.
+  std::atomic<int> started{0};
   /// That many frames that want a reply are refused, as by a link that broke.
   std::atomic<int> unavailable{0};
 
@@ -163,6 +165,8 @@ class FakeNode {
     if (!control) return;
     if (std::get_if<wire::Hello>(&*control) != nullptr && !message.fds.empty())
       peer.bell = std::move(message.fds[0]);
+    if (std::holds_alternative<wire::ActorUp>(*control) || std::holds_alternative<wire::ActorNotUp>(*control))
+      ++started;
     if (auto* ring = std::get_if<wire::RingAsk>(&*control)) {
       if (rings_fail > 0) {
         --rings_fail;

@@ -71,6 +71,42 @@ struct Meeting {
   std::uint64_t me() { return this_actor().address().actor.value; }
 };
 
+/// Waits for itself, or seems to.
+struct Selfish {
+  static inline Promise<int> of_another;
+  std::optional<Future<int>> asked;
+  int one() { return 1; }
+  Future<int> from_another() { return of_another.future(); }
+  Future<int> ask_one() { return this_actor().self<Selfish>().call<&Selfish::one>(); }
+  /// Ready after a while.
+  static Future<int> other() {
+    Promise<int> promise;
+    this_actor().process().later(20ms, [promise]() mutable { promise.set(2); });
+    return promise.future();
+  }
+
+  std::size_t all_of_it_and_another() { return when_all(std::vector{ask_one(), other()}).get(10s).size(); }
+  std::size_t both_of_it_and_another() {
+    return troupe::wait(std::vector{ask_one(), other()}, 2).get(10s).ready.size();
+  }
+  std::size_t any_of_it() { return when_any(std::vector{ask_one(), ask_one()}).get(10s); }
+  std::size_t all_nested() {
+    const auto place = when_any(std::vector{ask_one()});
+    return when_all(std::vector{place}).get(10s).size();
+  }
+
+  std::size_t any_of_it_and_another() { return when_any(std::vector{ask_one(), other()}).get(10s); }
+  std::size_t one_of_it_and_another() {
+    return troupe::wait(std::vector{ask_one(), other()}).get(10s).ready.at(0);
+  }
+  std::size_t it_for_a_while() {
+    return troupe::wait(std::vector{ask_one()}, 1, 20ms).get(10s).pending.size();
+  }
+  bool looks_at_it() { return ask_one().wait(0s); }
+  void ask_for_another() { asked = this_actor().self<Selfish>().call<&Selfish::from_another>(); }
+  int wait_for_another() { return asked->get(10s); }
+};
+
 struct Slow {
   Slow() {
     while (!gate_open) std::this_thread::sleep_for(1ms);
@@ -462,6 +498,36 @@ TEST_CASE("an actor that waits for its own answer is told so") {
     CHECK(std::string(error.what()).find("an actor waits for itself") != std::string::npos);
   }
   CHECK(actor.call<&Meeting::count>().get(10s) == 0);
+}
+
+TEST_CASE("an actor that waits for several is told where it cannot go on without itself, and there alone") {
+  FakeNode node;
+  const auto process = node.make(1, 10);
+  const auto actor = Session(*process).spawn<Selfish>({.isolated = true, .here = true});
+  const auto told = [](const auto& future) {
+    try {
+      future.get(20s);
+    } catch (const BadConfig& error) {
+      return std::string(error.what()).find("an actor waits for itself") != std::string::npos;
+    }
+    return false;
+  };
+  // Was: it waited for an hour, or as long as it said.
+  CHECK(told(actor.call<&Selfish::all_of_it_and_another>()));
+  CHECK(told(actor.call<&Selfish::both_of_it_and_another>()));
+  CHECK(told(actor.call<&Selfish::any_of_it>()));
+  CHECK(told(actor.call<&Selfish::all_nested>()));
+  CHECK(actor.call<&Selfish::any_of_it_and_another>().get(20s) == 1);
+  CHECK(actor.call<&Selfish::one_of_it_and_another>().get(20s) == 1);
+  CHECK(actor.call<&Selfish::it_for_a_while>().get(20s) == 1);
+  CHECK_FALSE(actor.call<&Selfish::looks_at_it>().get(20s));
+  // Was: told, though the method had returned, and another thread had the answer.
+  Selfish::of_another = Promise<int>();
+  actor.call<&Selfish::ask_for_another>().get(20s);
+  const auto waits = actor.call<&Selfish::wait_for_another>();
+  CHECK_FALSE(waits.wait(50ms));
+  Selfish::of_another.set(5);
+  CHECK(waits.get(20s) == 5);
 }
 
 TEST_CASE(

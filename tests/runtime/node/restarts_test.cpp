@@ -107,15 +107,15 @@ TEST_CASE("a kill of an actor with other lives is repeated until the head has wr
   CHECK(repeated()->process == other);
   const cluster::Requester by{{F::kNode, other}, 5};
   SECTION("who asked is told once") {
-    const auto told = f.head(cluster::KillAnswered{by, true, {}});
+    const auto told = f.head(cluster::Acknowledged{by, true, {}});
     REQUIRE(F::sent<wire::Answer>(told, other) != nullptr);
     CHECK(F::sent<wire::Answer>(told, other)->ok);
-    CHECK(F::sent<wire::Answer>(f.head(cluster::KillAnswered{by, true, {}}), other) == nullptr);
+    CHECK(F::sent<wire::Answer>(f.head(cluster::Acknowledged{by, true, {}}), other) == nullptr);
   }
   SECTION("who asked has ended: it stands") {
     f.on(ProcessEnded{other, "exit code 0"});
     CHECK(repeated() != nullptr);
-    CHECK(F::sent<wire::Answer>(f.head(cluster::KillAnswered{by, true, {}}), other) == nullptr);
+    CHECK(F::sent<wire::Answer>(f.head(cluster::Acknowledged{by, true, {}}), other) == nullptr);
   }
   CHECK(repeated() == nullptr);
 }
@@ -135,7 +135,7 @@ TEST_CASE("a program's way in stays until the head has heard what it wanted kill
   on(LocalSaid{driver, wire::KillAsk{{F::kPeer, {}, kActor}, "enough", 2}, 0});
   CHECK(F::find<EndLoop>(on(LocalSaid{driver, wire::Leave{"the driver has ended"}, 0})) == nullptr);
   SECTION("it has") {
-    CHECK(F::find<EndLoop>(on(HeadSaid{cluster::KillAnswered{{{F::kNode, driver}, 2}, true, {}}})) !=
+    CHECK(F::find<EndLoop>(on(HeadSaid{cluster::Acknowledged{{{F::kNode, driver}, 2}, true, {}}})) !=
           nullptr);
   }
   SECTION("it is away") {
@@ -328,4 +328,50 @@ TEST_CASE("a start for which there is no executable is told apart from one that 
   REQUIRE(F::told<cluster::ActorFailed>(gone) != nullptr);
   CHECK(F::told<cluster::ActorFailed>(gone)->not_begun);
   CHECK(F::told<cluster::ActorFailed>(gone)->incarnation == 2);
+}
+
+TEST_CASE("what a detached actor saves is kept here, and answered once the head has it, too") {
+  F f;
+  const ProcessId process = F::find<StartWorker>(f.head(start_detached(2)))->process;
+  const auto up = f.said(process, wire::Hello{}, 1);
+  REQUIRE(F::sent<wire::StartActorHere>(up, process) != nullptr);
+  CHECK(F::sent<wire::StartActorHere>(up, process)->is_kept);
+  CHECK(F::sent<wire::StartActorHere>(up, process)->incarnation == 2);
+  CHECK_FALSE(F::sent<wire::StartActorHere>(up, process)->state);
+  f.said(process, wire::ActorUp{kActor});
+  const wire::Bytes state(3, std::byte{7});
+  const auto saved = f.said(process, wire::SaveAsk{5, kActor, state});
+  REQUIRE(F::told<cluster::ArgumentsChanged>(saved) != nullptr);
+  const cluster::ArgumentsChanged changed = *F::told<cluster::ArgumentsChanged>(saved);
+  CHECK(changed.incarnation == 2);
+  CHECK(F::sent<wire::Answer>(saved, process) == nullptr);
+  f.on(HeadLost{});
+  CHECK(F::told<cluster::ArgumentsChanged>(f.on(HeadConnected{})) != nullptr);
+  const auto answered = f.head(cluster::Acknowledged{{{F::kNode, process}, 5}, true, {}});
+  REQUIRE(F::sent<wire::Answer>(answered, process) != nullptr);
+  CHECK(F::sent<wire::Answer>(answered, process)->ok);
+  // A head that started again asks for it, and may tell to start it once more: that says nothing new.
+  const auto asked = [&] {
+    return *F::told<cluster::ActorArguments>(
+        f.head(cluster::ArgumentsWanted{{{F::kPeer, {4}}, 3}, kActor, F::kNode}));
+  };
+  f.head(start_detached(2));
+  CHECK(asked().payload == changed.payload);
+  CHECK(asked().version == changed.version);
+  CHECK(F::told<cluster::ArgumentsChanged>(f.said(process, wire::SaveAsk{6, kActor, state}))->version >
+        changed.version);
+  // Its next life has it.
+  auto next = start_detached(3);
+  next.spec.payload = changed.payload;
+  const ProcessId other = F::find<StartWorker>(f.head(next))->process;
+  const auto again = f.said(other, wire::Hello{}, 1);
+  CHECK(F::sent<wire::StartActorHere>(again, other)->state == state);
+  f.said(other, wire::ActorUp{kActor});
+  const auto later = *F::told<cluster::ArgumentsChanged>(f.said(other, wire::SaveAsk{7, kActor, state}));
+  CHECK(later.version > changed.version + (std::uint64_t{1} << 32));
+  // Nobody keeps what has no other life.
+  f.head(place(cluster::ActorLife::kEnded, 3));
+  const auto refused = f.said(other, wire::SaveAsk{8, kActor, state});
+  REQUIRE(F::sent<wire::Answer>(refused, other) != nullptr);
+  CHECK(F::sent<wire::Answer>(refused, other)->error.code == ErrorCode::kRefused);
 }

@@ -543,3 +543,106 @@ TEST_CASE("the record of a submission, and with it its package, stays while its 
   s.pass(20, {NodeId{1}});
   CHECK_FALSE(s.head->submissions().names_package(spec.package));
 }
+
+namespace {
+
+/// The node of a life says that it has saved.
+void save(Detached& s, const std::string& payload, std::uint64_t version, std::uint32_t life = 1) {
+  s.on(ArgumentsChanged{{{s.record().node, ProcessId{9}}, version}, s.id, life, payload, version});
+}
+
+}  // namespace
+
+TEST_CASE("what a detached actor saves is kept here and by another node, and its next life has it") {
+  Detached s;
+  save(s, "arguments, saved", 1);
+  REQUIRE(s.get<Acknowledged>() != nullptr);
+  CHECK(s.get<Acknowledged>()->ok);
+  CHECK(s.get<Acknowledged>()->to == Requester{{s.at, ProcessId{9}}, 1});
+  REQUIRE(s.get<KeepArguments>() != nullptr);
+  CHECK(s.get<KeepArguments>()->to == s.other());
+  CHECK(s.get<KeepArguments>()->payload == "arguments, saved");
+  CHECK(s.get<Persist>() == nullptr);  // it may hold a secret
+  SECTION("its process dies") {
+    s.on(ActorDown{s.at, s.id, "signal 9", 1});
+  }
+  SECTION("its node dies") {
+    s.on(NodeLeft{s.at, "it left"});
+  }
+  s.on(Tick{});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->spec.payload == "arguments, saved");
+  const NodeId node = s.get<StartActor>()->node;
+  // The life before is not heard any more, wherever it is.
+  s.on(ArgumentsChanged{{{node, ProcessId{9}}, 2}, s.id, 1, "of before", 2});
+  REQUIRE(s.get<Acknowledged>() != nullptr);
+  CHECK_FALSE(s.get<Acknowledged>()->ok);
+  CHECK(s.get<Acknowledged>()->error.code == ErrorCode::kRefused);
+  // It may save before the head hears that it is up.
+  save(s, "of its constructor", 3, 2);
+  CHECK(s.get<Acknowledged>()->ok);
+  s.on(ActorStarted{node, s.id, ProcessId{10}, 2});
+  CHECK(s.record().spec.payload == "of its constructor");
+  save(s, std::string(kMaxPayloadBytes + 1, 'x'), 4, 2);
+  CHECK(s.get<Acknowledged>()->error.code == ErrorCode::kLimit);
+  CHECK(s.record().spec.payload == "of its constructor");
+}
+
+TEST_CASE("a head that starts again takes the newest state that a node has, and waits for the last life's") {
+  Detached s;
+  s.driver_ends();
+  s.on(NodeLeft{kGateway, "it left"});
+  s.restart();
+  s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
+  s.node(s.other().value, 2);
+  const auto has = [&](NodeId node, const std::string& payload, std::uint64_t version) {
+    s.on(ActorArguments{{kDriver, 1}, s.id, true, payload, node, version});
+  };
+  SECTION("it lives") {
+    has(s.other(), "older", 4);
+    has(s.at, "newest", 5);
+    has(s.other(), "older", 4);
+    s.on(ActorDown{s.at, s.id, "signal 9", 1});
+  }
+  SECTION("it has died meanwhile") {
+    s.on(ActorDown{s.at, s.id, "signal 9", 1});
+    has(s.other(), "older", 4);
+    CHECK(s.get<StartActor>() == nullptr);
+    has(s.at, "newest", 5);
+  }
+  SECTION("it has died, and its node after it: the other one is asked again") {
+    s.on(ActorDown{s.at, s.id, "signal 9", 1});
+    has(s.other(), "older", 4);
+    s.on(NodeLeft{s.at, "it left"});
+    REQUIRE(s.get<ArgumentsWanted>() != nullptr);
+    CHECK(s.get<ArgumentsWanted>()->node == s.other());
+    has(s.other(), "newest", 4);
+  }
+  s.on(Tick{});
+  CHECK(s.record().spec.payload == "newest");
+  CHECK(s.record().state == ActorState::kStarting);
+}
+
+TEST_CASE("who started a job and its detached actors is written down, and changes with the next driver") {
+  Script s;
+  s.node(1, 2);
+  s.gateway();
+  const auto registered = [&](std::uint64_t request, const std::string& by) {
+    JobRegistered e{"main", kDriver, request};
+    e.started_by = by;
+    s.on(e);
+    return s.get<JobAnswered>()->job;
+  };
+  const JobId job = registered(1, "machine/1");
+  const auto spawn = [&](std::uint64_t request, const std::string& name, bool detached) {
+    s.on(SpawnRequested{{kDriver, request}, {job, "T", name, "", {0, true, {}}, 0, 0, detached}});
+    const StartActor start = *s.get<StartActor>();
+    s.on(ActorStarted{start.node, start.actor, ProcessId{9}, 1});
+    return std::get<ActorRecord>(s.store.at("actor/" + to_string(start.actor))).started_by;
+  };
+  CHECK(spawn(2, "it", true) == "machine/1");
+  CHECK(spawn(3, "other", false).empty());
+  CHECK(registered(4, "") == job);  // another program of that name: the head's owner's
+  CHECK(std::get<JobRecord>(s.store.at("job/main")).started_by.empty());
+  CHECK(spawn(5, "of the owner", true).empty());
+}

@@ -47,7 +47,7 @@ struct Chaos {
       if (known.record.state == ActorState::kRestarting && !known.has_payload && below(4) != 0) of = id;
     const auto at = s.head->actors().find(of);
     const Requester by = at == s.head->actors().end() ? requester() : at->second.record.requester;
-    return {by, of, below(8) != 0, std::string(below(60), 'y'), node()};
+    return {by, of, below(8) != 0, std::string(below(60), 'y'), node(), below(9)};
   }
   std::string name() { return below(3) == 0 ? "n" + std::to_string(below(3)) : ""; }
   NodeInfo info() {
@@ -160,7 +160,7 @@ struct Chaos {
       demand.bundle = below(2) == 0 ? -1 : static_cast<std::int32_t>(below(4)) - 1;
       if (below(8) != 0) demand.affinity = {};
     }
-    switch (below(39)) {
+    switch (below(40)) {
       case 0:
       case 1:
         return NodeJoined{info(), listed(), {job()}, {node(), node()}, below(60) == 0, held()};
@@ -242,6 +242,11 @@ struct Chaos {
       case 37:
       case 38:
         return spawn_together();
+      case 39: {
+        const NodeId at = where();
+        return ArgumentsChanged{
+            {{at, ProcessId{1}}, below(9)}, last_actor, life(), std::string(below(60), 's'), below(9)};
+      }
       default:
         return LookupActor{requester(), job(), name()};
     }

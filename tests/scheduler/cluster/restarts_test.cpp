@@ -142,16 +142,16 @@ TEST_CASE("a kill that wants an answer has it once the head has written it down"
   const KillRequested kill{kGateway, s.job_id, s.id, "enough", kDriver.process, 9};
   SECTION("it lives") {
     s.on(kill);
-    CHECK(s.index<Persist>() < s.index<KillAnswered>());
+    CHECK(s.index<Persist>() < s.index<Acknowledged>());
   }
   SECTION("it is between two lives") {
     s.dies(1);
     s.on(kill);
-    CHECK(s.index<Erase>() < s.index<KillAnswered>());
+    CHECK(s.index<Erase>() < s.index<Acknowledged>());
   }
-  REQUIRE(s.get<KillAnswered>() != nullptr);
-  CHECK(s.get<KillAnswered>()->ok);
-  CHECK(s.get<KillAnswered>()->to == Requester{kDriver, 9});
+  REQUIRE(s.get<Acknowledged>() != nullptr);
+  CHECK(s.get<Acknowledged>()->ok);
+  CHECK(s.get<Acknowledged>()->to == Requester{kDriver, 9});
   s.restart();  // whatever dies from now on: there is no other life
   s.gateway();
   s.node(s.at.value, 1, {{s.id, ProcessId{9}, 1}});
@@ -159,15 +159,15 @@ TEST_CASE("a kill that wants an answer has it once the head has written it down"
   const auto known = s.head->actors().find(s.id);
   CHECK((known == s.head->actors().end() || known->second.record.state == ActorState::kDead));
   s.on(kill);  // repeated: it is as it was to be
-  CHECK(s.get<KillAnswered>()->ok);
+  CHECK(s.get<Acknowledged>()->ok);
 }
 
 TEST_CASE("a kill of another job's actor is refused in words") {
   Restarting s;
   s.on(KillRequested{kGateway, JobId{12345}, s.id, "malice", kDriver.process, 9});
-  REQUIRE(s.get<KillAnswered>() != nullptr);
-  CHECK_FALSE(s.get<KillAnswered>()->ok);
-  CHECK(s.get<KillAnswered>()->error.code == ErrorCode::kRefused);
+  REQUIRE(s.get<Acknowledged>() != nullptr);
+  CHECK_FALSE(s.get<Acknowledged>()->ok);
+  CHECK(s.get<Acknowledged>()->error.code == ErrorCode::kRefused);
   CHECK(s.record().state == ActorState::kAlive);
 }
 

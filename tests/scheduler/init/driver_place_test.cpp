@@ -22,6 +22,7 @@ class FakeNode {
       : id_{id}, takes_(takes), ends_(SocketLink::pair().value()), thread_([this] { serve(ends_.first); }) {}
   ~FakeNode() { die(); }
   SocketLink link() { return std::move(ends_.second); }
+  std::atomic<int> kills{0};  ///< that it was told of, and did not answer
   void die() {
     stop_ = true;
     if (thread_.joinable()) thread_.join();
@@ -48,6 +49,7 @@ class FakeNode {
       send_control(link, {},
                    wire::Answer{job->request, true, {}, wire::encode(wire::JobAnswer{JobId{3}, 1})});
     }
+    if (std::holds_alternative<wire::KillAsk>(*control)) ++kills;
     if (const auto* nodes = std::get_if<wire::NodesAsk>(&*control))
       send_control(link, {}, wire::Answer{nodes->request, true, {}, wire::encode(wire::NodesAnswer{})});
     return true;
@@ -125,6 +127,24 @@ TEST_CASE("nodes that do not last are not taken without end, and the driver says
   }));
   CHECK(places.nodes.size() == 4);
   CHECK_THAT(places.refusal()->why, Catch::Contains("this driver's node does not come up"));
+}
+
+TEST_CASE("what was to be killed when the node died is said to the next one, as what is said meanwhile",
+          "[driver]") {
+  // Was: a detached actor lived on.
+  Places places;
+  const ActorAddress first{NodeId{9}, {}, placed_actor_id(77, true)};
+  const ActorAddress second{NodeId{9}, {}, placed_actor_id(78, false)};
+  places.place.kill(first, "enough");
+  REQUIRE(eventually([&] { return places.nodes[0].kills == 1; }));
+  places.head_is_away = true;
+  places.nodes[0].die();
+  REQUIRE(eventually([&] { return places.refusal().has_value(); }));
+  places.place.kill(second, "enough");
+  places.head_is_away = false;
+  REQUIRE(eventually([&] { return !places.refusal(); }));
+  REQUIRE(places.nodes.size() == 2);
+  CHECK(eventually([&] { return places.nodes[1].kills == 2; }));
 }
 
 TEST_CASE("a try that failed does not cost the place after it", "[driver]") {

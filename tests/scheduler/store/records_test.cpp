@@ -326,6 +326,22 @@ const std::string kParkedBytes = kProgramBytes + "01";
 /// Since version 9: a queue's quotas of memory and custom resources at its end.
 const QueueRecord kLimited{"q", 40000, -1, 20000, {{"memory", 5}, {"tpu", 10000}}};
 const std::string kLimitedBytes = kQueueBytes + kOtherBytes.substr(0, kOtherBytes.size() - 8 - 10 - 10);
+/// Since version 9: who started them, at the end of both.
+const ActorRecord kStartedActor = [] {
+  ActorRecord record = kDetached;
+  record.started_by = "machine/1";
+  return record;
+}();
+const JobRecord kStartedJob = [] {
+  JobRecord record = kParked;
+  record.started_by = "machine/1";
+  return record;
+}();
+const std::string kStarterBytes =
+    "09000000"
+    "6d616368696e652f31";
+const std::string kStartedActorBytes = kDetachedBytes + kStarterBytes;
+const std::string kStartedJobBytes = kParkedBytes + kStarterBytes;
 
 }  // namespace
 
@@ -376,12 +392,19 @@ TEST_CASE("records of version 7 are read") {
   for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0700" + hex)).value() == record);
 }
 
-TEST_CASE("records of version 8 are read, and written") {
+TEST_CASE("records of version 8 are read") {
   const std::vector<std::pair<std::string, Record>> all{
       {kOfferingBytes, kOffering}, {kParkedBytes, kParked},   {kDetachedBytes, kDetached},
-      {kHoldingBytes, kHolding},   {kWantingBytes, kWanting}, {kLimitedBytes, kLimited}};
+      {kHoldingBytes, kHolding},   {kWantingBytes, kWanting}, {kQueueBytes, kQueue}};
+  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0800" + hex)).value() == record);
+}
+
+TEST_CASE("records of version 9 are read, and written") {
+  const std::vector<std::pair<std::string, Record>> all{
+      {kOfferingBytes, kOffering}, {kStartedJobBytes, kStartedJob}, {kStartedActorBytes, kStartedActor},
+      {kHoldingBytes, kHolding},   {kWantingBytes, kWanting},       {kLimitedBytes, kLimited}};
   for (const auto& [hex, record] : all) {
-    const wire::Bytes bytes = bytes_of("fe0800" + hex);
+    const wire::Bytes bytes = bytes_of("fe0900" + hex);
     CHECK(decode_record(bytes).value() == record);
     CHECK(encode_record(record) == bytes);
   }
@@ -395,11 +418,11 @@ TEST_CASE("a count of bundles that the bytes do not hold is damage") {
 }
 
 TEST_CASE("a record of a newer troupe is refused with both versions, a damaged one as that") {
-  const auto newer = decode_record(bytes_of("fe0900" + kJobBytes));
+  const auto newer = decode_record(bytes_of("fe0a00" + kJobBytes));
   REQUIRE_FALSE(newer);
   CHECK(newer.error().code == ErrorCode::kRefused);
-  CHECK(newer.error().why == "it has version 9, and this troupe knows 8");
-  for (const char* hex : {"", "fe", "fe08", "fe0800", "03", "7f00"}) {
+  CHECK(newer.error().why == "it has version 10, and this troupe knows 9");
+  for (const char* hex : {"", "fe", "fe09", "fe0900", "03", "7f00"}) {
     const auto damaged = decode_record(bytes_of(hex));
     REQUIRE_FALSE(damaged);
     CHECK(damaged.error().code == ErrorCode::kBadInput);

@@ -1,0 +1,225 @@
+// Actors whose class has save() and load(): an answer leaves once the next life has what it follows.
+#include <catch2/catch.hpp>
+
+#include "runtime/client/session.hpp"
+#include "runtime/host/held_answers.hpp"
+#include "runtime/host/process.hpp"
+#include "tests/runtime/host/fake_node.hpp"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+using test::FakeNode;
+
+namespace {
+
+const ActorId kActor = placed_actor_id(77, true);
+constexpr std::uint64_t kOwner = 10, kCaller = 11, kFirst = 20, kSecond = 21;
+FakeNode* the_node = nullptr;
+
+struct Ledger {
+  explicit Ledger(int first) : sum(first) {}
+  int add(int n) { return sum += n; }
+  int read() const { return sum; }
+  int add_as_a_link_breaks(int n) {
+    the_node->unavailable = 1;  // what it saves does not arrive
+    return sum += n;
+  }
+  int add_and_stop(int n) {
+    this_actor().stop("it has done its work");
+    return sum += n;
+  }
+  Task<int> add_twice(int n) {
+    sum += n;
+    Promise<int> later;
+    this_actor().run_after(1ms, [later]() mutable { later.set(2); });
+    const int times = co_await later.future();
+    co_return sum += (times - 1) * n;
+  }
+  void grow(std::size_t bytes) { words.emplace_back(bytes, 'x'); }
+  void refuse_to_save() { saves = false; }
+  void remember(const std::string& word) { words.push_back(word); }
+
+  std::pair<int, std::vector<std::string>> save() const {
+    if (!saves) throw std::runtime_error("not now");
+    return {sum, words};
+  }
+  void load(std::pair<int, std::vector<std::string>> state) {
+    if (state.first == 13) throw std::runtime_error("13 is no sum");
+    std::tie(sum, words) = std::move(state);
+  }
+  int sum;
+  std::vector<std::string> words;
+  bool saves = true;
+};
+
+/// The owner and a caller, each in a process of node 1, and lives of a Ledger on node 2.
+struct Lives {
+  Lives() {
+    the_node = &node;
+    actor.tell<&Ledger::read>();  // asks where it is: nobody is told who did not
+  }
+  void start(std::uint32_t incarnation, std::int32_t max_concurrency = 1) {
+    using Entry = detail::ConstructorEntry<Ledger, int>;
+    (void)&Entry::registered;
+    const std::uint64_t process = incarnation == 1 ? kFirst : kSecond;
+    lives.push_back(node.make(2, process));
+    wire::StartActorHere start{kActor, true, Entry::kId, wire::encode(5), max_concurrency};
+    start.incarnation = incarnation;
+    start.owner = {{1}, {kOwner}};
+    const int before = node.started;
+    node.tell(2, process, start);
+    REQUIRE(test::eventually([&] { return node.started > before; }));
+    node.tell(1, kCaller, wire::ActorAt{{kActor, incarnation, cluster::ActorLife::kLives, {{2}, {process}}}});
+  }
+  template <auto M, class... A>
+  auto call(A... a) {
+    return actor.call<M>(a...).get(20s);
+  }
+
+  FakeNode node;
+  std::unique_ptr<Process> owner = node.make(1, kOwner), caller = node.make(1, kCaller);
+  std::vector<std::unique_ptr<Process>> lives;
+  ActorHandle<Ledger> actor{caller.get(), {{2}, {kFirst}, kActor}};
+};
+
+template <class F>
+std::string error_of(F f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+}  // namespace
+
+static_assert(detail::Saves<Ledger>);
+static_assert(!detail::Saves<int>);
+struct SavesToAFile {
+  void save(const std::string& file) const;
+  void load(const std::string& file);
+};
+static_assert(!detail::Saves<SavesToAFile>);
+
+TEST_CASE("answers leave in order once a save that has what they follow is held", "[saves]") {
+  HeldAnswers held;
+  std::string left;
+  const auto add = [&](char name) {
+    held.add([&left, name](const ErrorInfo* not_held) { left += not_held == nullptr ? name : '!'; });
+  };
+  const auto end_save = [&](const ErrorInfo* error = nullptr) {
+    for (const auto& give : held.end_save()) give(error);
+  };
+  add('a');
+  CHECK(left == "a");  // nothing has changed
+  CHECK_FALSE(held.begin_save());
+  held.changed();
+  add('b');
+  CHECK(held.begin_save());
+  CHECK_FALSE(held.begin_save());
+  held.changed();  // while it is under way: the next one has it
+  add('c');
+  add('d');
+  CHECK(left == "a");
+  end_save();
+  CHECK(left == "ab");
+  CHECK_FALSE(held.empty());
+  CHECK(held.begin_save());
+  const ErrorInfo full{ErrorCode::kLimit, "too large", "", ""};
+  end_save(&full);
+  CHECK(left == "ab!!");
+  CHECK(held.empty());
+  CHECK_FALSE(held.begin_save());
+  add('e');
+  CHECK(left == "ab!!e");
+}
+
+TEST_CASE("an answer waits until its owner has the state, and what reads waits for nothing", "[saves]") {
+  Lives of;
+  of.start(1);
+  CHECK(of.call<&Ledger::read>() == 5);
+  CHECK(of.call<&Ledger::add>(1) == 6);
+  of.node.hold(1, kOwner, true);  // what is saved does not arrive
+  CHECK(of.call<&Ledger::read>() == 6);
+  const auto added = of.actor.call<&Ledger::add>(1);
+  const auto read = of.actor.call<&Ledger::read>();  // it would tell of what may be lost
+  CHECK_FALSE(read.wait(50ms));
+  CHECK_FALSE(added.ready());
+  of.node.hold(1, kOwner, false);
+  CHECK(added.get(20s) == 7);
+  CHECK(read.get(20s) == 7);
+}
+
+TEST_CASE("a life goes on from what the one before had saved, and that one is not heard any more",
+          "[saves]") {
+  Lives of;
+  of.start(1);
+  CHECK(of.call<&Ledger::add>(1) == 6);
+  of.actor.call<&Ledger::remember>("it").get(20s);
+  of.actor.tell<&Ledger::add>(1);
+  CHECK(of.call<&Ledger::add>(1) == 8);
+  const auto former = of.actor;
+  of.start(2);
+  CHECK(of.call<&Ledger::read>() == 8);
+  CHECK(of.call<&Ledger::add>(1) == 9);
+  // A node that was declared dead may live on for a while.
+  of.node.tell(1, kCaller, wire::ActorAt{{kActor, 3, cluster::ActorLife::kLives, {{2}, {kFirst}}}});
+  CHECK_THAT(error_of([&] { former.call<&Ledger::add>(100).get(20s); }),
+             Catch::Contains("another life of it has begun"));
+  of.node.tell(1, kCaller, wire::ActorAt{{kActor, 4, cluster::ActorLife::kLives, {{2}, {kSecond}}}});
+  CHECK(of.call<&Ledger::read>() == 9);
+}
+
+TEST_CASE("what a Task changes is held before it answers", "[saves]") {
+  Lives of;
+  of.start(1);
+  of.node.hold(1, kOwner, true);
+  const auto added = of.actor.call<&Ledger::add_twice>(1);
+  CHECK_FALSE(added.wait(50ms));
+  of.node.hold(1, kOwner, false);
+  CHECK(added.get(20s) == 7);
+  of.start(2);
+  CHECK(of.call<&Ledger::read>() == 7);
+}
+
+TEST_CASE("a link that breaks while an actor saves is waited for", "[saves]") {
+  Lives of;
+  of.start(1);
+  CHECK(of.call<&Ledger::add_as_a_link_breaks>(1) == 6);
+  CHECK(of.node.unavailable == 0);
+  of.start(2);
+  CHECK(of.call<&Ledger::read>() == 6);
+}
+
+TEST_CASE("an actor that stops itself gives its answers first", "[saves]") {
+  Lives of;
+  const std::int32_t threads = GENERATE(1, 3);
+  of.start(1, threads);
+  of.node.hold(1, kOwner, true);
+  const auto added = of.actor.call<&Ledger::add_and_stop>(1);
+  CHECK_FALSE(added.wait(50ms));
+  of.node.hold(1, kOwner, false);
+  CHECK(added.get(20s) == 6);
+  CHECK_THAT(error_of([&] { of.call<&Ledger::read>(); }), Catch::Contains("it has done its work"));
+}
+
+TEST_CASE("save() and load() that throw say so", "[saves]") {
+  Lives of;
+  of.start(1);
+  CHECK(of.call<&Ledger::add>(8) == 13);
+  CHECK_THAT(error_of([&] { of.call<&Ledger::refuse_to_save>(); }),
+             Catch::Contains("save threw") && Catch::Contains("not now"));
+  CHECK(of.call<&Ledger::read>() == 13);  // it lives on
+  of.start(2);
+  CHECK_THAT(error_of([&] { of.call<&Ledger::read>(); }),
+             Catch::Contains("load threw") && Catch::Contains("13 is no sum"));
+}
+
+TEST_CASE("what is too large to be kept is an error of the call, with the limit", "[saves]") {
+  Lives of;
+  of.start(1);
+  CHECK_THAT(
+      error_of([&] { of.call<&Ledger::grow>(std::size_t{5} << 20); }),
+      Catch::Contains("Ledger") && Catch::Contains("let it return what the next life cannot do without"));
+}
