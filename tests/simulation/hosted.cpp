@@ -86,7 +86,7 @@ class Hosted::Channel final : public NodeChannel {
           if constexpr (std::is_same_v<T, wire::SpawnCancel>) {
             if (const auto asked = asked_.extract(ask.request)) owner_.met(asked.mapped());
           } else if constexpr (requires { ask.request; }) {
-            if (!asked_.contains(ask.request))
+            if (ask.request != 0 && !asked_.contains(ask.request))  // 0: a kill that nobody waits for
               asked_[ask.request] = owner_.expect("an answer of its node", bound_of<T>());
           }
         },
