@@ -28,7 +28,7 @@ struct troupe::wire::Codec<at::Tensor> {
     }
     write(to, type);
     if (type == kUndefined) return;
-    const at::Tensor dense = tensor.detach().contiguous();
+    const at::Tensor dense = tensor.detach().resolve_neg().contiguous();
     write(to, dense.sizes().vec());
     to.append(dense.data_ptr(), dense.nbytes());
   }
