@@ -156,6 +156,7 @@ class DriverMachine {
   void accept_checkpoint();
   std::string history_now() const;
   std::vector<ActorId> holders() const;
+  EndState held_state(std::vector<PartHash> parts, bool sharded) const;
   void recovered();
   void to_members(const TrainerOrder& order);
 
