@@ -121,9 +121,9 @@ std::map<std::string, Bytes> members_of(Bytes file) {
 constexpr std::size_t kMostOnStack = std::size_t{1} << 20;
 constexpr std::size_t kMostMarks = 10'000;  ///< Python's recursion ends earlier
 constexpr std::size_t kMostDimensions = 64;
-constexpr std::uint64_t kAlwaysCopied = std::uint64_t{64} << 20;  ///< bytes of names and shapes
-constexpr std::uint64_t kCopiedTimes = 64;                        ///< and so many times the pickle
-constexpr std::uint64_t kTensorTimes = 64;  ///< elements of tensors that share storages, to the file's bytes
+constexpr std::uint64_t kAlwaysCopied = std::uint64_t{64}
+                                        << 20;  ///< bytes of names and shapes, or of elements
+constexpr std::uint64_t kCopiedTimes = 64;      ///< and so many times the pickle, or the file
 
 struct Value;
 using Values = std::vector<Value>;
@@ -292,7 +292,13 @@ class Pickle {
     if (what.text == "collections OrderedDict") return container(Kind::kDict);
     if (what.text == "torch._utils _rebuild_tensor" || what.text == "torch._utils _rebuild_tensor_v2")
       return tensor_of(arguments);
+    if (what.text == "torch._utils _rebuild_tensor_v3") {  // of a type that no storage is named after
+      Value made = tensor_of(arguments);
+      made.tensor->storage.type = item(arguments, 6, Kind::kGlobal).text;
+      return made;
+    }
     if ((what.text == "torch._utils _rebuild_parameter" ||
+         what.text == "torch._utils _rebuild_parameter_with_state" ||
          what.text == "torch.jit._pickle restore_type_tag") &&
         !of->empty())
       return of->front();
@@ -449,7 +455,7 @@ class Pickle {
 // The tensors.
 
 std::optional<DType> type_of(const std::string& storage) {
-  constexpr std::array<std::pair<std::string_view, DType>, 10> kTypes{
+  constexpr std::array<std::pair<std::string_view, DType>, 15> kTypes{
       {{"torch FloatStorage", DType::kF32},
        {"torch DoubleStorage", DType::kF64},
        {"torch HalfStorage", DType::kF16},
@@ -459,15 +465,20 @@ std::optional<DType> type_of(const std::string& storage) {
        {"torch ShortStorage", DType::kI16},
        {"torch CharStorage", DType::kI8},
        {"torch ByteStorage", DType::kU8},
-       {"torch BoolStorage", DType::kBool}}};
+       {"torch BoolStorage", DType::kBool},
+       {"torch uint16", DType::kU16},
+       {"torch uint32", DType::kU32},
+       {"torch uint64", DType::kU64},
+       {"torch float8_e4m3fn", DType::kF8E4M3},
+       {"torch float8_e5m2", DType::kF8E5M2}}};
   for (const auto& [name, type] : kTypes) {
     if (name == storage) return type;
   }
   return {};
 }
 
-/// Row-major, from `storage`; copied to `copies` where they do not lie so there.
-Bytes elements_of(const Tensor& tensor, Bytes storage, std::size_t element,
+/// Row-major, from `storage`; copied to `copies` where they do not lie so there. Takes its bytes off `left`.
+Bytes elements_of(const Tensor& tensor, Bytes storage, std::size_t element, std::uint64_t& left,
                   std::vector<std::vector<std::byte>>& copies) {
   const std::uint64_t there = storage.size() / element;
   std::uint64_t count = 1, last = tensor.offset;
@@ -482,8 +493,11 @@ Bytes elements_of(const Tensor& tensor, Bytes storage, std::size_t element,
                 __builtin_add_overflow(last, span, &last) || __builtin_mul_overflow(count, size, &count) ||
                 overflows;
   }
-  if (overflows || last >= there || count > there)
-    throw Corrupt("it has a tensor that is not in its storage");
+  if (overflows || last >= there) throw Corrupt("it has a tensor that is not in its storage");
+  if (count > left / element)  // one element may be any number of an expanded tensor's
+    throw Corrupt("its tensors share storages so often that they take more than " +
+                  std::to_string(kCopiedTimes) + " times the file");
+  left -= count * element;
   if (row_major) return storage.subspan(tensor.offset * element, count * element);
   auto& copy = copies.emplace_back(count * element);
   std::vector<std::int64_t> index(tensor.sizes.size());
@@ -529,7 +543,7 @@ TorchSaved decode(Bytes file) {
   const Value saved = pickle.run();
   const Value& weights = weights_in(saved);
   TorchSaved read;
-  std::uint64_t all_bytes = 0;
+  std::uint64_t left = kAlwaysCopied + kCopiedTimes * file.size();
   for (std::size_t i = 0; i + 1 < weights.items->size(); i += 2) {
     const Value& key = (*weights.items)[i];
     const Value& value = (*weights.items)[i + 1];
@@ -538,11 +552,7 @@ TorchSaved decode(Bytes file) {
     if (!type)
       throw Corrupt("'" + key.text + "' has a " + value.tensor->storage.type + ", which is not read");
     const Bytes bytes = elements_of(*value.tensor, member("data/" + value.tensor->storage.key),
-                                    dtype_bytes(*type), read.copies);
-    all_bytes += bytes.size();
-    if (all_bytes / kTensorTimes > file.size())
-      throw Corrupt("its tensors share storages so often that they take more than " +
-                    std::to_string(kTensorTimes) + " times the file");
+                                    dtype_bytes(*type), left, read.copies);
     read.tensors.push_back({key.text, *type, value.tensor->sizes, bytes});
   }
   if (read.tensors.empty()) throw Corrupt("it has no tensors by name");

@@ -23,7 +23,7 @@ struct troupe::wire::Codec<at::Tensor> {
     const std::uint8_t type = tensor.defined() ? type_of(tensor) : kUndefined;
     write(to, type);
     if (type == kUndefined) return;
-    const at::Tensor dense = tensor.detach().contiguous();
+    const at::Tensor dense = tensor.detach().resolve_neg().contiguous();
     write(to, dense.sizes().vec());
     to.append(dense.data_ptr(), dense.nbytes());
   }

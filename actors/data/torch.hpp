@@ -46,7 +46,7 @@ struct TensorTraits<at::Tensor> {
       refuse("it is not a dense tensor on the CPU", "use .cpu() or .to_dense()");
     for (const auto& [ours, theirs] : kTorchDTypes) {
       if (theirs != tensor.scalar_type()) continue;
-      const auto held = std::make_shared<at::Tensor>(tensor.detach().contiguous());
+      const auto held = std::make_shared<at::Tensor>(tensor.detach().resolve_neg().contiguous());
       return Tensor(ours, tensor.sizes().vec(),
                     std::shared_ptr<const std::byte>(held, static_cast<const std::byte*>(held->data_ptr())));
     }

@@ -29,6 +29,7 @@ struct Sharding {
   Shard what = Shard::kNothing;
   std::int64_t min_num_params = 0;   ///< of a unit; with kGradients and kParameters
   std::vector<std::string> units{};  ///< by name; the same
+  bool prefetch = false;             ///< the next unit comes while one computes; the same
 };
 
 /// Fixed from the start of a run. All of it but the run's name is the job's identity or how it is kept.

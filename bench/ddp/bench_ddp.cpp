@@ -172,6 +172,20 @@ void report_zero1(const Ours& ours, const Child* peer, int rounds, std::ofstream
       ours.optimizer_bytes(which, "adam") / kMebibyte, "without shards", "MiB");
 }
 
+/// The same with its parameters sharded, too: prefetch beside none.
+void report_zero3(const Ours& ours, int rounds, std::ofstream& json) {
+  const CaseName& which = kCases.back();
+  std::vector<double> whole, sharded, prefetch;
+  for (int round = 0; round < rounds; ++round) {
+    whole.push_back(ours.step_ms(which, "adam"));
+    sharded.push_back(ours.step_ms(which, "job_zero3"));
+    prefetch.push_back(ours.step_ms(which, "job_prefetch"));
+  }
+  const std::string title = which.title + " AdamW, ZeRO-3";
+  row(json, title, median(sharded), median(whole), "under the engine, without shards");
+  row(json, title + " with prefetch", median(prefetch), median(sharded), "without prefetch");
+}
+
 /// AdamW by hand: DistributedDataParallel beside ZeRO-2, ZeRO-3 and its prefetch.
 void report_fsdp(const Ours& ours, const Child* peer, const CaseName& which, int rounds,
                  std::ofstream& json) {
@@ -258,6 +272,7 @@ int run(const std::string& python, int rounds, const std::string& json_path) {
     report(which, figures, json);
   }
   report_zero1(ours, peer.get(), rounds, json);
+  report_zero3(ours, rounds, json);
   for (const CaseName& which : kAdamCases) report_fsdp(ours, peer.get(), which, rounds, json);
   return 0;
 }

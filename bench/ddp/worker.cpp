@@ -133,11 +133,10 @@ class Training {
 /// Under the trainer's engine.
 class UnderEngine final : public Training {
  public:
-  UnderEngine(Case made, std::shared_ptr<collectives::ProcessGroup> group, bool sharded = false)
+  UnderEngine(Case made, std::shared_ptr<collectives::ProcessGroup> group, const std::string& mode = {})
       : Training(made.input_shape),
         group_(std::move(group)),
-        engine_(std::move(made.model),
-                train::EngineOptions{.logical_ranks = group_->size(), .shard_optimizer = sharded}) {
+        engine_(std::move(made.model), options_of(group_->size(), mode)) {
     engine_.attach(group_);
   }
   double kept() override {
@@ -148,6 +147,13 @@ class UnderEngine final : public Training {
   }
 
  private:
+  static train::EngineOptions options_of(int ranks, const std::string& mode) {
+    train::EngineOptions options{.logical_ranks = ranks, .shard_optimizer = mode == "sharded"};
+    if (mode.starts_with("job_"))
+      options.shard_parameters =
+          train::FsdpOptions{.min_num_params = 1000, .prefetch = mode == "job_prefetch"};
+    return options;
+  }
   void step(const data::Batch& batch) override {
     engine_.begin_step(at());
     engine_.run_leaf({group_->rank(), batch});
@@ -302,8 +308,8 @@ std::pair<Memory, Memory> measured_memory(const std::string& name, const std::st
 std::unique_ptr<Training> make_training(const std::string& name, const std::string& mode,
                                         const std::shared_ptr<collectives::ProcessGroup>& group) {
   const auto alone = mode == "alone" ? nullptr : group;
-  if (mode == "adam" || mode == "sharded")
-    return std::make_unique<UnderEngine>(make_adam_case(), group, mode == "sharded");
+  if (mode == "adam" || mode == "sharded" || mode.starts_with("job_"))
+    return std::make_unique<UnderEngine>(make_adam_case(), group, mode);
   if (mode == "hand_adam" || mode == "zero2" || mode == "zero3" || mode == "prefetch")
     return std::make_unique<AdamByHand>(name, mode, group);
   if (mode == "ours") return std::make_unique<UnderEngine>(make_case(name), group);

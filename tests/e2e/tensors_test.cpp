@@ -44,6 +44,10 @@ TEST_CASE("a tensor arrives with its type, its shape and its bits") {
   CHECK(there_and_back(torch::empty({4, 0, 2})).sizes() == torch::IntArrayRef({4, 0, 2}));
   const auto column = torch::arange(12).reshape({3, 4}).t();  // not contiguous
   CHECK(torch::equal(there_and_back(column), column));
+  const auto turned = torch::_neg_view(torch::arange(3));  // its bytes are those of 0, 1, 2
+  CHECK(torch::equal(there_and_back(turned), torch::tensor({0, -1, -2})));
+  CHECK(torch::equal(data::TensorTraits<torch::Tensor>::to(data::TensorTraits<torch::Tensor>::from(turned)),
+                     torch::tensor({0, -1, -2})));
   const auto weight = torch::ones({2}, torch::requires_grad());
   CHECK_FALSE(there_and_back(weight).requires_grad());
 }

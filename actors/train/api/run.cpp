@@ -387,10 +387,6 @@ RunResult Run::wait() {
 
 Snapshot Run::pause() {
   Parts& p = parts();
-  if (!p.paused && p.plan.options.shard >= Shard::kGradients)
-    throw BadConfig("cannot pause a run",
-                    "its parameters are sharded over its trainers: none has a whole state",
-                    "stop it and resume from a checkpoint, or use Shard::kOptimizer");
   if (!p.paused && !p.waited && !p.over) {
     p.check_session();
     p.ending = p.pausing = true;
@@ -439,6 +435,7 @@ Snapshot Run::snapshot() const {
 
 Snapshot Run::share() const {
   Snapshot shared = snapshot();
+  if (parts().plan.options.shard != Shard::kNothing) return shared;  // no trainer has all of it to keep
   try {
     shared.donor = parts().driver.call<&TrainDriver::keep_state>().get(kEnds);
   } catch (const Error& error) {  // who begins from it reads the snapshot's own bytes

@@ -115,7 +115,6 @@ void check(const TrainOptions& o) {
     if (o.find_unused_parameters)
       refuse(shard + " with find_unused_parameters: all leaves use the same units",
              "leave one of them out, or use Shard::kOptimizer");
-    if (o.hold) refuse(shard + " with hold: no trainer has a whole state to clone", "use Shard::kOptimizer");
     if (o.shard_min_num_params < 0)
       refuse("shard_min_num_params = " + std::to_string(o.shard_min_num_params),
              "use 0 (named units alone) or a number of elements");
@@ -334,6 +333,7 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.settings.sharding.what = options.shard;
   run.settings.sharding.min_num_params = options.shard_min_num_params;
   run.settings.sharding.units = options.shard_units;
+  run.settings.sharding.prefetch = options.shard_prefetch;
   run.settings.not_finite = options.not_finite;
   run.settings.encrypt_data_plane = options.encrypt_data_plane;
   run.settings.group_timeout_s = to_seconds(collective_timeout(options.deadlines));

@@ -92,6 +92,9 @@ struct TrainOptions {
   /// Modules that are units whatever their size, by their names in the job ("layers.0"; of a named module
   /// "generator.layers.0").
   std::vector<std::string> shard_units{};
+  /// The unit that the step before used next is on its way while one computes: a unit more is whole at a time
+  /// (FsdpOptions::prefetch). The same bits.
+  bool shard_prefetch = false;
   /// A step whose loss is NaN or infinite is applied as any other (kGoOn), left out (kSkip), or left out and
   /// the last (kStop). RunResult::not_finite counts them.
   NotFinite not_finite = NotFinite::kGoOn;

@@ -40,6 +40,7 @@ void Table<train::TrainOptions>::add(Entries& to, const std::string& table, trai
       {field<&O::shard>(), "What trainers share out"},
       {field<&O::shard_min_num_params>(), "Elements that make a module a unit of what is shared out"},
       {field<&O::shard_units>(), "Names of modules that are such units"},
+      {field<&O::shard_prefetch>(), "The next of them comes while one computes"},
       {field<&O::not_finite>(), "What becomes of a step whose loss is no number"},
       {field<&O::keep_best>(), "Keep the checkpoint that has the best of this figure"},
       {field<&O::keep_best_mode>(), "Which values of it are better"},

@@ -166,6 +166,7 @@ class DriverMachine {
   void no_checkpoint(std::int64_t step, const std::string& why);
   std::string history_now() const;
   std::vector<ActorId> holders() const;
+  EndState held_state(std::vector<PartHash> parts, bool sharded) const;
   void recovered();
   void to_members(const TrainerOrder& order);
 

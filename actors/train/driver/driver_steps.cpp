@@ -20,6 +20,11 @@ std::vector<ActorId> DriverMachine::holders() const {
   return config_->exact ? members_ : std::vector<ActorId>{members_.front()};
 }
 
+EndState DriverMachine::held_state(std::vector<PartHash> parts, bool sharded) const {
+  const bool in_shards = sharded && members() > 1;
+  return {committed(), lineage_, std::move(parts), in_shards ? members_ : holders(), in_shards};
+}
+
 // Steps.
 
 void DriverMachine::report(const StepApplied& r, TrainerSeat& from) {
@@ -168,7 +173,7 @@ void DriverMachine::start_barrier(BarrierTask task) {
     case BarrierTask::kWritten:
       return;
     case BarrierTask::kHold:
-      out_.push_back(Held{{committed(), lineage_, {}, holders()}, history_now()});
+      out_.push_back(Held{held_state({}, config_->sharded), history_now()});
       return;
     case BarrierTask::kFinish:
       return to_members(Finish{generation_});
@@ -296,7 +301,7 @@ void DriverMachine::report(const TrainerFinished& r, TrainerSeat& from) {
   if (!agrees(proofs_, from, r.steps, r.parts)) return;
   const bool same = barrier_.finish(r.actor, r.hash, r.parts);
   if (r.steps != committed() || (config_->exact && !same)) return fail("trainers end with different states");
-  if (barrier_.done(r.actor)) finish(barrier_.hash(), {r.steps, lineage_, barrier_.parts(), holders()});
+  if (barrier_.done(r.actor)) finish(barrier_.hash(), held_state(barrier_.parts(), config_->ends_sharded));
 }
 
 }  // namespace troupe::train

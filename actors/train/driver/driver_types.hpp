@@ -72,6 +72,7 @@ struct DriverConfig {
   bool hold = false;                  ///< after each epoch but the last, until GoOn
   bool exact = true;                  ///< trainers must hold the same bits; false: each computes its own
   bool sharded = false;               ///< no trainer holds a whole state once it has applied a step
+  bool ends_sharded = false;          ///< nor at the job's end
   bool checkpoints = false;           ///< whether checkpoints are written at all
   std::string checkpoint_folder{};    ///< for messages
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
@@ -235,6 +236,7 @@ struct EndState {
   Generation lineage;            ///< GenerationPlan::lineage
   std::vector<PartHash> parts;   ///< hash_parts: what every holder said of it
   std::vector<ActorId> holders;  ///< the last members: no other trainer is known to hold it
+  bool in_shards = false;        ///< each of them, in rank order, holds its own; else all of it
 };
 /// The job holds after an epoch: its members have this state until GoOn or StopRequested.
 struct Held {

@@ -161,9 +161,11 @@ class TrainDriver {
   void go_on();
   /// Ends the job at once, or what is left of one that is over: its trainers.
   void abandon(const std::string& reason);
-  /// A piece of the state that the job ended with, as a safetensors file: from a trainer that held it then,
-  /// and from no other. Fails with Unavailable when none of them is left. See take_final_state.
-  Future<wire::Bytes> final_state(bool weights_only, std::uint64_t offset);
+  /// The state that the job ended with is in so many shards; 0: it is whole.
+  int final_shards() const;
+  /// A piece of it, as a safetensors file, or of a shard (write_shard): from a trainer that held it then, and
+  /// from no other. Fails with Unavailable when none of them is left. See take_final_state.
+  Future<wire::Bytes> final_state(bool weights_only, int shard, std::uint64_t offset);
   /// What that state consists of, as its holders said.
   std::vector<PartHash> final_parts() const;
   /// Where the job ended. REQUIRES: it did, and did not fail.
@@ -277,6 +279,8 @@ class TrainDriver {
   void serve_weights_asks();
   bool serve(std::uint64_t number, WeightsAsk& ask);
   void weights_copied(std::uint64_t number, ActorId trainer, const Result<KeptState>& copy);
+  void ask_for_shard(bool weights_only, int shard, std::uint64_t offset, Promise<wire::Bytes> piece);
+  std::string text_of_other_state(ActorId holder, const HeldPiece& held);
   void ask_holder(bool weights_only, std::uint64_t offset, Promise<wire::Bytes> piece,
                   const std::string& why_none);
 

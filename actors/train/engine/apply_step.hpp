@@ -32,16 +32,13 @@ inline void observe_plateaus(TrainingModel& model, const StepValues& evaluated) 
 }
 
 /// Learning rates are those that the step was made with. REQUIRES: every parameter has its reduced gradient.
-/// `how`: see Apply. `after` is called with each optimizer that the job may have stepped by itself.
+/// `how`, `of_all`: see Apply.
 inline StepValues apply_step(
     TrainingModel& model, const ApplyInfo& info,
-    Apply::StepOptimizer how = [](torch::optim::Optimizer& one) { one.step(); },
-    const Apply::StepOptimizer& after = [](torch::optim::Optimizer&) {}, GradientsOfAll of_all = {}) {
+    Apply::StepOptimizer how = [](torch::optim::Optimizer& one) { one.step(); }, GradientsOfAll of_all = {}) {
   Apply apply(model.setup(), info.step, info.epoch, std::move(how), std::move(of_all));
   model.apply(apply);
-  for (const TrainedBy& trained : model.optimizers()) {  // in their order, the same on every trainer
-    if (apply.given_out().contains(trained.optimizer)) after(*trained.optimizer);
-  }
+  apply.complete();
   model.applied();
   StepValues values = apply.values();
   step_schedules(model, info.ends_epoch, values);

@@ -26,6 +26,16 @@ struct LeafResult {
   std::vector<Figure> figures;
 };
 
+/// A part of a state, or those of its elements that a trainer keeps.
+struct HeldPart {
+  StatePart part;  ///< shape of the whole, bytes of the elements from `begin` on, in the order of memory
+  std::int64_t begin = 0;
+  std::vector<std::int64_t> strides{};  ///< of that order; empty: row-major
+  bool is_weight = false;               ///< a parameter or a buffer
+  bool is_shared = false;               ///< every trainer has it, whole
+  std::shared_ptr<const void> owner{};  ///< keeps alive what `part` points into
+};
+
 /// Where a copy of a state is in the memory of a process, run behind run.
 struct StateMemory {
   struct Run {
@@ -111,10 +121,16 @@ class TrainEngine {
     State whole = state();
     return std::make_unique<WholeWalk>(std::move(whole.parts), std::move(whole.owner));
   }
-  /// At a job's end: weights() are there until a step begins, on every rank. Collective.
-  virtual void gather_weights() {}
-  /// Parameters and buffers, where state() throws; else what it has.
-  virtual State weights() { return state(); }
+  /// What this trainer has of the state; with that of all others it is whole. Not collective.
+  virtual std::vector<HeldPart> held() {
+    State all = state();
+    std::vector<HeldPart> parts;
+    for (StatePart& part : all.parts) {
+      const bool is_weight = parts.size() < weight_parts();
+      parts.push_back({std::move(part), 0, {}, is_weight, is_weight, all.owner});
+    }
+    return parts;
+  }
   /// What all trainers have, to be compared, where the state is sharded.
   virtual State common() {
     State whole = state();

@@ -54,6 +54,7 @@ ParameterShards::ParameterShards(TrainingModel& model, TrainState& state, int sh
       state_(state),
       shards_(shards),
       frees_(options.sharding_strategy == ShardingStrategy::kFullShard),
+      prefetches_(options.prefetch),
       told_(std::move(told)),
       parameters_(reduced_parameters(model.parameters(), where.device)),
       where_(where),
@@ -72,6 +73,7 @@ ParameterShards::ParameterShards(TrainingModel& model, TrainState& state, int sh
 
 ParameterShards::~ParameterShards() {
   self_->shards = nullptr;
+  abandon_ahead();
 }
 
 void ParameterShards::plan(const FsdpOptions& options) {
@@ -128,7 +130,7 @@ void ParameterShards::attach(std::shared_ptr<collectives::ProcessGroup> group,
 
 void ParameterShards::detach() {
   if (group_) abandon();
-  has_weights_ = false;
+  of_steps_ = of_evaluations_ = {};  // who joins has noted nothing
   data_.reset();
   group_.reset();
 }
@@ -138,12 +140,11 @@ void ParameterShards::detach() {
 void ParameterShards::begin_step() {
   cut();
   free_units();
-  has_weights_ = false;
   failure_ = nullptr;
   drop_gradients();
   std::vector<std::int64_t> counts;
   for (const auto& interval : leaves()) counts.push_back(interval.size());
-  begin_rounds(std::move(counts));
+  begin_rounds(std::move(counts), of_steps_);
 }
 
 void ParameterShards::begin_leaf() {
@@ -179,8 +180,10 @@ void ParameterShards::rethrow_failure() {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void ParameterShards::begin_rounds(std::vector<std::int64_t> counts) {
+void ParameterShards::begin_rounds(std::vector<std::int64_t> counts, GatherOrder& order) {
   counts_ = std::move(counts);
+  order_ = &order;
+  order_->begin();
   round_ = 0;
   rounds_ = *std::max_element(counts_.begin(), counts_.end());
 }
@@ -191,6 +194,7 @@ void ParameterShards::begin_round() {
 
 void ParameterShards::end_round() {
   announce(kThrough);
+  settle_ahead();
   computes_ = false;
   if (frees_) free_units();
   ++round_;
@@ -201,6 +205,7 @@ void ParameterShards::other_rounds() {
   while (round_ < rounds_) {
     const std::int64_t what = told(kThrough);
     if (what == kThrough) {
+      settle_ahead();
       ++round_;
       continue;
     }
@@ -210,6 +215,7 @@ void ParameterShards::other_rounds() {
       reduce(unit);
     } else {
       gather(unit);
+      gather_ahead();
       if (frees_) units_[unit].free();
     }
   }
@@ -234,6 +240,8 @@ int ParameterShards::leader() const {
 
 std::int64_t ParameterShards::told(std::int64_t what) {
   exchange(group_->broadcast(std::span(&what, 1), leader()));
+  if (what == kThrough) order_->through();
+  if (what >= 0 && what % 2 == 0) order_->gathered(static_cast<std::size_t>(what / 2));
   return what;
 }
 
@@ -254,29 +262,45 @@ void ParameterShards::exchange(const std::shared_ptr<collectives::Work>& work) {
 
 /// `into` may be `from`.
 void ParameterShards::move(const torch::Tensor& from, const torch::Tensor& into, const Launch& launch) {
+  end_move(begin_move(from, into, launch));
+}
+
+ParameterShards::Move ParameterShards::begin_move(const torch::Tensor& from, const torch::Tensor& into,
+                                                  const Launch& launch) {
+  const auto on_host = [](const torch::Tensor& of) {
+    return torch::empty(of.sizes(), of.options().device(torch::kCPU));
+  };
+  Move one{from, into, {}, nullptr};
   if (through_host_) {
-    const auto on_host = [](const torch::Tensor& of) {
-      return torch::empty(of.sizes(), of.options().device(torch::kCPU));
-    };
-    const torch::Tensor there = on_host(from).copy_(from);
-    const torch::Tensor back = into.is_same(from) ? there : on_host(into);
-    exchange(launch(*data_, buffer_of(there), buffer_of(back)));
-    into.copy_(back);
-    return;
+    one.back = into;
+    one.from = on_host(from).copy_(from);
+    one.into = into.is_same(from) ? one.from : on_host(into);
   }
-  if (data_ == group_) return exchange(launch(*data_, buffer_of(from), buffer_of(into)));
+  on_stream_of_data([&] { one.work = launch(*data_, buffer_of(one.from), buffer_of(one.into)); });
+  return one;
+}
+
+void ParameterShards::end_move(const Move& move) {
   told_(true);
   try {
-    streams_.on_default([&] { launch(*data_, buffer_of(from), buffer_of(into))->wait(); });
+    on_stream_of_data([&] { move.work->wait(); });
   } catch (...) {
     try {
       data_->await_quiet();
     } catch (const std::exception&) {  // what threw first is told
-      keep_value_for_good(std::vector<torch::Tensor>{from, into});
+      keep_value_for_good(move);
     }
     throw;
   }
   told_(false);
+  if (move.back.defined()) torch::Tensor(move.back).copy_(move.into);
+}
+
+/// Operations on the host go by no stream.
+template <class Body>
+void ParameterShards::on_stream_of_data(Body&& body) const {
+  if (data_ == group_ || through_host_) return body();
+  streams_.on_default(body);
 }
 
 /// An operator is about to use parameters.
@@ -301,6 +325,7 @@ void ParameterShards::use(const std::vector<StorageUse>& uses) {
       if (units_[unit].is_whole()) continue;
       announce(static_cast<std::int64_t>(2 * unit));
       gather(unit);
+      gather_ahead();
     }
   } catch (...) {
     failure_ = std::current_exception();
@@ -320,17 +345,52 @@ void ParameterShards::refuse_use(const StorageUse& one) const {
                   "leave it to the optimizer, or set requires_grad to false");
 }
 
-void ParameterShards::gather(std::size_t unit) {
+ParameterShards::Gathering ParameterShards::begin_gather(std::size_t unit) {
   ShardedUnit& one = units_[unit];
-  if (one.is_whole()) return;
-  one.take_memory();
   std::vector<std::size_t> counts;
   for (const auto& interval : leaves()) counts.push_back(one.elements(interval));
-  move(one.shard(), one.flat(),
-       [&](auto& group, const auto& from, const auto& into) { return group.all_gather(from, into, counts); });
-  std::size_t whole = 0;
+  Gathering begun{unit, one.memory(), {}};
+  begun.move = begin_move(one.shard(), begun.memory, [&](auto& group, const auto& from, const auto& into) {
+    return group.all_gather(from, into, counts);
+  });
+  std::size_t whole = begun.memory.nbytes();
   for (const ShardedUnit& other : units_) whole += other.is_whole() ? other.flat().nbytes() : 0;
   most_whole_ = std::max(most_whole_, whole);
+  return begun;
+}
+
+/// The unit that the ranks have agreed on.
+void ParameterShards::gather(std::size_t unit) {
+  if (ahead_ && ahead_->unit != unit) settle_ahead();
+  if (ahead_) ++prefetched_.used;
+  if (!ahead_) ahead_ = begin_gather(unit);
+  end_move(ahead_->move);
+  units_[unit].take(ahead_->memory);
+  ahead_.reset();
+}
+
+void ParameterShards::gather_ahead() {
+  if (const auto next = order_->next(); next && prefetches_) ahead_ = begin_gather(*next);
+}
+
+/// Nobody uses it: this step goes another way than the one before.
+void ParameterShards::settle_ahead() {
+  if (!ahead_) return;
+  end_move(ahead_->move);
+  ahead_.reset();
+  ++prefetched_.dropped;
+}
+
+/// In the middle of a leaf, whose group is of no use any more.
+void ParameterShards::abandon_ahead() {
+  if (!ahead_) return;
+  try {
+    data_->abort("rank " + std::to_string(group_->rank()) + " gave a leaf up");
+    data_->await_quiet();
+  } catch (const std::exception&) {
+    keep_value_for_good(*ahead_);
+  }
+  ahead_.reset();
 }
 
 void ParameterShards::free_units() {
@@ -438,102 +498,10 @@ torch::Tensor ParameterShards::summed(std::size_t unit) {
 void ParameterShards::abandon() {
   computes_ = trains_ = false;
   failure_ = nullptr;
+  abandon_ahead();
   if (!cut_) return;
   free_units();
   drop_gradients();
-}
-
-// Apply.
-
-void ParameterShards::drop_gradients() {
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    sums_[u].arrays.clear();
-    units_[u].gradient() = torch::Tensor();
-    for (const NamedTensor& member : units_[u].members()) member.tensor.mutable_grad() = torch::Tensor();
-  }
-}
-
-void ParameterShards::show_pieces() {
-  quiet_ = true;
-  for (ShardedUnit& unit : units_) unit.show_pieces();
-  quiet_ = false;
-}
-
-void ParameterShards::show_whole() {
-  quiet_ = true;
-  for (ShardedUnit& unit : units_) {
-    unit.show_whole();
-    for (const NamedTensor& member : unit.members()) mark_watched(member.tensor);
-  }
-  quiet_ = false;
-  drop_gradients();
-}
-
-GradientsOfAll ParameterShards::gradients_of_all() {
-  return {[this](double norm_type) { return norms(norm_type); }, [this] { return norms(2, true); },
-          [this](bool mine) { return all(mine); }};
-}
-
-/// What this rank has of the unit's gradients, as apply() has left them.
-torch::Tensor ParameterShards::gradient_of(ShardedUnit& unit) {
-  const auto& members = unit.members();
-  const auto is_reduced = [&](std::size_t m) {
-    const torch::Tensor reduced = unit.kept(unit.gradient(), m);
-    const torch::Tensor& now = members[m].tensor.grad();
-    return reduced.numel() == 0 || (now.defined() && now.data_ptr() == reduced.data_ptr());
-  };
-  std::size_t same = 0;
-  while (same < members.size() && is_reduced(same)) ++same;
-  if (same == members.size()) return unit.gradient();
-  torch::Tensor all = torch::zeros_like(unit.gradient());
-  for (std::size_t m = 0; m < members.size(); ++m) {
-    if (const torch::Tensor& now = members[m].tensor.grad(); now.defined()) unit.kept(all, m).copy_(now);
-  }
-  return all;
-}
-
-/// As torch computes them, of what is whole: each unit's comes to one rank, in turn. A parameter without a
-/// gradient has none of that.
-std::vector<torch::Tensor> ParameterShards::norms(double norm_type, bool of_parameters) {
-  const torch::NoGradGuard no_grad;
-  const auto mine = [&](ShardedUnit& unit) { return of_parameters ? unit.shard() : gradient_of(unit); };
-  const std::size_t count_of = parameters_.size();
-  std::vector<double> values(2 * count_of);  // behind the norms: how many ranks have a gradient
-  for (std::size_t i = 0; i < count_of; ++i)
-    values[count_of + i] = of_parameters || parameters_[i].tensor.grad().defined() ? 1 : 0;
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    ShardedUnit& unit = units_[u];
-    const auto owner = u % static_cast<std::size_t>(group_->size());
-    const bool is_mine = static_cast<std::size_t>(group_->rank()) == owner;
-    const torch::Tensor part = mine(unit);
-    const torch::Tensor flat = is_mine ? unit.zeros() : torch::empty({0}, part.options());
-    // Each to the owner, and nothing to the others: a group of GPUs need not have messages.
-    std::vector<std::size_t> counts(leaves().size(), 0), from_counts(leaves().size(), 0);
-    counts[owner] = static_cast<std::size_t>(part.numel());
-    for (std::size_t rank = 0; is_mine && rank < leaves().size(); ++rank)
-      from_counts[rank] = unit.elements(leaves()[rank]);
-    move(part, flat, [&](auto& group, const auto& from, const auto& into) {
-      return group.all_to_all(from, counts, into, from_counts);
-    });
-    if (!is_mine) continue;
-    for (std::size_t i = 0; i < count_of; ++i) {
-      if (places_[i].unit == u) values[i] = unit.part(flat, places_[i].member).norm(norm_type).item<double>();
-    }
-  }
-  finish();
-  exchange(group_->all_reduce(std::span(values), ReduceOp::kSum));  // all norms but one are zero
-  std::vector<torch::Tensor> found;
-  for (std::size_t i = 0; i < count_of; ++i) {
-    if (values[count_of + i] > 0)
-      found.push_back(torch::scalar_tensor(values[i], units_[places_[i].unit].flat().options()));
-  }
-  return found;
-}
-
-bool ParameterShards::all(bool mine) {
-  std::int64_t not_so = mine ? 0 : 1;
-  exchange(group_->all_reduce(std::span(&not_so, 1), ReduceOp::kSum));
-  return not_so == 0;
 }
 
 // Evaluations.
@@ -542,7 +510,7 @@ void ParameterShards::begin_evaluation(std::int64_t pieces) {
   cut();
   std::vector<std::int64_t> counts(static_cast<std::size_t>(group_->size()));
   exchange(group_->all_gather(std::span(&pieces, 1), std::span(counts)));
-  begin_rounds(std::move(counts));
+  begin_rounds(std::move(counts), of_evaluations_);
 }
 
 void ParameterShards::end_evaluation() {

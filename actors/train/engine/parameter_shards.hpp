@@ -10,7 +10,8 @@
 ///
 /// Trainers gather together, so their leaves run in rounds, the first of each, then the second. Before each
 /// collective the first rank that has a leaf in the round tells which unit's it is: whoever has no leaf left
-/// follows, and whoever uses another unit ends the group.
+/// follows, and whoever uses another unit ends the group. With prefetch the unit that the step before
+/// gathered next is on its way meanwhile; where the steps differ it is dropped.
 ///
 /// On a GPU units are gathered and gradients reduced by the gradients' group (NCCL), on the device's default
 /// stream, where there is one; else through the host's memory. The host waits once, at the end of a step or
@@ -33,7 +34,9 @@
 #include "actors/ddp/fsdp_options.hpp"
 #include "actors/ddp/reduced_parameter.hpp"
 #include "actors/ddp/storage_watch.hpp"
+#include "actors/train/engine/engine.hpp"
 #include "actors/train/engine/fold_schedule.hpp"
+#include "actors/train/engine/gather_order.hpp"
 #include "actors/train/engine/reducer.hpp"
 #include "actors/train/engine/sharded_unit.hpp"
 #include "actors/train/engine/state_walk.hpp"
@@ -108,11 +111,8 @@ class ParameterShards final : private Pieces {
   void install(std::span<const StatePart> parts, const PartBytes& bytes_of);
   /// TrainEngine::walk. Collective. REQUIRES: is_used().
   std::unique_ptr<StateWalk> walk(int root);
-  /// Gathers all weights, until the next step. Collective. REQUIRES: is_used().
-  void gather_weights();
-  bool has_weights() const { return has_weights_; }
-  /// REQUIRES: has_weights().
-  StateView weights() const;
+  /// TrainEngine::held. REQUIRES: is_used().
+  std::vector<HeldPart> held();
   /// What every trainer has all of: buffers, and parameters that are not trained.
   StateView common() const;
   /// Cuts what is whole. REQUIRES: is_used().
@@ -120,6 +120,12 @@ class ParameterShards final : private Pieces {
 
   /// Bytes of the most units that were whole at a time.
   std::size_t most_whole_bytes() const { return most_whole_; }
+  /// Gathers that were under way before their unit was used, and those of them that came in vain.
+  struct Prefetched {
+    std::int64_t used = 0;
+    std::int64_t dropped = 0;
+  };
+  const Prefetched& prefetched() const { return prefetched_; }
 
  private:
   /// For callbacks that may outlive it.
@@ -130,6 +136,18 @@ class ParameterShards final : private Pieces {
   struct Place {
     std::size_t unit = 0;
     std::size_t member = 0;
+  };
+  /// An operation under way, on what the group works on.
+  struct Move {
+    torch::Tensor from, into;
+    torch::Tensor back;  ///< where `into` goes from the host; undefined: it is there
+    std::shared_ptr<collectives::Work> work;
+  };
+  /// A unit that comes into memory of its own.
+  struct Gathering {
+    std::size_t unit = 0;
+    torch::Tensor memory;
+    Move move;
   };
   /// The gradients of a unit's members, flat: by array of the fold schedule.
   struct Sums {
@@ -142,14 +160,17 @@ class ParameterShards final : private Pieces {
   void watch();
   void use(const std::vector<StorageUse>& uses);
   [[noreturn]] void refuse_use(const StorageUse& use) const;
-  void make_whole(std::size_t unit);
+  Gathering begin_gather(std::size_t unit);
   void gather(std::size_t unit);
+  void gather_ahead();
+  void settle_ahead();
+  void abandon_ahead();
   void gradient_ready(std::size_t index);
   void take(std::size_t index);
   void fold(std::size_t unit);
   void reduce(std::size_t unit);
   torch::Tensor summed(std::size_t unit);
-  void begin_rounds(std::vector<std::int64_t> counts);
+  void begin_rounds(std::vector<std::int64_t> counts, GatherOrder& order);
   void begin_round();
   void end_round();
   int leader() const;
@@ -168,6 +189,10 @@ class ParameterShards final : private Pieces {
   using Launch = std::function<std::shared_ptr<collectives::Work>(
       collectives::ProcessGroup&, const collectives::Buffer& from, const collectives::Buffer& into)>;
   void move(const torch::Tensor& from, const torch::Tensor& into, const Launch& launch);
+  Move begin_move(const torch::Tensor& from, const torch::Tensor& into, const Launch& launch);
+  void end_move(const Move& move);
+  template <class Body>
+  void on_stream_of_data(Body&& body) const;
   const std::vector<collectives::LeafInterval>& leaves() const { return group_->facts().leaves; }
   const Place* place_of(const torch::Tensor& parameter) const;
   torch::Tensor piece(const torch::Tensor& parameter, const torch::Tensor& whole) override;
@@ -181,6 +206,7 @@ class ParameterShards final : private Pieces {
   TrainState& state_;
   const int shards_;
   const bool frees_;  ///< ZeRO-3
+  const bool prefetches_;
   const std::function<void(bool)> told_;
   std::vector<ReducedParameter> parameters_;
   std::vector<Place> places_;                                        ///< by parameter
@@ -199,16 +225,19 @@ class ParameterShards final : private Pieces {
   bool by_ranks_ = false;  ///< the tree of ranks is the top of the leaves': one partial sum each
 
   bool cut_ = false;
-  bool has_weights_ = false;
   bool computes_ = false;             ///< a leaf, or a piece of an evaluation
   bool trains_ = false;               ///< a leaf
   bool quiet_ = false;                ///< what is done to parameters does not look at their memory
   std::vector<std::int64_t> counts_;  ///< rounds of each rank
   std::int64_t round_ = 0;
   std::int64_t rounds_ = 0;
-  std::vector<Sums> sums_;  ///< by unit
+  GatherOrder of_steps_, of_evaluations_;
+  GatherOrder* order_ = &of_steps_;  ///< of what is under way
+  std::optional<Gathering> ahead_;   ///< what is expected next
+  std::vector<Sums> sums_;           ///< by unit
   std::exception_ptr failure_;
   std::size_t most_whole_ = 0;
+  Prefetched prefetched_;
 
   std::shared_ptr<Self> self_;
   std::optional<GradientHooks> hooks_;

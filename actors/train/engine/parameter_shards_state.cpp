@@ -26,6 +26,12 @@ std::string place_text(std::size_t optimizer, std::size_t parameters, std::size_
   return std::string(kPlaceDigits - std::min(kPlaceDigits, digits.size()), '0') + digits;
 }
 
+/// As a part has it: row-major, and a complex one as pairs of real numbers.
+torch::Tensor on_host(const torch::Tensor& tensor) {
+  const torch::Tensor plain = tensor.detach().contiguous().cpu();
+  return plain.is_complex() ? torch::view_as_real(plain.resolve_conj()) : plain;
+}
+
 collectives::Buffer bytes_of(const torch::Tensor& tensor) {
   collectives::Buffer buffer;
   buffer.data = tensor.data_ptr();
@@ -94,7 +100,6 @@ void ParameterShards::cut_state(const torch::Tensor& parameter) {
 }
 
 void ParameterShards::install(std::span<const StatePart> parts, const PartBytes& bytes_of) {
-  has_weights_ = false;
   if (is_used()) {
     cut();
     quiet_ = true;  // shapes and types alone are looked at
@@ -190,8 +195,7 @@ class ParameterShards::Walk final : public StateWalk {
   void add(const std::string& name, const torch::Tensor& tensor) {
     const Place* at = of_.place_of(tensor);
     if (at == nullptr) {
-      Source source{false, tensor.detach().contiguous().cpu()};
-      if (source.tensor.is_complex()) source.tensor = torch::view_as_real(source.tensor);
+      Source source{false, on_host(tensor)};
       parts_.push_back(without_bytes(tensor_as_part(name, source.tensor)));
       sources_.push_back(std::move(source));
       return;
@@ -306,30 +310,43 @@ std::unique_ptr<StateWalk> ParameterShards::walk(int root) {
   return std::make_unique<Walk>(*this, root);
 }
 
-void ParameterShards::gather_weights() {
-  const torch::NoGradGuard no_grad;
+std::vector<HeldPart> ParameterShards::held() {
   cut();
-  for (std::size_t u = 0; u < units_.size(); ++u) gather(u);
-  finish();
-  has_weights_ = true;
-}
-
-StateView ParameterShards::weights() const {
-  TROUPE_ASSERT(has_weights_, "weights were gathered");
-  StateView view;
-  for (const NamedTensor& one : model_.parameters()) {
-    const Place* at = place_of(one.tensor);
-    view.owners.push_back(
-        (at == nullptr ? one.tensor.detach() : units_[at->unit].part(units_[at->unit].flat(), at->member))
-            .contiguous()
-            .cpu());
-    view.parts.push_back(tensor_as_part(one.name, view.owners.back()));
-  }
-  for (const NamedTensor& one : model_.buffers()) {
-    view.owners.push_back(one.tensor.detach().contiguous().cpu());
-    view.parts.push_back(tensor_as_part(one.name, view.owners.back()));
-  }
-  return view;
+  const std::size_t weights = model_.parameters().size() + model_.buffers().size();
+  std::vector<HeldPart> all;
+  const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
+    const auto owner = std::make_shared<torch::Tensor>(on_host(tensor));
+    all.push_back({tensor_as_part(name, *owner), 0, {}, all.size() < weights, true, owner});
+  };
+  const auto add_cut = [&](const std::string& name, const Place& at, const torch::Tensor& mine) {
+    const ShardedUnit& unit = units_[at.unit];
+    const auto owner = std::make_shared<torch::Tensor>(mine.detach().contiguous().cpu());
+    StatePart part = tensor_as_part(name, *owner);
+    part.shape = unit.sizes(at.member);
+    all.push_back({std::move(part), unit.piece(at.member, group_->leaves()).begin, unit.strides(at.member),
+                   all.size() < weights, false, owner});
+  };
+  state_.each_part(
+      [&](const std::string& name, const torch::Tensor& tensor) {
+        const Place* at = place_of(tensor);
+        if (at == nullptr) return add(name, tensor);
+        add_cut(name, *at, units_[at->unit].kept(units_[at->unit].shard(), at->member));
+      },
+      [&](const TrainedBy& trained) {
+        for (const NamedTensor& parameter : model_.parameters()) {
+          const Place* at = place_of(parameter.tensor);
+          for (const OptimizerField& field : optimizer_fields(*trained.optimizer, parameter.tensor)) {
+            const std::string name = TrainState::field_name(trained, parameter.name, field.name);
+            if (at == nullptr || field.name == kStepField) {
+              add(name, field.tensor);
+              all.back().is_shared = at == nullptr;
+            } else {
+              add_cut(name, *at, field.tensor);
+            }
+          }
+        }
+      });
+  return all;
 }
 
 StateView ParameterShards::common() const {

@@ -44,7 +44,7 @@ void Rehearsal::take_gradients(TrainingModel& model) {
 void Rehearsal::apply(const ApplyInfo& info, const StepOfCopy& how, const StepOfCopy& after) {
   apply_step(
       *fresh_, info, [&](torch::optim::Optimizer& one) { how(one, *fresh_); },
-      [&](torch::optim::Optimizer& one) { after(one, *fresh_); });
+      GradientsOfAll{.complete = [&](torch::optim::Optimizer& one) { after(one, *fresh_); }});
 }
 
 void Rehearsal::take_buffers(TrainingModel& model) {

@@ -22,7 +22,8 @@ class Rehearsal {
   void leaf(const data::Batch& batch, Leaf& at, double loss);
   /// Before the step is applied: its reduced gradients.
   void take_gradients(TrainingModel& model);
-  /// The apply, on the copy. `how` and `after`: see apply_step(), for the copy's model and its optimizers.
+  /// The apply, on the copy. `how` and `after`: see Apply and GradientsOfAll::complete, for the copy's model
+  /// and its optimizers.
   using StepOfCopy = std::function<void(torch::optim::Optimizer&, TrainingModel&)>;
   void apply(const ApplyInfo& info, const StepOfCopy& how, const StepOfCopy& after);
   TrainingModel& model() { return *fresh_; }

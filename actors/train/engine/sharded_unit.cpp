@@ -93,12 +93,17 @@ void ShardedUnit::show_pieces() {
   }
 }
 
-void ShardedUnit::take_memory() {
+torch::Tensor ShardedUnit::memory() const {
+  return torch::empty({flat_.numel()}, flat_.options());
+}
+
+void ShardedUnit::take(const torch::Tensor& memory) {
   if (whole_) return;
+  c10::StorageImpl* from = memory.storage().unsafeGetStorageImpl();
   c10::StorageImpl* storage = flat_.storage().unsafeGetStorageImpl();
-  const std::size_t bytes = static_cast<std::size_t>(flat_.numel()) * flat_.element_size();
-  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
-  storage->set_nbytes(bytes);
+  storage->set_nbytes(from->nbytes());
+  storage->set_data_ptr_noswap(from->set_data_ptr(c10::DataPtr(nullptr, flat_.device())));
+  from->set_nbytes(0);
   whole_ = true;
 }
 

@@ -29,6 +29,7 @@ class ShardedUnit {
   const std::string& name() const { return name_; }
   const std::vector<NamedTensor>& members() const { return members_; }
   const std::vector<std::int64_t>& sizes(std::size_t member) const { return geometry_[member].sizes; }
+  const std::vector<std::int64_t>& strides(std::size_t member) const { return geometry_[member].strides; }
   /// The name of the member that begins at element `offset` of the flat tensor, or before it.
   const std::string& member_at(std::int64_t offset) const;
   /// Elements that a trainer with these leaves keeps.
@@ -53,7 +54,10 @@ class ShardedUnit {
   void show_pieces();
 
   bool is_whole() const { return whole_; }
-  void take_memory();
+  /// Memory for all of it.
+  torch::Tensor memory() const;
+  /// It is whole, in that memory, of which the caller keeps no other tensor.
+  void take(const torch::Tensor& memory);
   /// Of the flat tensor: that is a value that the shards have.
   void free();
 

@@ -470,8 +470,7 @@ StepValues StepEngine::apply_pieces(const ApplyInfo& info, double total_weight) 
   if (total_weight > 0) divide_by(total_weight);
   seed_apply(options_.seed, global_step_, options_.device);
   StepValues values = apply_step(
-      *model_, info, [](torch::optim::Optimizer& one) { one.step(); }, [](torch::optim::Optimizer&) {},
-      pieces_->gradients_of_all());
+      *model_, info, [](torch::optim::Optimizer& one) { one.step(); }, pieces_->gradients_of_all());
   end_forked_child();
   buffers_.restore(next_buffers_);
   return values;
@@ -481,7 +480,7 @@ StepValues StepEngine::apply_sharded(const ApplyInfo& info) {
   if (!shards_) return apply_step(*model_, info);
   StepValues values = apply_step(
       *model_, info, [this](torch::optim::Optimizer& one) { shards_->step(one); },
-      [this](torch::optim::Optimizer& one) { shards_->gather(one); });
+      GradientsOfAll{.complete = [this](torch::optim::Optimizer& one) { shards_->gather(one); }});
   shards_->shed();
   return values;
 }

@@ -42,7 +42,8 @@ EngineOptions options_of(const RunSettings& settings, torch::Device device) {
         .units = settings.sharding.units,
         .min_num_params = static_cast<std::size_t>(settings.sharding.min_num_params),
         .sharding_strategy = settings.sharding.what == Shard::kGradients ? ShardingStrategy::kShardGradOp
-                                                                         : ShardingStrategy::kFullShard};
+                                                                         : ShardingStrategy::kFullShard,
+        .prefetch = settings.sharding.prefetch};
   }
   return options;
 }
@@ -138,12 +139,9 @@ class TorchEngine final : public TrainEngine {
     if (auto* pieces = engine_.pieces()) return pieces->walk(root);
     return TrainEngine::walk(root);
   }
-  void gather_weights() override {
-    if (auto* pieces = engine_.pieces()) pieces->gather_weights();
-  }
-  State weights() override {
+  std::vector<HeldPart> held() override {
     auto* pieces = engine_.pieces();
-    return pieces != nullptr && pieces->has_weights() ? as_state(pieces->weights()) : state();
+    return pieces != nullptr ? pieces->held() : TrainEngine::held();
   }
   State common() override {
     auto* pieces = engine_.pieces();

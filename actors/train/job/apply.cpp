@@ -66,6 +66,7 @@ void Apply::count_parameters() {
   std::vector<NamedTensor> trained = setup_.parameters();
   std::erase_if(trained, [](const NamedTensor& one) { return !one.tensor.requires_grad(); });
   if (trained.empty()) return;
+  complete();
   std::vector<torch::Tensor> norms;
   if (of_all_.parameter_norms) {
     norms = of_all_.parameter_norms();
@@ -116,6 +117,14 @@ std::optional<double> learning_rate_of(const torch::optim::Optimizer& optimizer)
 
 torch::optim::Optimizer& Apply::optimizer(const std::string& name) {
   return **given_out_.insert(&find(name)).first;
+}
+
+/// In their order, the same on every trainer.
+void Apply::complete() const {
+  if (!of_all_.complete) return;
+  for (const TrainedBy& trained : setup_.optimizers()) {
+    if (given_out_.contains(trained.optimizer)) of_all_.complete(*trained.optimizer);
+  }
 }
 
 torch::optim::Optimizer& Apply::find(const std::string& name) const {

@@ -18,8 +18,10 @@
 
 namespace troupe::train {
 
-/// What a trainer that has a part of each parameter and its gradient asks of all.
+/// What a trainer that has a part of each parameter and its gradient asks of all, or of what optimizers keep.
 struct GradientsOfAll {
+  /// Gets what the others have stepped of an optimizer's parameters. Collective.
+  std::function<void(torch::optim::Optimizer&)> complete{};
   /// The norm of the whole gradient of each parameter, in their order. Collective.
   std::function<std::vector<torch::Tensor>(double norm_type)> norms{};
   /// The norm of each whole parameter that is trained, in their order. Collective.
@@ -67,8 +69,8 @@ class Apply {
   /// With shards one that steps by itself has stepped on all trainers when apply() has returned.
   torch::optim::Optimizer& optimizer(const std::string& name = {});
 
-  /// Those that optimizer() gave out.
-  const std::set<torch::optim::Optimizer*>& given_out() const { return given_out_; }
+  /// Parameters of what optimizer() gave out are as all trainers have stepped them.
+  void complete() const;
   /// What was counted, and the norm if it was asked for.
   const StepValues& values() const { return values_; }
 

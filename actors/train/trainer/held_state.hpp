@@ -17,7 +17,14 @@ struct HeldPiece {
   wire::Bytes bytes;
 };
 
-/// What a trainer holds at a job's end, as the bytes of a safetensors file, asked for piece by piece.
+/// Which of it.
+struct HeldWish {
+  bool weights_only = false;  ///< parameters and buffers alone
+  bool in_shards = false;  ///< what this trainer keeps of it (write_shard); else all, as a safetensors file
+  bool operator==(const HeldWish&) const = default;
+};
+
+/// What a trainer holds at a job's end, as bytes that are asked for piece by piece.
 ///
 /// Not synchronized: no task of the trainer may run meanwhile.
 class HeldState {
@@ -25,17 +32,16 @@ class HeldState {
   /// The piece from `offset` on; none is left where it has no bytes, and the copy is given back.
   ///
   /// @throws Error kUnavailable where the trainer holds no whole state
-  HeldPiece piece(const TrainerMachine& machine, TrainEngine& engine, bool weights_only,
-                  std::uint64_t offset);
+  HeldPiece piece(const TrainerMachine& machine, TrainEngine& engine, HeldWish wish, std::uint64_t offset);
 
   /// Throws Unavailable where there is no whole state, or it may be changing.
   static void check(const TrainerMachine& machine);
 
  private:
-  bool holds(const TrainerMachine& machine, bool weights_only) const;
+  bool holds(const TrainerMachine& machine, HeldWish wish) const;
 
   std::vector<std::byte> bytes_;
-  bool weights_only_ = false;
+  HeldWish wish_;
   std::int64_t steps_ = kNoState;
   Generation lineage_;
 };

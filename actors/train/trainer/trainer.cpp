@@ -101,9 +101,9 @@ class Trainer::Work {
   }
 
   /// In the actor's thread. Under the mutex no task begins, so that nothing changes the state meanwhile.
-  HeldPiece final_state(bool weights_only, std::uint64_t offset) {
+  HeldPiece final_state(HeldWish wish, std::uint64_t offset) {
     const Hold hold(mutex_);
-    return final_state_.piece(machine_, *engine_, weights_only, offset);
+    return final_state_.piece(machine_, *engine_, wish, offset);
   }
 
   /// The same: a copy of the state as it is.
@@ -410,9 +410,7 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const HashState&) {
-    const Hashed done = hash_state(*engine_->walk(-1), [this] { progress(); });
-    engine_->gather_weights();  // the job is over: whoever is asked has them
-    return done;
+    return hash_state(*engine_->walk(-1), [this] { progress(); });
   }
 
   TrainerResult perform(const HashParts&) {
@@ -572,8 +570,8 @@ KeptState Trainer::keep() {
   return kept_.take([this](KeptState& what) { return work_->keep(what); });
 }
 
-HeldPiece Trainer::final_state(bool weights_only, std::uint64_t offset) {
-  return work_->final_state(weights_only, offset);
+HeldPiece Trainer::final_state(HeldWish wish, std::uint64_t offset) {
+  return work_->final_state(wish, offset);
 }
 
 SharedPiece Trainer::shared(Generation in, std::uint64_t offset) {

@@ -36,10 +36,10 @@ class Trainer {
   /// A piece of what this trainer shares since its ShareState of generation `in`. Throws Unavailable if it
   /// does not any more.
   SharedPiece shared(Generation in, std::uint64_t offset);
-  /// A piece of the state that this trainer held when it was first asked, as a safetensors file, from
-  /// `offset`; nothing behind its end. With `weights_only` parameters and buffers alone. Throws Unavailable
-  /// when it holds none, or may be changing it. Whoever asks looks at which state it is.
-  HeldPiece final_state(bool weights_only, std::uint64_t offset);
+  /// A piece of the state that this trainer held when it was first asked, from `offset`; nothing behind its
+  /// end. Throws Unavailable when it holds none, or may be changing it. Whoever asks looks at which state it
+  /// is.
+  HeldPiece final_state(HeldWish wish, std::uint64_t offset);
   /// Keeps a copy of the state as it is, until the next keep() or until nobody wants it for a while
   /// (KeptCopy::beat), for trainers of other jobs. Throws as final_state.
   KeptState keep();

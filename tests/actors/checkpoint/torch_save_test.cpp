@@ -132,41 +132,48 @@ TEST_CASE("what torch.save wrote before it wrote archives is named, and is no sa
   CHECK_FALSE(is_old_torch_save(file));
 }
 
-/// An archive of one member, data.pkl.
-std::vector<std::byte> archive_of(const std::string& pickle) {
-  std::string bytes;
-  const auto number = [&](std::uint64_t value, int size) {
-    for (int i = 0; i < size; ++i, value >>= 8) bytes += static_cast<char>(value & 0xff);
+/// An archive of data.pkl, and of data/0 where `storage` is not empty.
+std::vector<std::byte> archive_of(const std::string& pickle, const std::string& storage = {}) {
+  std::string bytes, directory;
+  int members = 0;
+  const auto number = [](std::string& to, std::uint64_t value, int size) {
+    for (int i = 0; i < size; ++i, value >>= 8) to += static_cast<char>(value & 0xff);
   };
-  const std::string name = "x/data.pkl";
-  const auto sizes = [&] {
-    number(0, 12);  // flags, method, time, checksum
-    number(pickle.size(), 4);
-    number(pickle.size(), 4);
-    number(name.size(), 2);
-    number(0, 2);
-  };
-  number(0x04034b50, 4);
-  number(20, 2);
-  sizes();
-  bytes += name + pickle;
-  const std::size_t directory = bytes.size();
-  number(0x02014b50, 4);
-  number(20, 2);
-  number(20, 2);
-  sizes();
-  number(0, 14);
-  bytes += name;
-  const std::size_t end = bytes.size();
-  number(0x06054b50, 4);
-  number(0, 4);
-  number(1, 2);
-  number(1, 2);
-  number(end - directory, 4);
-  number(directory, 4);
-  number(0, 2);
-  const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
-  return {begin, begin + bytes.size()};
+  for (const auto& [name, content] : {std::pair<std::string, std::string>("x/data.pkl", pickle),
+                                      std::pair<std::string, std::string>("x/data/0", storage)}) {
+    if (content.empty()) continue;
+    ++members;
+    const std::size_t place = bytes.size();
+    const auto sizes = [&](std::string& to) {
+      number(to, 0, 12);  // flags, method, time, checksum
+      number(to, content.size(), 4);
+      number(to, content.size(), 4);
+      number(to, name.size(), 2);
+      number(to, 0, 2);
+    };
+    number(bytes, 0x04034b50, 4);
+    number(bytes, 20, 2);
+    sizes(bytes);
+    bytes += name + content;
+    number(directory, 0x02014b50, 4);
+    number(directory, 20, 2);
+    number(directory, 20, 2);
+    sizes(directory);
+    number(directory, 0, 10);
+    number(directory, place, 4);
+    directory += name;
+  }
+  const std::size_t begin = bytes.size();
+  bytes += directory;
+  number(bytes, 0x06054b50, 4);
+  number(bytes, 0, 4);
+  number(bytes, members, 2);
+  number(bytes, members, 2);
+  number(bytes, directory.size(), 4);
+  number(bytes, begin, 4);
+  number(bytes, 0, 2);
+  const auto* first = reinterpret_cast<const std::byte*>(bytes.data());
+  return {first, first + bytes.size()};
 }
 
 TEST_CASE("a pickle that is made to harm is refused, and takes little") {
@@ -226,6 +233,59 @@ TEST_CASE("a pickle that copies a long name again and again, or makes a tensor o
   };
   CHECK_THAT(why(tensor_of(64)), Catch::Contains("no dict"));
   CHECK_THAT(why(tensor_of(65)), Catch::Contains("more than 64 dimensions"));
+}
+
+/// A number as pickles have it.
+std::string int_of(int number) {
+  std::string bytes = "J";
+  for (int i = 0; i < 4; ++i) bytes += static_cast<char>(number >> (8 * i) & 0xff);
+  return bytes;
+}
+std::string tuple_of(const std::vector<int>& numbers) {
+  std::string bytes = "(";
+  for (const int number : numbers) bytes += int_of(number);
+  return bytes + "t";
+}
+/// The arguments of all that rebuild tensors, up to the strides.
+std::string tensor_at(const std::string& storage, const std::vector<int>& sizes,
+                      const std::vector<int>& strides) {
+  return "((" + pickled("storage") + "c" + storage + "\n" + pickled("0") + "tQ" + int_of(0) +
+         tuple_of(sizes) + tuple_of(strides);
+}
+
+// It was refused as one that is not in its storage.
+TEST_CASE("an expanded tensor has its element as often as it says, within bounds") {
+  const auto read = [](const std::vector<int>& sizes, const std::vector<int>& strides) {
+    const auto file = archive_of("}" + pickled("w") + "ctorch._utils\n_rebuild_tensor_v2\n" +
+                                     tensor_at("torch\nFloatStorage", sizes, strides) + "tRs.",
+                                 std::string("\0\0\x80\x3f\0\0\0\x40", 8));
+    const auto saved = read_torch_save("x", file);
+    return saved.ok() ? text_of(*saved) : saved.error().why;
+  };
+  CHECK(read({5}, {0}) == "w F32 [ 5 ] 1 1 1 1 1\n");
+  CHECK(read({2, 3}, {1, 0}) == "w F32 [ 2 3 ] 1 1 1 2 2 2\n");
+  CHECK_THAT(read({3, 3}, {1, 0}), Catch::Contains("not in its storage"));
+  CHECK_THAT(read({1 << 30}, {0}), Catch::Contains("share storages so often"));
+  CHECK_THAT(read({1 << 30, 1 << 30, 1 << 30}, {0, 0, 0}), Catch::Contains("not in its storage"));
+}
+
+// Python's newer ways of making them: nothing was read of either.
+TEST_CASE("tensors of types without a storage, and parameters with attributes, are read") {
+  const auto read = [](const std::string& value) {
+    const auto file = archive_of("}" + pickled("w") + value + "s.", std::string("\1\0\2\1", 4));
+    const auto saved = read_torch_save("x", file);
+    return saved.ok() ? text_of(*saved) : saved.error().why;
+  };
+  const auto v3 = [](const std::string& dtype) {
+    return "ctorch._utils\n_rebuild_tensor_v3\n" + tensor_at("torch.storage\nUntypedStorage", {2}, {1}) +
+           "\x89}" + dtype + "tR";
+  };
+  CHECK(read(v3("ctorch\nuint16\n")) == "w U16 [ 2 ] 1 258\n");
+  CHECK_THAT(read(v3("ctorch\nquint4x2\n")), Catch::Contains("which is not read"));
+  CHECK_THAT(read(v3("N")), Catch::Contains("makes a tensor of something else"));
+  const std::string data =
+      "ctorch._utils\n_rebuild_tensor_v2\n" + tensor_at("torch\nHalfStorage", {2}, {1}) + "tR";
+  CHECK(read("ctorch._utils\n_rebuild_parameter_with_state\n(" + data + "\x88}}tR") == "w F16 [ 2 ] 1 258\n");
 }
 
 }  // namespace

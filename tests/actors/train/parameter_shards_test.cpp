@@ -9,9 +9,13 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "actors/ddp/device_streams.hpp"
 #include "actors/ddp/torch_compat.hpp"
+#include "actors/train/engine/held_shards.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "runtime/core/error.hpp"
+#include "tests/actors/ddp/on_host.hpp"
+#include "tests/actors/ddp/recording_device.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 
 namespace troupe::train::testing {
@@ -45,6 +49,8 @@ struct DeepJob {
   bool adagrad = false;       ///< which has fields for what is not trained, too
   bool replaces = false;      ///< gradients, before they are clipped; and drops one
   bool skips_middle = false;  ///< in odd leaves
+  bool turns = false;         ///< each third step uses the last layer early
+  bool ends = false;          ///< leaf 1 throws in step 2, when one unit is used and the next is to come
   bool weighs = false;
   std::int64_t wide = 37;
   double norm_type = 2;
@@ -65,7 +71,19 @@ struct DeepJob {
   }
   torch::Tensor loss(DeepNet& net, const data::Batch& batch, Leaf& at) const {
     if (weighs) at.weight(1 + at.rank);
+    const bool early = turns && at.step % 3 == 2;
+    torch::Tensor of_out;
+    if (early) {
+      net->in->forward(batch.input);  // behind which its BatchNorm is expected
+      of_out = net->out->weight.square().sum();
+    }
+    if (ends && at.rank == 1 && at.step == 2) {
+      net->in->forward(batch.input);
+      throw std::runtime_error("the leaf ends");
+    }
     torch::Tensor output = net->forward(batch.input);
+    if (turns && !early) of_out = net->out->weight.square().sum();
+    if (turns) return torch::nn::functional::cross_entropy(output, batch.target) + 0.1 * of_out;
     if (skips_middle && at.rank % 2 == 1)
       output = net->out->forward(torch::tanh(net->in->forward(batch.input)));
     return torch::nn::functional::cross_entropy(output, batch.target);
@@ -90,11 +108,12 @@ using Strategy = std::optional<ShardingStrategy>;
 template <class Job>
 std::unique_ptr<StepEngine> sharded_engine(const Job& job, int leaves, Strategy strategy,
                                            std::size_t unit_elements = 100,
-                                           const ReducerOptions& reducer = {}) {
+                                           const ReducerOptions& reducer = {}, bool prefetch = false) {
   set_up_numerics();
   EngineOptions options{.logical_ranks = leaves, .seed = kSeed, .reducer = reducer};
   if (strategy)
-    options.shard_parameters = FsdpOptions{.min_num_params = unit_elements, .sharding_strategy = *strategy};
+    options.shard_parameters =
+        FsdpOptions{.min_num_params = unit_elements, .sharding_strategy = *strategy, .prefetch = prefetch};
   return std::make_unique<StepEngine>(make_training_model(job, kSeed), options);
 }
 
@@ -146,6 +165,98 @@ TEST_CASE("shards that go through the host, as on GPUs without NCCL, have the sa
          }))
       CHECK(said == whole);
   }
+}
+
+TEST_CASE("units that come ahead, in the order of the step before, have the same bits") {
+  const bool turns = GENERATE(false, true), through_host = GENERATE(false, true);
+  const DeepJob job{.adam = true, .turns = turns};
+  CAPTURE(turns, through_host);
+  ReducerOptions reducer;
+  reducer.through_host = through_host;
+  const std::string whole = fork_ranks(
+      kLeaves, 1, [&](auto group) { return train(*sharded_engine(job, kLeaves, {}), group, job); })[0];
+  REQUIRE(whole.find(' ') == 64);
+  for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp}) {
+    for (const int ranks : {2, 3}) {
+      CAPTURE(ranks, static_cast<int>(strategy));
+      for (const auto& said : fork_ranks(kLeaves, ranks, [&](auto group) {
+             auto engine = sharded_engine(job, kLeaves, strategy, 100, reducer, true);
+             const std::string same = train(*engine, group, job);
+             const auto& ahead = engine->pieces()->prefetched();
+             // Five steps behind the first, of three units at least.
+             return same + (ahead.used >= (turns ? 6 : 15) ? "" : " nothing came ahead") +
+                    ((ahead.dropped > 0) == turns ? "" : " another order was foretold");
+           }))
+        CHECK(said == whole);
+    }
+  }
+}
+
+TEST_CASE(
+    "shards on a device go by its default stream, behind what computes, and the host waits once a step") {
+  const bool prefetch = GENERATE(false, true);
+  const auto told = fork_ranks(2, 2, [&](auto group) -> std::string {
+    ReducerOptions recorded;
+    recorded.streams = RecordingDevice::device();
+    RecordingDevice& device = RecordingDevice::anew();
+    const auto engine = sharded_engine(DeepJob{}, 2, ShardingStrategy::kFullShard, 100, recorded, prefetch);
+    engine->attach(group, on_host(group));  // another one, over the same ranks
+    std::string log;
+    // The job computes on a stream of its own.
+    const DeviceStreams streams(RecordingDevice::device());
+    streams.aside([&] {
+      const std::string own = "s" + std::to_string(streams.computing()->id());
+      engine->run_step(0, leaf_batches(*group, 0, small));
+      engine->apply();
+      device.log.clear();
+      engine->run_step(1, leaf_batches(*group, 1, small));
+      for (std::string line : device.log) {
+        if (line.find(" on s") != std::string::npos) continue;  // events
+        line = line.substr(0, line.find(" e"));
+        log += (line.ends_with(own) || line.starts_with(own) ? line.replace(line.find(own), own.size(), "own")
+                                                             : line) +
+               "\n";
+      }
+    });
+    engine->detach();
+    return log;
+  });
+  const std::string one = "s0 waits for\nnow s0\nnow own\nown waits for\n";  // begun, or waited for
+  for (std::string log : told) {
+    CAPTURE(log);
+    int operations = 0, gradients = 0;
+    while (log.starts_with(one) || log.starts_with("s0 waits for\n")) {
+      const bool moves = log.starts_with(one);
+      log.erase(0, moves ? one.size() : std::string("s0 waits for\n").size());
+      ++(moves ? operations : gradients);
+    }
+    // Four units come in the forward and one again in the backward, four gradients are reduced, and buffers
+    // come.
+    CHECK(operations == 2 * 10);
+    CHECK(gradients == 8);
+    CHECK(log == "host waits for own\n");
+  }
+}
+
+TEST_CASE("a leaf that ends while a unit is on its way ends the step for all, and the next begins anew") {
+  const DeepJob job{.ends = true};
+  for (const auto& said : fork_ranks(kLeaves, 2, [&](auto group) -> std::string {
+         auto engine = sharded_engine(job, kLeaves, ShardingStrategy::kFullShard, 100, {}, true);
+         engine->attach(group);
+         try {
+           for (std::uint64_t step = 0; step < 3; ++step) {
+             engine->run_step(step, leaf_batches(*group, step, small));
+             engine->apply();
+           }
+         } catch (const std::exception& error) {
+           const std::string ahead =
+               engine->pieces()->prefetched().used > 0 ? "" : ", and nothing came ahead";
+           engine->detach();
+           return error.what() + ahead;
+         }
+         return "nothing";
+       }))
+    CHECK_THAT(said, Catch::Contains("the leaf ends") && !Catch::Contains("nothing"));
 }
 
 // The sharded job clipped by the gradients that the step had reduced.
@@ -260,6 +371,63 @@ TEST_CASE("a state that was saved in pieces is installed in other ones, or whole
   CHECK(expected.find(' ') == 64);
 }
 
+/// A convolution whose weight lies channels last, beside what is not trained and a buffer.
+struct ChannelsLastImpl : torch::nn::Module {
+  ChannelsLastImpl() {
+    const torch::NoGradGuard no_grad;
+    conv->weight.set_data(conv->weight.contiguous(torch::MemoryFormat::ChannelsLast));
+  }
+  torch::nn::Conv2d conv = register_module("conv", torch::nn::Conv2d(5, 7, 3));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(9, 11));
+  torch::Tensor fixed = register_parameter("fixed", torch::full({4}, 0.25), /*requires_grad=*/false);
+  torch::Tensor seen = register_buffer("seen", torch::zeros({2}));
+};
+TORCH_MODULE(ChannelsLast);
+struct ChannelsLastJob {
+  ChannelsLast model() const { return ChannelsLast(); }
+  torch::optim::AdamW optimizer(ChannelsLast& net) const {
+    return torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.01));
+  }
+  torch::Tensor loss(ChannelsLast& net, const data::Batch& batch) const {
+    return net->conv->weight.pow(3).mean() + net->last->weight.square().mean() + batch.input.mean() +
+           net->conv->bias.mean() + net->last->bias.mean();
+  }
+};
+
+std::string as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+TEST_CASE("what trainers hold of a state comes to the file of all of it, and what is lost is told") {
+  const auto held = [](const Group& group, Strategy strategy) {
+    auto engine = sharded_engine(ChannelsLastJob{}, kLeaves, strategy, 50);
+    engine->attach(group);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      engine->run_step(step, leaf_batches(*group, step, small));
+      engine->apply();
+    }
+    if (auto* pieces = engine->pieces()) return as_text(write_shard(pieces->held()));
+    const StateView view = engine->state().view();
+    return as_text(checkpoint::write_safetensors(checkpoint::lay_out_safetensors(view.parts).value()));
+  };
+  const auto whole = fork_ranks(kLeaves, 1, [&](auto group) { return held(group, {}); })[0];
+  REQUIRE(whole.find("optimizer/conv.weight/exp_avg") != std::string::npos);
+  for (const int ranks : {2, 3}) {
+    const auto shards =
+        fork_ranks(kLeaves, ranks, [&](auto group) { return held(group, ShardingStrategy::kFullShard); });
+    JoinedShards joined, lacks, twice;
+    for (const auto& shard : shards) joined.add(std::as_bytes(std::span(shard))).value();
+    CHECK((as_text(joined.finish().value()) == whole));
+    const auto first = std::as_bytes(std::span(shards[0]));
+    lacks.add(first).value();
+    CHECK_THAT(lacks.finish().error().message(), Catch::Contains("are missing"));
+    twice.add(first).value();
+    CHECK_THAT(twice.add(first).error().message(), Catch::Contains("more elements than it should"));
+    CHECK_FALSE(twice.add(first.first(first.size() / 2)).ok());
+    CHECK_FALSE(twice.add(first.first(3)).ok());
+  }
+}
+
 TEST_CASE("a state of another model does not fit: the part is told, and both shapes") {
   const auto told = [](const auto& job, const Group& group) -> std::string {
     auto engine = sharded_engine(DeepJob{}, kLeaves, ShardingStrategy::kFullShard);
@@ -282,12 +450,15 @@ TEST_CASE("a state of another model does not fit: the part is told, and both sha
 
 TEST_CASE("evaluations of unlike length see the same weights") {
   const DeepJob job{.adam = true};
+  const bool prefetch = GENERATE(false, true);
   const auto evaluate = [&](StepEngine& engine, const Group& group, int pieces) {
-    engine.begin_evaluation(pieces);
     std::string losses;
-    for (int piece = 0; piece < pieces; ++piece)
-      losses += " " + std::to_string(engine.evaluate(piece, 0, small_batch(99, piece)).back().sum);
-    engine.end_evaluation();
+    for (const int epoch : {0, 1}) {
+      engine.begin_evaluation(pieces);
+      for (int piece = 0; piece < pieces; ++piece)
+        losses += " " + std::to_string(engine.evaluate(piece, epoch, small_batch(99, piece)).back().sum);
+      engine.end_evaluation();
+    }
     return losses + train(engine, group, job, 6);
   };
   const std::string whole = fork_ranks(kLeaves, 1, [&](auto group) {
@@ -297,7 +468,7 @@ TEST_CASE("evaluations of unlike length see the same weights") {
   })[0];
   for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp}) {
     const auto said = fork_ranks(kLeaves, 3, [&](auto group) {
-      auto engine = sharded_engine(job, kLeaves, strategy);
+      auto engine = sharded_engine(job, kLeaves, strategy, 100, {}, prefetch);
       train(*engine, group, job);
       return evaluate(*engine, group, group->rank() == 1 ? 3 : 0);  // the first has none
     });

@@ -109,7 +109,7 @@ def print_table(rows):
     """Returns the exit code."""
     plain = {(row.net, row.by_hand): row.rate for row in rows if row.what.startswith("plain")}
     expected, code = {}, 0
-    print(f"\n{'net':8} {'run':30} {'samples/s':>10} {'of plain':>8} {'GPU busy':>8} {'GPU MiB':>8}  {'hash':12} verdict")
+    print(f"\n{'net':8} {'run':40} {'samples/s':>10} {'of plain':>8} {'GPU busy':>8} {'GPU MiB':>8}  {'hash':12} verdict")
     for row in rows:
         verdict = "same"
         if row.error == NO_DATA:
@@ -126,7 +126,7 @@ def print_table(rows):
         peer = plain.get((row.net, row.by_hand))
         share = f"{row.rate / peer:.2f}" if row.rate and peer else "-"
         busy, mib = (f"{row.gpu[0]:.0f} %", str(row.gpu[1])) if row.gpu else ("-", "-")
-        print(f"{row.net:8} {row.what:30} {rate:>10} {share:>8} {busy:>8} {mib:>8}  {row.hash[:12]:12} {verdict}")
+        print(f"{row.net:8} {row.what:40} {rate:>10} {share:>8} {busy:>8} {mib:>8}  {row.hash[:12]:12} {verdict}")
     return code
 
 
@@ -175,9 +175,18 @@ def main():
         if net == "mnist":
             example = [mnist, "--micro-batch", *size[1:], "--trainers", "2", "--trainer-gpus"]
             rows.append(run(net, "examples/mnist, 2 trainers", [*example, half], watch))
-            for held, what in ((half, "sharded"),) + (((one, "sharded, a GPU each"),) if gpus >= 2 else ()):  # then over NCCL
-                shards = ["--shard", "parameters", "--shard-min-num-params", "1000"]
-                rows.append(run(net, f"examples/mnist, {what}", [*example, held, *shards], watch))
+            by_size = ["--shard-min-num-params", "1000"]
+            by_name = ["--shard-min-num-params", "0", "--shard-units", "layer2,fc", "--shard-prefetch"]
+            shards = {"sharded": ["parameters", *by_size], "by name, prefetch": ["parameters", *by_name],
+                      "gradients": ["gradients", *by_size], "optimizer": ["optimizer"]}
+            for held, each in ((half, ""),) + (((one, ", a GPU each"),) if gpus >= 2 else ()):  # then over NCCL
+                for what, flags in shards.items():
+                    rows.append(run(net, f"examples/mnist, {what}{each}", [*example, held, "--shard", *flags], watch))
+            # As many trainers as leaves: with one of these it is another net.
+            synced = [training, net, *size, "--sync-batch-norm", "--logical-ranks", "2", "--trainers", "2"]
+            for held, each in ((half, ""),) + (((one, ", a GPU each"),) if gpus >= 2 else ()):
+                rows.append(run("synced", f"SyncBatchNorm{each}", [*synced, "--gpus", held], watch))
+            rows.append(run("synced", "SyncBatchNorm, one killed", [*synced, "--gpus", half, "--kill-at", "25"], watch))
     return print_table(rows)
 
 

@@ -48,7 +48,9 @@ expect() {
 
 expect 0 'mnist +examples/mnist, 2 trainers +1,00[01] .* a{12} same' "all is well" --on-cpu
 ON=--shard GIVE=hash expect 3 'mnist +examples/mnist, sharded .* ba{11} DIFFERENT' "with sharded parameters it is another result" --on-cpu
-[ "$(grep -c -- '--micro-batch' "$folder/said")" = 2 ] || { echo "FAILED: mnist has another flag for its batch" && failed=1; }
+[ "$(grep -c -- '--micro-batch' "$folder/said")" = 5 ] || { echo "FAILED: mnist has another flag for its batch" && failed=1; }
+ON=--shard-units GIVE=hash expect 3 'examples/mnist, by name, prefetch .* ba{11} DIFFERENT' "with units by name it is another result" --on-cpu
+ON=--sync-batch-norm GIVE=failure expect 1 'synced +SyncBatchNorm, one killed .* FAILED' "SyncBatchNorm fails" --on-cpu
 expect 0 'mnist +2 trainers +1,00[01] +1\.00 +- +- ' "rates, and no GPU" --on-cpu
 ON=--kill-at GIVE=hash expect 3 'one killed .* ba{11} DIFFERENT' "a killed trainer changed the result" --on-cpu
 ON=--by-hand GIVE=hash expect 3 'DDP by hand, 1 rank .* ba{11} DIFFERENT' "by hand it is another result than the plain loop's" --on-cpu

@@ -1,7 +1,7 @@
 // Trains MNIST's or CIFAR-10's ConvNet of the examples, by a job of troupe's, by DistributedDataParallel or
 // FullyShardedDataParallel by hand or by a loop of plain LibTorch, on the CPU or on GPUs: gpu_training
-// mnist|cifar10 [--plain | --by-hand RANKS [--sharded]] [--gpus SHARE] ... Prints how fast it was, for
-// compare.py:
+// mnist|cifar10 [--plain | --by-hand RANKS [--sharded] | --sync-batch-norm] [--gpus SHARE] ... Prints how
+// fast it was, for compare.py:
 //   samples_per_s 12345.6              from a tenth of the steps to the last
 //   measured from 1700000000.1 to 1700000009.2   in seconds of Unix time
 //   loss 0.1234                        of the last step
@@ -16,6 +16,7 @@
 #include <variant>
 
 #include "actors/data/find_mnist.hpp"
+#include "actors/ddp/sync_batch_norm.hpp"
 #include "examples/cifar10/pictures.hpp"
 #include "examples/mnist/digits.hpp"
 #include "tests/gpu/training/loop.hpp"
@@ -32,6 +33,7 @@ struct Options {
   bool plain = false;
   int by_hand = 0;
   bool sharded = false;
+  bool synced = false;
   double gpus = 0;
   int trainers = 1;
   int logical_ranks = 4;
@@ -39,6 +41,18 @@ struct Options {
   int epochs = 1;
   std::int64_t samples = 0;
   std::int64_t kill_at = 0;
+};
+
+/// Digits whose BatchNorm is over all leaves of a step.
+struct SyncedDigits {
+  Digits digits;
+
+  ConvNet model() const { return train::convert_sync_batchnorm(digits.model()); }
+  auto optimizer(ConvNet& net) const { return digits.optimizer(net); }
+  torch::Tensor criterion(const torch::Tensor& output, const data::Batch& batch) const {
+    return digits.criterion(output, batch);
+  }
+  std::shared_ptr<data::Dataset> dataset(data::Split split) const { return digits.dataset(split); }
 };
 
 template <class Job>
@@ -55,6 +69,7 @@ int train_by_troupe(troupe::DriverSession& session, const Job& job, const Option
                                   .trainers = o.trainers,
                                   .seed = 7,
                                   .evaluate = false,
+                                  .min_trainers = o.synced ? o.trainers : 1,  // on a GPU one leaf each
                                   .trainer_gpus = o.gpus,
                                   .chaos = chaos,
                                   .on_event = [&](const troupe::report::Event& event) {
@@ -105,6 +120,8 @@ Options parse(int argc, char** argv) {
       "By DistributedDataParallel in so many processes, a divisor of --logical-ranks: the micro-batches "
       "of a step; with --gpus below 1 they share one");
   app.add_flag("--sharded", o.sharded, "--by-hand: by FullyShardedDataParallel");
+  app.add_flag("--sync-batch-norm", o.synced,
+               "MNIST by a job: BatchNorm over all leaves of a step; on GPUs as many trainers as leaves");
   app.add_option("--gpus", o.gpus, "That each trainer holds: 0 (the CPU), 1, or a part of one")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--trainers", o.trainers, "Processes that compute")->capture_default_str();
@@ -131,6 +148,10 @@ int main(int argc, char** argv) try {
                  o.logical_ranks);
     return 2;
   }
+  if (o.synced && (o.net != "mnist" || o.plain || o.by_hand > 0)) {
+    std::fprintf(stderr, "gpu_training: --sync-batch-norm is of mnist by a job\n");
+    return 2;
+  }
   const auto search = data::default_mnist_search(o.folder);
   const auto found = o.net == "mnist" ? data::find_mnist(search) : data::find_cifar10(search);
   const std::string folder = found.folder.empty() ? "" : std::filesystem::absolute(found.folder).string();
@@ -148,6 +169,9 @@ int main(int argc, char** argv) try {
     });
   }
   auto session = troupe::init(argc, argv);
+  if (o.synced)
+    return train_by_troupe(session, SyncedDigits{digits}, o,
+                           data::share(digits.dataset(data::Split::kTrain))->size());
   return mnist ? train_net(session, digits, o) : train_net(session, Pictures{folder}, o);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "gpu_training: %s\n", error.what());
