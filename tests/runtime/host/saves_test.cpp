@@ -59,6 +59,13 @@ struct Lives {
     actor.tell<&Ledger::read>();  // asks where it is: nobody is told who did not
   }
   void start(std::uint32_t incarnation, std::int32_t max_concurrency = 1) {
+    const int before = node.started;
+    begin(incarnation, max_concurrency);
+    REQUIRE(test::eventually([&] { return node.started > before; }));
+    const std::uint64_t process = incarnation == 1 ? kFirst : kSecond;
+    node.tell(1, kCaller, wire::ActorAt{{kActor, incarnation, cluster::ActorLife::kLives, {{2}, {process}}}});
+  }
+  void begin(std::uint32_t incarnation, std::int32_t max_concurrency = 1) {
     using Entry = detail::ConstructorEntry<Ledger, int>;
     (void)&Entry::registered;
     const std::uint64_t process = incarnation == 1 ? kFirst : kSecond;
@@ -66,10 +73,7 @@ struct Lives {
     wire::StartActorHere start{kActor, true, Entry::kId, wire::encode(5), max_concurrency};
     start.incarnation = incarnation;
     start.owner = {{1}, {kOwner}};
-    const int before = node.started;
     node.tell(2, process, start);
-    REQUIRE(test::eventually([&] { return node.started > before; }));
-    node.tell(1, kCaller, wire::ActorAt{{kActor, incarnation, cluster::ActorLife::kLives, {{2}, {process}}}});
   }
   template <auto M, class... A>
   auto call(A... a) {
@@ -202,6 +206,17 @@ TEST_CASE("an actor that stops itself gives its answers first", "[saves]") {
   of.node.hold(1, kOwner, false);
   CHECK(added.get(20s) == 6);
   CHECK_THAT(error_of([&] { of.call<&Ledger::read>(); }), Catch::Contains("it has done its work"));
+}
+
+TEST_CASE("an actor that is stopped while it waits for what the life before saved ends", "[saves]") {
+  // It came up later, refused all calls, and nobody ended it.
+  Lives of;
+  of.start(1);
+  of.node.hold(1, kOwner, true);
+  of.begin(2);
+  of.node.tell(2, kSecond, wire::StopActor{kActor, "enough"});
+  CHECK(test::eventually([&] { return of.node.ended == 1; }));
+  of.node.hold(1, kOwner, false);
 }
 
 TEST_CASE("save() and load() that throw say so", "[saves]") {
