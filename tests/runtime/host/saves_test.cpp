@@ -35,6 +35,11 @@ struct Ledger {
     const int times = co_await later.future();
     co_return sum += (times - 1) * n;
   }
+  Future<int> add_and_answer_later(int n) {
+    sum += n;
+    return answer.future();
+  }
+  void answer_it() { answer.set(sum); }
   void grow(std::size_t bytes) { words.emplace_back(bytes, 'x'); }
   void refuse_to_save() { saves = false; }
   void remember(const std::string& word) { words.push_back(word); }
@@ -50,6 +55,7 @@ struct Ledger {
   int sum;
   std::vector<std::string> words;
   bool saves = true;
+  Promise<int> answer;
 };
 
 /// The owner and a caller, each in a process of node 1, and lives of a Ledger on node 2.
@@ -153,6 +159,22 @@ TEST_CASE("an answer waits until its owner has the state, and what reads waits f
   of.node.hold(1, kOwner, false);
   CHECK(added.get(20s) == 7);
   CHECK(read.get(20s) == 7);
+}
+
+TEST_CASE("what reads tells of no change that is not held, also of a call that has no answer yet",
+          "[saves]") {
+  // The next life had less than what a caller had read.
+  Lives of;
+  of.start(1);
+  const auto added = of.actor.call<&Ledger::add_and_answer_later>(1);
+  of.node.hold(1, kOwner, true);
+  const auto read = of.actor.call<&Ledger::read>();
+  CHECK_FALSE(read.wait(50ms));
+  of.node.hold(1, kOwner, false);
+  CHECK(read.get(20s) == 6);
+  CHECK_FALSE(added.ready());
+  of.call<&Ledger::answer_it>();
+  CHECK(added.get(20s) == 6);
 }
 
 TEST_CASE("a life goes on from what the one before had saved, and that one is not heard any more",
