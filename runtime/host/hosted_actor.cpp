@@ -1,5 +1,6 @@
 #include "runtime/host/hosted_actor.hpp"
 
+#include <atomic>
 #include <csignal>
 #include <deque>
 #include <optional>
@@ -202,8 +203,10 @@ class Host final : public caf::event_based_actor, public ActorContext {
     call.responder.passes_on(*answer);
     const Registry::Method* method = Registry::instance().method(call.method);
     const bool changes = method == nullptr || !method->is_const;
+    if (changes) ++changing_;
     auto hold = [this, answer, changes, to = std::make_shared<Responder>(std::move(call.responder))] {
-      if (changes) held_.changed();
+      if (changes || changing_ != 0) held_.changed();
+      if (changes) --changing_;
       held_.add([answer, to](const ErrorInfo* not_held) {
         if (not_held != nullptr) return to->fail(*not_held);
         to->outcome(answer->outcome(), answer->refers_to());
@@ -328,9 +331,11 @@ class Host final : public caf::event_based_actor, public ActorContext {
   OnActorReady on_ready_;
   OnActorEnd on_end_;
   std::unique_ptr<ActorObject> object_;
-  std::shared_ptr<StateKeeper> keeper_;           ///< null: it does not save, or has no other life
-  std::shared_ptr<CallState> state_;              ///< of the life before, while it starts
-  HeldAnswers held_;                              ///< empty without a keeper
+  std::shared_ptr<StateKeeper> keeper_;  ///< null: it does not save, or has no other life
+  std::shared_ptr<CallState> state_;     ///< of the life before, while it starts
+  HeldAnswers held_;                     ///< empty without a keeper
+  /// Methods that may change the object and have no answer yet: others may tell of what those have changed.
+  std::atomic<int> changing_{0};
   std::optional<std::string> stop_;               ///< it ends once they have left
   const std::unique_ptr<MethodThreads> threads_;  ///< null: methods run in its turns
   detail::TaskFrames tasks_;                      ///< empty before object_ goes

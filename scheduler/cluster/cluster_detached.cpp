@@ -188,10 +188,10 @@ void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) 
     actor.died_on = {};
     return want_arguments(actor);
   }
-  // Of those that have them some have missed what it saved last.
+  // Of those that have them some have missed what it saved last: the node of its last life has not.
+  const NodeId last = actor.record.state == ActorState::kAlive ? actor.record.node : actor.died_on;
   const bool others_know_better =
-      actor.record.state == ActorState::kStarting ||
-      (actor.record.state == ActorState::kRestarting && e.node != actor.died_on && is_live(actor.died_on));
+      actor.record.state == ActorState::kStarting || (e.node != last && is_live(last));
   if (others_know_better || (actor.has_payload && e.version <= actor.version)) return;
   actors_.change_payload(actor, e.payload);
   actor.version = e.version;

@@ -99,6 +99,8 @@ class FakeNode {
   std::atomic<int> routed{0};
   /// Actors told to start (StartActorHere) that are up, or have failed.
   std::atomic<int> started{0};
+  /// Those that have ended.
+  std::atomic<int> ended{0};
   /// That many frames that want a reply are refused, as by a link that broke.
   std::atomic<int> unavailable{0};
 
@@ -167,6 +169,7 @@ class FakeNode {
       peer.bell = std::move(message.fds[0]);
     if (std::holds_alternative<wire::ActorUp>(*control) || std::holds_alternative<wire::ActorNotUp>(*control))
       ++started;
+    if (std::holds_alternative<wire::ActorEnded>(*control)) ++ended;
     if (auto* ring = std::get_if<wire::RingAsk>(&*control)) {
       if (rings_fail > 0) {
         --rings_fail;

@@ -35,6 +35,11 @@ struct Ledger {
     const int times = co_await later.future();
     co_return sum += (times - 1) * n;
   }
+  Future<int> add_and_answer_later(int n) {
+    sum += n;
+    return answer.future();
+  }
+  void answer_it() { answer.set(sum); }
   void grow(std::size_t bytes) { words.emplace_back(bytes, 'x'); }
   void refuse_to_save() { saves = false; }
   void remember(const std::string& word) { words.push_back(word); }
@@ -50,6 +55,7 @@ struct Ledger {
   int sum;
   std::vector<std::string> words;
   bool saves = true;
+  Promise<int> answer;
 };
 
 /// The owner and a caller, each in a process of node 1, and lives of a Ledger on node 2.
@@ -59,6 +65,13 @@ struct Lives {
     actor.tell<&Ledger::read>();  // asks where it is: nobody is told who did not
   }
   void start(std::uint32_t incarnation, std::int32_t max_concurrency = 1) {
+    const int before = node.started;
+    begin(incarnation, max_concurrency);
+    REQUIRE(test::eventually([&] { return node.started > before; }));
+    const std::uint64_t process = incarnation == 1 ? kFirst : kSecond;
+    node.tell(1, kCaller, wire::ActorAt{{kActor, incarnation, cluster::ActorLife::kLives, {{2}, {process}}}});
+  }
+  void begin(std::uint32_t incarnation, std::int32_t max_concurrency = 1) {
     using Entry = detail::ConstructorEntry<Ledger, int>;
     (void)&Entry::registered;
     const std::uint64_t process = incarnation == 1 ? kFirst : kSecond;
@@ -66,10 +79,7 @@ struct Lives {
     wire::StartActorHere start{kActor, true, Entry::kId, wire::encode(5), max_concurrency};
     start.incarnation = incarnation;
     start.owner = {{1}, {kOwner}};
-    const int before = node.started;
     node.tell(2, process, start);
-    REQUIRE(test::eventually([&] { return node.started > before; }));
-    node.tell(1, kCaller, wire::ActorAt{{kActor, incarnation, cluster::ActorLife::kLives, {{2}, {process}}}});
   }
   template <auto M, class... A>
   auto call(A... a) {
@@ -151,6 +161,22 @@ TEST_CASE("an answer waits until its owner has the state, and what reads waits f
   CHECK(read.get(20s) == 7);
 }
 
+TEST_CASE("what reads tells of no change that is not held, also of a call that has no answer yet",
+          "[saves]") {
+  // The next life had less than what a caller had read.
+  Lives of;
+  of.start(1);
+  const auto added = of.actor.call<&Ledger::add_and_answer_later>(1);
+  of.node.hold(1, kOwner, true);
+  const auto read = of.actor.call<&Ledger::read>();
+  CHECK_FALSE(read.wait(50ms));
+  of.node.hold(1, kOwner, false);
+  CHECK(read.get(20s) == 6);
+  CHECK_FALSE(added.ready());
+  of.call<&Ledger::answer_it>();
+  CHECK(added.get(20s) == 6);
+}
+
 TEST_CASE("a life goes on from what the one before had saved, and that one is not heard any more",
           "[saves]") {
   Lives of;
@@ -202,6 +228,17 @@ TEST_CASE("an actor that stops itself gives its answers first", "[saves]") {
   of.node.hold(1, kOwner, false);
   CHECK(added.get(20s) == 6);
   CHECK_THAT(error_of([&] { of.call<&Ledger::read>(); }), Catch::Contains("it has done its work"));
+}
+
+TEST_CASE("an actor that is stopped while it waits for what the life before saved ends", "[saves]") {
+  // It came up later, refused all calls, and nobody ended it.
+  Lives of;
+  of.start(1);
+  of.node.hold(1, kOwner, true);
+  of.begin(2);
+  of.node.tell(2, kSecond, wire::StopActor{kActor, "enough"});
+  CHECK(test::eventually([&] { return of.node.ended == 1; }));
+  of.node.hold(1, kOwner, false);
 }
 
 TEST_CASE("save() and load() that throw say so", "[saves]") {

@@ -623,6 +623,38 @@ TEST_CASE("a head that starts again takes the newest state that a node has, and 
   CHECK(s.record().state == ActorState::kStarting);
 }
 
+TEST_CASE("a head that starts again takes no state of another node while that of the actor's may come") {
+  // Was: the node that registered first gave what it had, and the actor's own was not asked any more.
+  Detached s;
+  s.driver_ends();
+  s.on(NodeLeft{kGateway, "it left"});
+  s.restart();
+  s.node(s.other().value, 2);
+  s.on(ActorArguments{{kDriver, 1}, s.id, true, "older", s.other(), 4});
+  CHECK_FALSE(s.head->actors().at(s.id).has_payload);
+  SECTION("it lives") {
+    s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
+    REQUIRE(s.get<ArgumentsWanted>() != nullptr);
+    CHECK(s.get<ArgumentsWanted>()->node == s.at);
+    s.on(ActorArguments{{kDriver, 1}, s.id, true, "newest", s.at, 5});
+    s.on(ActorDown{s.at, s.id, "signal 9", 1});
+  }
+  SECTION("it died while the head was away") {
+    s.node(s.at.value, 2);
+    CHECK(s.record().state == ActorState::kRestarting);
+    s.on(ActorArguments{{kDriver, 1}, s.id, true, "newest", s.at, 5});
+  }
+  SECTION("its node is dead: the other one is asked again") {
+    s.on(NodeLeft{s.at, "it left"});
+    REQUIRE(s.get<ArgumentsWanted>() != nullptr);
+    CHECK(s.get<ArgumentsWanted>()->node == s.other());
+    s.on(ActorArguments{{kDriver, 1}, s.id, true, "newest", s.other(), 4});
+  }
+  s.on(Tick{});
+  CHECK(s.record().spec.payload == "newest");
+  CHECK(s.record().state == ActorState::kStarting);
+}
+
 TEST_CASE("who started a job and its detached actors is written down, and changes with the next driver") {
   Script s;
   s.node(1, 2);
