@@ -128,7 +128,7 @@ void messages(const fs::path& root) {
   cluster::ActorRecord actor;
   fill(node), fill(job), fill(actor);
   const auto& [node_id, node_name, address, key, cpu, gateway, gpus, since_7] = node.node;
-  const auto& [name, incarnation, id, driver, request, ended, since_6, since_8] = job;
+  const auto& [name, incarnation, id, driver, request, ended, since_6, since_8, since_9] = job;
   const auto& spec = actor.spec;
   const auto& demand = spec.demand;
   const auto of_version_1 = [](std::uint8_t kind, const auto&... field) {

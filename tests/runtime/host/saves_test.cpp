@@ -93,7 +93,7 @@ struct Lives {
 };
 
 template <class F>
-std::string error_of(F f) {
+std::string words_of(F f) {
   try {
     f();
   } catch (const Error& error) {
@@ -191,7 +191,7 @@ TEST_CASE("a life goes on from what the one before had saved, and that one is no
   CHECK(of.call<&Ledger::add>(1) == 9);
   // A node that was declared dead may live on for a while.
   of.node.tell(1, kCaller, wire::ActorAt{{kActor, 3, cluster::ActorLife::kLives, {{2}, {kFirst}}}});
-  CHECK_THAT(error_of([&] { former.call<&Ledger::add>(100).get(20s); }),
+  CHECK_THAT(words_of([&] { former.call<&Ledger::add>(100).get(20s); }),
              Catch::Contains("another life of it has begun"));
   of.node.tell(1, kCaller, wire::ActorAt{{kActor, 4, cluster::ActorLife::kLives, {{2}, {kSecond}}}});
   CHECK(of.call<&Ledger::read>() == 9);
@@ -227,7 +227,7 @@ TEST_CASE("an actor that stops itself gives its answers first", "[saves]") {
   CHECK_FALSE(added.wait(50ms));
   of.node.hold(1, kOwner, false);
   CHECK(added.get(20s) == 6);
-  CHECK_THAT(error_of([&] { of.call<&Ledger::read>(); }), Catch::Contains("it has done its work"));
+  CHECK_THAT(words_of([&] { of.call<&Ledger::read>(); }), Catch::Contains("it has done its work"));
 }
 
 TEST_CASE("an actor that is stopped while it waits for what the life before saved ends", "[saves]") {
@@ -245,11 +245,11 @@ TEST_CASE("save() and load() that throw say so", "[saves]") {
   Lives of;
   of.start(1);
   CHECK(of.call<&Ledger::add>(8) == 13);
-  CHECK_THAT(error_of([&] { of.call<&Ledger::refuse_to_save>(); }),
+  CHECK_THAT(words_of([&] { of.call<&Ledger::refuse_to_save>(); }),
              Catch::Contains("save threw") && Catch::Contains("not now"));
   CHECK(of.call<&Ledger::read>() == 13);  // it lives on
   of.start(2);
-  CHECK_THAT(error_of([&] { of.call<&Ledger::read>(); }),
+  CHECK_THAT(words_of([&] { of.call<&Ledger::read>(); }),
              Catch::Contains("load threw") && Catch::Contains("13 is no sum"));
 }
 
@@ -257,6 +257,6 @@ TEST_CASE("what is too large to be kept is an error of the call, with the limit"
   Lives of;
   of.start(1);
   CHECK_THAT(
-      error_of([&] { of.call<&Ledger::grow>(std::size_t{5} << 20); }),
+      words_of([&] { of.call<&Ledger::grow>(std::size_t{5} << 20); }),
       Catch::Contains("Ledger") && Catch::Contains("let it return what the next life cannot do without"));
 }
