@@ -207,9 +207,13 @@ class Host final : public caf::event_based_actor, public ActorContext {
     auto hold = [this, answer, changes, to = std::make_shared<Responder>(std::move(call.responder))] {
       if (changes || changing_ != 0) held_.changed();
       if (changes) --changing_;
-      held_.add([answer, to](const ErrorInfo* not_held) {
+      held_.add([this, answer, to](const ErrorInfo* not_held) {
         if (not_held != nullptr) return to->fail(*not_held);
-        to->outcome(answer->outcome(), answer->refers_to());
+        auto give = [answer, to] { to->outcome(answer->outcome(), answer->refers_to()); };
+        // A large one may have to wait for memory.
+        const bool is_large = answer->outcome().ok() && answer->outcome()->size() > objects::kInlineBytes;
+        if (!is_large || thread_may_wait()) return give();
+        in_turn(handle(), std::move(give));
       });
       save();
     };
@@ -241,13 +245,17 @@ class Host final : public caf::event_based_actor, public ActorContext {
       kept = std::make_shared<CallState>(nullptr);
       kept->resolve(describe_exception(where));
     }
-    kept->on_ready([this, me = handle(), kept] { in_turn(me, [this, kept] { saved(kept->outcome()); }); });
+    kept->on_ready([this, me = handle(), kept] { saved(me, kept->outcome()); });
   }
 
-  void saved(const Outcome& how) {
+  /// In whatever thread hears it: the actor's own may run one long method after another, and one of those may
+  /// wait for who waits for these answers.
+  void saved(const caf::strong_actor_ptr& me, const Outcome& how) {
     for (const auto& give : held_.end_save()) give(how.ok() ? nullptr : &how.error());
-    save();
-    end_if_stopped();
+    in_turn(me, [this] {
+      save();
+      end_if_stopped();
+    });
   }
 
   void end_if_stopped() {

@@ -7,6 +7,9 @@
 namespace troupe::node {
 namespace {
 
+/// As much as the head takes (kMaxPayloadBytes).
+constexpr std::size_t kMostKeptBytes = std::size_t{4} << 20;
+
 wire::ByteView bytes_of(const std::string& payload) {
   return {reinterpret_cast<const std::byte*>(payload.data()), payload.size()};
 }
@@ -240,10 +243,16 @@ Result<cluster::ArgumentsChanged> HostedActors::saved(const LocalProcess& proces
   const std::uint32_t incarnation = life->first.incarnation;
   Kept& kept = at->second;
   auto payload = wire::decode<wire::ActorPayload>(bytes_of(kept.payload)).value();
-  kept.version = std::max(kept.version + 1, std::uint64_t{incarnation} << kSavesOfALife);
-  payload.version = kept.version;
+  payload.version = std::max(kept.version + 1, std::uint64_t{incarnation} << kSavesOfALife);
   payload.state = ask.state;
   const wire::Bytes bytes = wire::encode(payload);
+  // The head would refuse it, also from a node that has nothing else for a next life.
+  if (bytes.size() > kMostKeptBytes)
+    return ErrorInfo{ErrorCode::kLimit, "cannot keep the state of actor " + to_string(ask.actor),
+                     "with its constructor's arguments it has " + std::to_string(bytes.size()) +
+                         " bytes of " + std::to_string(kMostKeptBytes),
+                     "let save() return less"};
+  kept.version = payload.version;
   kept.payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return cluster::ArgumentsChanged{
       {{self_.info.id, process.id}, ask.request}, ask.actor, incarnation, kept.payload, kept.version};

@@ -70,7 +70,8 @@ class HostedActors {
   /// Null: it is not kept here.
   const Kept* kept(ActorId actor) const;
   void let_go(ActorId actor);
-  /// What the head is told of that. Error: no such actor is in that process, or none that is kept.
+  /// What the head is told of that. Error: no such actor is in that process, or none that is kept; or the
+  /// state is too large, and the one before stays.
   Result<cluster::ArgumentsChanged> saved(const LocalProcess& process, const wire::SaveAsk& ask);
   bool is_here(ActorLifeId life) const { return actors_.contains(life); }
 

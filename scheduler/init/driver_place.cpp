@@ -15,11 +15,17 @@ namespace {
 constexpr Duration kConfigured = std::chrono::seconds(30);
 constexpr const char* kNode = "this driver's node";
 constexpr const char* kNodeGone = "the node of its program is gone";
+constexpr const char* kNoOther = "its program's node is gone, and it gets no other one";
 
 std::shared_ptr<CallState> failed_call(ErrorInfo why) {
   auto state = std::make_shared<CallState>(nullptr);
   state->resolve(std::move(why));
   return state;
+}
+
+void say_not_killed(const ActorAddress& actor, const std::string& why) {
+  log(LogLevel::kError, "nobody heard that actor " + to_string(actor.actor) +
+                            " is to be killed, and if it is detached it lives on: " + why);
 }
 
 void cannot_print(int error) {
@@ -63,6 +69,8 @@ DriverPlace::~DriverPlace() {
     if (is_program_ending()) static_cast<void>(life.release());  // CAF needs what may be gone already
   }
   lives_.clear();
+  for (const auto& [actor, reason] : kills_)
+    say_not_killed(actor, "the program ended before it had another node");
 }
 
 /// In the keeper's thread, as every later place: init() may be called in a thread that ends.
@@ -106,10 +114,13 @@ void DriverPlace::take(SocketLink link) {
 
 /// In a thread of that place's process.
 void DriverPlace::kill_lost(std::uint32_t place, const ActorAddress& actor, const std::string& reason) {
+  bool is_over = false;
   {
     const std::lock_guard lock(mutex_);
-    if (place_ <= place) return kills_.emplace_back(actor, reason), void();
+    is_over = is_over_;
+    if (place_ <= place && !is_over) return kills_.emplace_back(actor, reason), void();
   }
+  if (is_over) return say_not_killed(actor, kNoOther);
   now().kill(actor, reason);
 }
 
@@ -194,9 +205,14 @@ void DriverPlace::say_why(const ErrorInfo& why, bool for_good) {
   log(for_good ? LogLevel::kError : LogLevel::kWarning,
       (for_good ? "this driver gets no other node: " : "this driver has no other node yet: ") +
           why.message());
-  const std::lock_guard lock(mutex_);
-  why_ = why;
-  is_over_ = for_good;
+  std::vector<std::pair<ActorAddress, std::string>> kills;
+  {
+    const std::lock_guard lock(mutex_);
+    why_ = why;
+    is_over_ = for_good;
+    if (for_good) kills.swap(kills_);
+  }
+  for (const auto& [actor, reason] : kills) say_not_killed(actor, kNoOther);
 }
 
 std::optional<ErrorInfo> DriverPlace::no_place(const std::string& what) {

@@ -15,6 +15,7 @@ namespace {
 const ActorId kActor = placed_actor_id(77, true);
 constexpr std::uint64_t kOwner = 10, kCaller = 11, kFirst = 20, kSecond = 21;
 FakeNode* the_node = nullptr;
+std::atomic<bool> method_runs{false}, method_may_end{false};
 
 struct Ledger {
   explicit Ledger(int first) : sum(first) {}
@@ -40,6 +41,10 @@ struct Ledger {
     return answer.future();
   }
   void answer_it() { answer.set(sum); }
+  void run_until_told() {
+    method_runs = true;
+    test::eventually([] { return method_may_end.load(); }, 60s);
+  }
   void grow(std::size_t bytes) { words.emplace_back(bytes, 'x'); }
   void refuse_to_save() { saves = false; }
   void remember(const std::string& word) { words.push_back(word); }
@@ -175,6 +180,23 @@ TEST_CASE("what reads tells of no change that is not held, also of a call that h
   CHECK_FALSE(added.ready());
   of.call<&Ledger::answer_it>();
   CHECK(added.get(20s) == 6);
+}
+
+TEST_CASE("an answer whose state is held does not wait for the actor's next method", "[saves]") {
+  // Of many calls that were made at once the first was answered after the last had run; one of them that
+  // waited for what the first one's caller did then waited for ever.
+  Lives of;
+  of.start(1);
+  of.node.hold(1, kOwner, true);
+  method_runs = method_may_end = false;
+  const auto added = of.actor.call<&Ledger::add>(1);
+  const auto next = of.actor.call<&Ledger::run_until_told>();
+  CHECK(test::eventually([] { return method_runs.load(); }));
+  of.node.hold(1, kOwner, false);
+  CHECK(added.wait(20s));
+  method_may_end = true;
+  CHECK(added.get(20s) == 6);
+  next.get(20s);
 }
 
 TEST_CASE("a life goes on from what the one before had saved, and that one is not heard any more",

@@ -360,6 +360,15 @@ TEST_CASE("what a detached actor saves is kept here, and answered once the head 
   CHECK(asked().version == changed.version);
   CHECK(F::told<cluster::ArgumentsChanged>(f.said(process, wire::SaveAsk{6, kActor, state}))->version >
         changed.version);
+  // One that the head would refuse takes the place of none: a head that starts again has nothing else.
+  const auto before = asked();
+  const wire::Bytes huge(std::size_t{4} << 20);
+  const auto too_large = f.said(process, wire::SaveAsk{9, kActor, huge});
+  REQUIRE(F::sent<wire::Answer>(too_large, process) != nullptr);
+  CHECK(F::sent<wire::Answer>(too_large, process)->error.code == ErrorCode::kLimit);
+  CHECK(F::told<cluster::ArgumentsChanged>(too_large) == nullptr);
+  CHECK(asked().payload == before.payload);
+  CHECK(asked().version == before.version);
   // Its next life has it.
   auto next = start_detached(3);
   next.spec.payload = changed.payload;
