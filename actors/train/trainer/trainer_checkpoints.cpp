@@ -16,27 +16,33 @@ checkpoint::CheckpointStore TrainerCheckpoints::store(checkpoint::FileSystem& fi
   return {files, {settings_.checkpoint_folder, progress}};
 }
 
-void TrainerCheckpoints::install(const LoadCheckpoint& task, collectives::ProcessGroup& group, int rank,
-                                 const WalkProgress& progress, const std::function<void()>& waits) {
-  const auto receives = [&](int one) {
-    return std::find(task.receivers.begin(), task.receivers.end(), one) != task.receivers.end();
-  };
-  if (receives(rank)) {
-    waits();
-    return receive_checkpoint(engine_, group, task.source, progress);
-  }
+TrainerResult TrainerCheckpoints::install(const LoadCheckpoint& task, collectives::ProcessGroup& group,
+                                          int rank, const WalkProgress& progress,
+                                          const std::function<void()>& waits) {
+  const bool receives = std::find(task.receivers.begin(), task.receivers.end(), rank) != task.receivers.end();
   CheckpointSender sender(group, rank == task.source ? task.receivers : std::vector<int>());
   const auto goes_on = [&] {
     progress();
     sender.still_reads();
   };
-  const auto files = floor_.files(progress);
   try {
-    install_checkpoint(engine_, store(*files, goes_on), task.path, task.hash, sender);
+    if (receives) {
+      waits();
+      receive_checkpoint(engine_, group, task.source, progress);
+    } else {
+      const auto files = floor_.files(progress);
+      install_checkpoint(engine_, store(*files, goes_on), task.path, task.hash, sender);
+    }
   } catch (const Error& error) {
-    if (sender.is_on()) group.abort("the checkpoint " + task.path + " cannot be passed on: " + error.what());
-    throw;
+    // Whoever is at the other end waits no longer.
+    if (receives || sender.is_on())
+      group.abort("the checkpoint " + task.path + " cannot be passed on: " + error.what());
+    if (!sender.is_broken()) throw;
+    ErrorInfo why = error.info();
+    why.todo.clear();  // the driver does it
+    return TaskAborted{why.message(), {}, true};
   }
+  return StateReady{};
 }
 
 TrainerResult TrainerCheckpoints::write(const WriteCheckpoint& order, const DataInfo& info,

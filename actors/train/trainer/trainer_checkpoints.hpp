@@ -31,10 +31,11 @@ class TrainerCheckpoints {
   TrainerCheckpoints(const TrainerCheckpoints&) = delete;
   TrainerCheckpoints& operator=(const TrainerCheckpoints&) = delete;
 
-  /// As rank `rank` of the group. `waits` is called where it waits for another one. Where the source cannot
-  /// read it, it aborts the group.
-  void install(const LoadCheckpoint& task, collectives::ProcessGroup& group, int rank,
-               const WalkProgress& progress, const std::function<void()>& waits);
+  /// As rank `rank` of the group: StateReady, or TaskAborted where a receiver was lost. `waits` is called
+  /// where it waits for another one. Where the source cannot read it, or a receiver takes it, that one aborts
+  /// the group. Throws what the file is refused for.
+  TrainerResult install(const LoadCheckpoint& task, collectives::ProcessGroup& group, int rank,
+                        const WalkProgress& progress, const std::function<void()>& waits);
   /// StateCopied, and the rest is told; or CheckpointStored, where no trainer has room for a copy: with
   /// sharded parameters, which are written as they come. What the one before has written is ended first.
   TrainerResult write(const WriteCheckpoint& order, const DataInfo& info, std::int64_t steps_per_epoch,
