@@ -8,6 +8,7 @@
 #include "actors/train/driver/history.hpp"
 #include "actors/train/trainer/checkpoint_transfer.hpp"
 #include "runtime/core/error.hpp"
+#include "runtime/core/log.hpp"
 
 namespace troupe::train {
 
@@ -51,22 +52,44 @@ TrainerResult TrainerCheckpoints::write(const WriteCheckpoint& order, const Data
                                         .position = {static_cast<std::uint64_t>(order.step / steps_per_epoch),
                                                      static_cast<std::uint64_t>(order.step)},
                                         .metadata = {{kHistoryKey, order.history}}};
-  if (settings_.sharding.what < Shard::kGradients) {
-    write_beside(order, request);
+  const auto files = floor_.files(progress);
+  if (settings_.sharding.what >= Shard::kGradients) {
+    CheckpointStored stored = save_state(*engine_.walk(kWriter), store(*files, progress), request, progress);
+    stored.parts = compared(progress);
+    return stored;
+  }
+  end();
+  engine_.gather_state(kWriter);
+  if (std::shared_ptr<StateCopy> copy = copy_state()) {
+    write_beside(order, request, std::move(copy));
     return StateCopied{};
   }
-  const auto files = floor_.files(progress);
-  CheckpointStored stored = save_state(*engine_.walk(kWriter), store(*files, progress), request, progress);
-  stored.parts = compared(progress);
+  TrainEngine::State state = engine_.state();
+  WholeWalk walk(std::move(state.parts), std::move(state.owner));
+  CheckpointStored stored = save_state(walk, store(*files, progress), request, progress);
+  stored.parts.resize(parts_in_common(stored.parts.size()));
   return stored;
 }
 
-void TrainerCheckpoints::write_beside(const WriteCheckpoint& order, const checkpoint::SaveRequest& request) {
-  end();
-  engine_.gather_state(kWriter);
-  const std::shared_ptr<StateCopy> copy = engine_.copy_state();
-  const bool sharded = settings_.sharding.what != Shard::kNothing;
-  const std::size_t in_common = sharded ? engine_.weight_parts() : copy->parts().size();
+/// Null where there is no room for one, as under limits of memory that count a fork's pages twice.
+std::unique_ptr<StateCopy> TrainerCheckpoints::copy_state() {
+  try {
+    return engine_.copy_state();
+  } catch (const IoError& error) {
+    if (!std::exchange(told_no_copy_, true))
+      log(LogLevel::kWarning, std::string("steps wait while a checkpoint is written: ") + error.what());
+    return nullptr;
+  }
+}
+
+/// Of a state's parts, those that all trainers have.
+std::size_t TrainerCheckpoints::parts_in_common(std::size_t parts) {
+  return settings_.sharding.what == Shard::kNothing ? parts : engine_.weight_parts();
+}
+
+void TrainerCheckpoints::write_beside(const WriteCheckpoint& order, const checkpoint::SaveRequest& request,
+                                      std::shared_ptr<StateCopy> copy) {
+  const std::size_t in_common = parts_in_common(copy->parts().size());
   told_.begins(order.step);
   thread_ = Thread([this, order, request, copy, in_common] {
     const auto progress = [this] {
