@@ -25,6 +25,7 @@ class CheckpointUnderWay {
     std::int64_t step = 0;
     std::string history;  ///< of the state that is written
     std::vector<ActorId> members;
+    bool is_best = false;  ///< so far: a better state may not come to be a file
   };
 
   bool is_on() const { return order_.has_value(); }

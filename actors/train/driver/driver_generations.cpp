@@ -225,7 +225,9 @@ void DriverMachine::pass_on(GenerationPlan& plan) {
     if (reads && plan.source < 0) plan.source = rank;
     if (!reads) plan.receivers.push_back(rank);
   }
-  if (plan.source < 0) plan.receivers.clear();  // each tries
+  if (plan.source >= 0) return;
+  plan.receivers.clear();  // each tries, and who could not read it before may be able to now
+  for (const ActorId member : members_) roster_.at(member).unreadable.clear();
 }
 
 // Forming.

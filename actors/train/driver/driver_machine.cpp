@@ -302,6 +302,9 @@ void DriverMachine::check_state() {
 void DriverMachine::check_standstill() {
   // Whoever computes is held to its own deadline.
   if (holds() || roster_.somebody_computes(members_)) return;
+  // So is who writes what they wait for, which may have left the members since.
+  const bool waits_for_file = saving_.is_on() && barrier_.is(BarrierTask::kWritten);
+  if (waits_for_file && roster_.somebody_computes({saving_.order().writer})) return;
   // Without a loader nobody can progress; that wait has a deadline of its own.
   if (state_ != State::kForming && !roster_.has_loaders()) return;
   if (state_ == State::kRunning && committed() >= agenda_.limit()) return;

@@ -180,7 +180,8 @@ void DriverMachine::start_barrier(BarrierTask task) {
     case BarrierTask::kCheckpoint:
       if (!roster_.at(members_.front()).ready.has_folder)
         return no_checkpoint(committed(), "no trainer that is left sees the folder");
-      saving_.begin({members_.front(), generation_, committed(), history_now(), members_});
+      saving_.begin({members_.front(), generation_, committed(), history_now(), members_,
+                     evaluations_.is_best(committed())});
       out_.push_back(SendOrder{members_.front(), WriteCheckpoint{generation_, committed(), history_now()}});
       for (std::size_t r = 1; r < members_.size(); ++r) {
         if (config_->exact || config_->sharded) {
@@ -261,7 +262,7 @@ void DriverMachine::accept_checkpoint() {
     if (TrainerSeat* seat = roster_.find(member)) seat->proven = true;
   }
   out_.push_back(AcceptCheckpoint{*stored});
-  const auto oldest = checkpoints_.accept(*stored, evaluations_.is_best(stored->step));
+  const auto oldest = checkpoints_.accept(*stored, order.is_best);
   evaluations_.forget_before(checkpoints_.oldest().step);
   if (oldest)
     out_.push_back(SendOrder{order.writer, PruneCheckpoints{generation_, *oldest, checkpoints_.best()}});

@@ -25,9 +25,11 @@ collectives::Buffer buffer_over(std::span<const std::byte> bytes) {
 }  // namespace
 
 void CheckpointSender::to_all(std::span<const std::byte> bytes) {
+  broken_ = true;
   std::vector<std::shared_ptr<collectives::Work>> sends;
   for (const int receiver : receivers_) sends.push_back(group_.send(buffer_over(bytes), receiver));
   for (const auto& one : sends) one->wait();
+  broken_ = false;
 }
 
 void CheckpointSender::still_reads() {

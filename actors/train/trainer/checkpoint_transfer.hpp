@@ -22,6 +22,8 @@ class CheckpointSender {
   CheckpointSender(collectives::ProcessGroup& group, std::vector<int> receivers)
       : group_(group), receivers_(std::move(receivers)) {}
   bool is_on() const { return !receivers_.empty(); }
+  /// What threw last was the way to a receiver.
+  bool is_broken() const { return broken_; }
   void still_reads();
   void begin(const std::vector<StatePart>& parts);
   /// REQUIRES: begin().
@@ -34,6 +36,7 @@ class CheckpointSender {
   collectives::ProcessGroup& group_;
   const std::vector<int> receivers_;
   std::vector<std::string> places_;  ///< names
+  bool broken_ = false;
 };
 
 /// Throws if the checkpoint does not load, or is not the one with that hash. `sender`: passes it on, where it

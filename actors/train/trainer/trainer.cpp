@@ -321,9 +321,8 @@ class Trainer::Work {
       snapshot_.install(*engine_, task.hash, settings_.new_options, [this] { progress(); });
       return StateReady{};
     }
-    checkpoints_.install(
+    return checkpoints_.install(
         task, *group_, rank_, [this] { progress(); }, [this] { waits(); });
-    return StateReady{};
   }
 
   TrainerResult perform(const ComputeStep& task) {

@@ -8,6 +8,7 @@
 #include "actors/train/driver/history.hpp"
 #include "actors/train/trainer/checkpoint_transfer.hpp"
 #include "runtime/core/error.hpp"
+#include "runtime/core/log.hpp"
 
 namespace troupe::train {
 
@@ -16,27 +17,33 @@ checkpoint::CheckpointStore TrainerCheckpoints::store(checkpoint::FileSystem& fi
   return {files, {settings_.checkpoint_folder, progress}};
 }
 
-void TrainerCheckpoints::install(const LoadCheckpoint& task, collectives::ProcessGroup& group, int rank,
-                                 const WalkProgress& progress, const std::function<void()>& waits) {
-  const auto receives = [&](int one) {
-    return std::find(task.receivers.begin(), task.receivers.end(), one) != task.receivers.end();
-  };
-  if (receives(rank)) {
-    waits();
-    return receive_checkpoint(engine_, group, task.source, progress);
-  }
+TrainerResult TrainerCheckpoints::install(const LoadCheckpoint& task, collectives::ProcessGroup& group,
+                                          int rank, const WalkProgress& progress,
+                                          const std::function<void()>& waits) {
+  const bool receives = std::find(task.receivers.begin(), task.receivers.end(), rank) != task.receivers.end();
   CheckpointSender sender(group, rank == task.source ? task.receivers : std::vector<int>());
   const auto goes_on = [&] {
     progress();
     sender.still_reads();
   };
-  const auto files = floor_.files(progress);
   try {
-    install_checkpoint(engine_, store(*files, goes_on), task.path, task.hash, sender);
+    if (receives) {
+      waits();
+      receive_checkpoint(engine_, group, task.source, progress);
+    } else {
+      const auto files = floor_.files(progress);
+      install_checkpoint(engine_, store(*files, goes_on), task.path, task.hash, sender);
+    }
   } catch (const Error& error) {
-    if (sender.is_on()) group.abort("the checkpoint " + task.path + " cannot be passed on: " + error.what());
-    throw;
+    // Whoever is at the other end waits no longer.
+    if (receives || sender.is_on())
+      group.abort("the checkpoint " + task.path + " cannot be passed on: " + error.what());
+    if (!sender.is_broken()) throw;
+    ErrorInfo why = error.info();
+    why.todo.clear();  // the driver does it
+    return TaskAborted{why.message(), {}, true};
   }
+  return StateReady{};
 }
 
 TrainerResult TrainerCheckpoints::write(const WriteCheckpoint& order, const DataInfo& info,
@@ -45,22 +52,44 @@ TrainerResult TrainerCheckpoints::write(const WriteCheckpoint& order, const Data
                                         .position = {static_cast<std::uint64_t>(order.step / steps_per_epoch),
                                                      static_cast<std::uint64_t>(order.step)},
                                         .metadata = {{kHistoryKey, order.history}}};
-  if (settings_.sharding.what < Shard::kGradients) {
-    write_beside(order, request);
+  const auto files = floor_.files(progress);
+  if (settings_.sharding.what >= Shard::kGradients) {
+    CheckpointStored stored = save_state(*engine_.walk(kWriter), store(*files, progress), request, progress);
+    stored.parts = compared(progress);
+    return stored;
+  }
+  end();
+  engine_.gather_state(kWriter);
+  if (std::shared_ptr<StateCopy> copy = copy_state()) {
+    write_beside(order, request, std::move(copy));
     return StateCopied{};
   }
-  const auto files = floor_.files(progress);
-  CheckpointStored stored = save_state(*engine_.walk(kWriter), store(*files, progress), request, progress);
-  stored.parts = compared(progress);
+  TrainEngine::State state = engine_.state();
+  WholeWalk walk(std::move(state.parts), std::move(state.owner));
+  CheckpointStored stored = save_state(walk, store(*files, progress), request, progress);
+  stored.parts.resize(parts_in_common(stored.parts.size()));
   return stored;
 }
 
-void TrainerCheckpoints::write_beside(const WriteCheckpoint& order, const checkpoint::SaveRequest& request) {
-  end();
-  engine_.gather_state(kWriter);
-  const std::shared_ptr<StateCopy> copy = engine_.copy_state();
-  const bool sharded = settings_.sharding.what != Shard::kNothing;
-  const std::size_t in_common = sharded ? engine_.weight_parts() : copy->parts().size();
+/// Null where there is no room for one, as under limits of memory that count a fork's pages twice.
+std::unique_ptr<StateCopy> TrainerCheckpoints::copy_state() {
+  try {
+    return engine_.copy_state();
+  } catch (const IoError& error) {
+    if (!std::exchange(told_no_copy_, true))
+      log(LogLevel::kWarning, std::string("steps wait while a checkpoint is written: ") + error.what());
+    return nullptr;
+  }
+}
+
+/// Of a state's parts, those that all trainers have.
+std::size_t TrainerCheckpoints::parts_in_common(std::size_t parts) {
+  return settings_.sharding.what == Shard::kNothing ? parts : engine_.weight_parts();
+}
+
+void TrainerCheckpoints::write_beside(const WriteCheckpoint& order, const checkpoint::SaveRequest& request,
+                                      std::shared_ptr<StateCopy> copy) {
+  const std::size_t in_common = parts_in_common(copy->parts().size());
   told_.begins(order.step);
   thread_ = Thread([this, order, request, copy, in_common] {
     const auto progress = [this] {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "actors/train/engine/engine.hpp"
@@ -31,12 +32,14 @@ class TrainerCheckpoints {
   TrainerCheckpoints(const TrainerCheckpoints&) = delete;
   TrainerCheckpoints& operator=(const TrainerCheckpoints&) = delete;
 
-  /// As rank `rank` of the group. `waits` is called where it waits for another one. Where the source cannot
-  /// read it, it aborts the group.
-  void install(const LoadCheckpoint& task, collectives::ProcessGroup& group, int rank,
-               const WalkProgress& progress, const std::function<void()>& waits);
-  /// StateCopied, and the rest is told; or CheckpointStored, where no trainer has room for a copy: with
-  /// sharded parameters, which are written as they come. What the one before has written is ended first.
+  /// As rank `rank` of the group: StateReady, or TaskAborted where a receiver was lost. `waits` is called
+  /// where it waits for another one. Where the source cannot read it, or a receiver takes it, that one aborts
+  /// the group. Throws what the file is refused for.
+  TrainerResult install(const LoadCheckpoint& task, collectives::ProcessGroup& group, int rank,
+                        const WalkProgress& progress, const std::function<void()>& waits);
+  /// StateCopied, and the rest is told; or CheckpointStored, where there is no room for a copy: with sharded
+  /// parameters, which are written as they come, and where the process may not fork. What the one before has
+  /// written is ended first.
   TrainerResult write(const WriteCheckpoint& order, const DataInfo& info, std::int64_t steps_per_epoch,
                       const WalkProgress& progress);
   /// What another rank does meanwhile: what all trainers have, to be compared.
@@ -49,12 +52,16 @@ class TrainerCheckpoints {
   static constexpr int kWriter = 0;  ///< the rank
   checkpoint::CheckpointStore store(checkpoint::FileSystem& files, const WalkProgress& progress) const;
   std::vector<PartHash> compared(const WalkProgress& progress);
-  void write_beside(const WriteCheckpoint& order, const checkpoint::SaveRequest& request);
+  std::unique_ptr<StateCopy> copy_state();
+  std::size_t parts_in_common(std::size_t parts);
+  void write_beside(const WriteCheckpoint& order, const checkpoint::SaveRequest& request,
+                    std::shared_ptr<StateCopy> copy);
 
   TrainFloor& floor_;
   const RunSettings& settings_;
   TrainEngine& engine_;
   const Told told_;
+  bool told_no_copy_ = false;
   std::atomic<bool> ends_{false};
   Thread thread_;
 };

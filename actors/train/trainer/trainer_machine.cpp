@@ -344,6 +344,7 @@ void TrainerMachine::finished(const LoadCheckpoint& task, const TrainerResult& r
   if (std::holds_alternative<StateReady>(result)) return installed(out);
   if (superseded()) return;
   if (const auto* why = std::get_if<TaskAborted>(&result)) {
+    if (why->is_of_others) return leave(*why, out);
     out.reports.push_back(CheckpointUnreadable{self_, generation_, task.path, why->reason});
     state_ = State::kLeft;
   }

@@ -136,6 +136,7 @@ struct CheckpointStored {
 struct TaskAborted {
   std::string reason;
   std::vector<ActorId> suspects;
+  bool is_of_others = false;  ///< of LoadCheckpoint: a receiver was lost, and the file is good
 };
 
 using TrainerResult = std::variant<TaskDone, StateReady, Followed, Shared, Reduced, Applied, Hashed,

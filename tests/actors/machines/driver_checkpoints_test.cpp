@@ -127,6 +127,35 @@ TEST_CASE("a checkpoint whose writer dies is told, and is due again where no ste
   CHECK(s.order<WriteCheckpoint>(kB)->step == 2);
 }
 
+// Nobody of the members computed, and three such standstills in a row failed the job.
+TEST_CASE("members wait for a file as long as its writer writes, also one that has left them") {
+  DriverConfig config = saving(2);
+  config.min_trainers = 1;
+  Script s(config);
+  s.run_from_start({kA, kB});
+  run_to(s, {kA, kB}, 2);
+  copied_by_all(s, {kA, kB}, 2);
+  s.stored(kA, s.g(), 2);
+  s.on(WorkerLeaves{kA, "maintenance"});
+  run_to(s, {kA, kB}, 4);
+  const Generation ordered = s.g();
+  copied_by_all(s, {kA, kB}, 4);
+  REQUIRE(s.g() != ordered);
+  s.on(TrainerQuiesced{kA, s.g(), 4, s.lineage, {}, true});
+  s.quiesced(kB, 4);
+  s.formed(kB);
+  run_to(s, {kB}, 6);
+  REQUIRE(s.driver.state() == DriverMachine::State::kBarrier);
+  const Generation waits = s.g();
+  s.progress[kA] = {1, true, "the writing of the checkpoint of step 4"};
+  s.wait(seconds(40));
+  CHECK(s.g() == waits);
+  s.stored(kA, ordered, 4);
+  CHECK(s.all<AcceptCheckpoint>().size() == 1);
+  REQUIRE(s.order<WriteCheckpoint>(kB));
+  CHECK(s.order<WriteCheckpoint>(kB)->step == 6);
+}
+
 TEST_CASE("what was written is compared with what the others held when it was copied") {
   Script s(saving(2));
   s.run_from_start({kA, kB});

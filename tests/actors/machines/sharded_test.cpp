@@ -144,3 +144,41 @@ TEST_CASE("with shards one that sees the folder and cannot read the file gets it
   CHECK(plan.source == 1);
   CHECK(plan.receivers == std::vector{0});
 }
+
+// Who once could not read a file was never its reader again: with the other one gone the job formed
+// generation after generation, for good.
+TEST_CASE("with shards one that could not read a checkpoint and then does passes it on") {
+  DriverConfig config = config_of(2);
+  config.sharded = true;
+  config.checkpoints = true;
+  config.min_trainers = 2;
+  config.resume = {{"old-4", 4, "h4"}};
+  Script s(config);
+  for (const ActorId a : {kA, kB}) {
+    s.ready(a);
+    s.quiesced(a, kNoState);
+  }
+  for (const ActorId a : {kA, kB}) s.formed(a);
+  s.on(CheckpointUnreadable{kA, s.g(), "old-4", "its disk is away"});
+  s.installed(kB, 4);
+  for (const ActorId a : {kA, kB}) s.quiesced(a, kNoState);
+  s.down(kB);
+  s.quiesced(kA, kNoState);
+  s.alive.push_back(kC);
+  s.on(TrainerReady{s.take_token(SpawnKind::kTrainer), kC, NodeId{2}, "addr", false, false});
+  s.quiesced(kC, kNoState);
+  REQUIRE(s.order<StartGeneration>(kA));
+  const auto each = s.order<StartGeneration>(kA)->plan;
+  CHECK(each.origin == StateOrigin::kCheckpoint);
+  CHECK(each.members.at(0).actor == kA);
+  CHECK(each.source == -1);
+  CHECK(each.receivers.empty());
+  for (const ActorId a : {kA, kC}) s.formed(a);
+  s.on(CheckpointUnreadable{kC, s.g(), "old-4", "no such file"});
+  s.installed(kA, 4);
+  for (const ActorId a : {kA, kC}) s.quiesced(a, kNoState);
+  REQUIRE(s.order<StartGeneration>(kA));
+  const auto plan = s.order<StartGeneration>(kA)->plan;
+  CHECK(plan.source == 0);
+  CHECK(plan.receivers == std::vector{1});
+}

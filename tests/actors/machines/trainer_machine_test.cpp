@@ -366,6 +366,23 @@ TEST_CASE("a checkpoint that does not load here is reported, and the group stays
   CHECK(trainer.steps() == kNoState);
 }
 
+// The death of a trainer that was sent the checkpoint counted it as a file that cannot be read: an older one
+// was taken, or the job failed.
+TEST_CASE("a checkpoint that could not be passed on is no unreadable one: its reader leaves the generation") {
+  TrainerMachine trainer(kSelf);
+  trainer.on(Quiesce{kFirstGeneration, "welcome"});
+  GenerationPlan plan = plan_of(kFirstGeneration, StateOrigin::kCheckpoint, 4);
+  plan.checkpoint = "c";
+  trainer.on(StartGeneration{plan});
+  take<FormGroup>(trainer);
+  trainer.done(TaskDone{});
+  take<LoadCheckpoint>(trainer);
+  const auto out = trainer.done(TaskAborted{"a receiver died", {}, true});
+  REQUIRE(out.reports.size() == 1);
+  CHECK(std::get<GenerationFailed>(out.reports.at(0)).reason == "a receiver died");
+  CHECK(out.abort_group);
+}
+
 TEST_CASE("with shards a trainer that has applied a step holds no whole state, unless it is alone") {
   const int members = GENERATE(1, 2);
   GenerationPlan plan = plan_of(kFirstGeneration, StateOrigin::kInitial, 0);
