@@ -204,7 +204,7 @@ class PowerOfTwo final : public RoutingWorld {
   std::deque<RequestId> waits_;
 };
 
-double at(const std::vector<double>& sorted, double share) {
+double quantile(const std::vector<double>& sorted, double share) {
   return sorted.at(static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1)));
 }
 double mean(const std::vector<double>& all) {
@@ -335,11 +335,11 @@ TEST_CASE("measured batch times beat the power of two choices where replicas dif
   for (const Load& load : loads()) {
     for (std::uint64_t seed = 1; seed <= 2; ++seed) {
       const auto ours = Measured(load, seed).run(), theirs = PowerOfTwo(load, seed).run();
-      INFO(load.name << ", seed " << seed << ": p99 " << at(ours, 0.99) << " and " << at(theirs, 0.99)
-                     << " ms, mean " << mean(ours) << " and " << mean(theirs));
+      INFO(load.name << ", seed " << seed << ": p99 " << quantile(ours, 0.99) << " and "
+                     << quantile(theirs, 0.99) << " ms, mean " << mean(ours) << " and " << mean(theirs));
       CHECK(ours.size() > 10'000);
       const auto [least, most] = std::minmax_element(load.slowness.begin(), load.slowness.end());
-      CHECK(at(ours, 0.99) < at(theirs, 0.99) * (*least == *most ? 1.02 : 0.7));
+      CHECK(quantile(ours, 0.99) < quantile(theirs, 0.99) * (*least == *most ? 1.02 : 0.7));
       CHECK(mean(ours) < mean(theirs));
     }
   }
@@ -349,7 +349,7 @@ TEST_CASE("figures of docs/serving.md", "[.figures]") {
   std::printf("%-40s %8s %8s %8s %8s\n", "ms", "p50", "p50 P2C", "p99", "p99 P2C");
   for (const Load& load : loads()) {
     const auto ours = Measured(load, 1).run(), theirs = PowerOfTwo(load, 1).run();
-    std::printf("%-40s %8.1f %8.1f %8.1f %8.1f\n", load.name.c_str(), at(ours, 0.5), at(theirs, 0.5),
-                at(ours, 0.99), at(theirs, 0.99));
+    std::printf("%-40s %8.1f %8.1f %8.1f %8.1f\n", load.name.c_str(), quantile(ours, 0.5),
+                quantile(theirs, 0.5), quantile(ours, 0.99), quantile(theirs, 0.99));
   }
 }
