@@ -174,7 +174,8 @@ void DriverMachine::handle(const TrainerReport& e) {
 
 void DriverMachine::report(const TrainerHeartbeat& r, TrainerSeat& from) {
   const bool further = from.life.note(r.progress, now_);
-  if (further && is_member(from)) extend_deadlines();
+  const bool writes_for_all = barrier_.is(BarrierTask::kWritten) && saving_.is_by(r.actor);
+  if (further && (is_member(from) || writes_for_all)) extend_deadlines();
   if (further) following_.note_progress(r.actor, now_ + config_->deadlines.standstill);
   // It ends this first, and then it has the time to leave.
   if (r.progress.computes) from.deadline = std::max(from.deadline, now_ + config_->deadlines.quiesce);
