@@ -1,6 +1,7 @@
 #include "actors/serve/http_endpoint.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -209,20 +210,41 @@ void HttpEndpoint::know_all() {
 
 /// Whether it waits for what is unknown.
 bool HttpEndpoint::hold(http::Request& request, http::Answer& answer) {
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (unknown_.empty()) return false;
+    number = ++last_held_;
+  }
+  // The server counts its bytes no more then.
+  answer.on_client_left([this, number] { drop(number); });
   const std::lock_guard lock(mutex_);
   if (unknown_.empty()) return false;
-  held_.emplace_back(std::move(request), std::move(answer));
+  held_.emplace(number, std::pair(std::move(request), std::move(answer)));
   return true;
 }
 
+void HttpEndpoint::drop(std::uint64_t held) {
+  decltype(held_)::node_type dropped;  // goes without the lock
+  const std::lock_guard lock(mutex_);
+  dropped = held_.extract(held);
+}
+
 void HttpEndpoint::release() {
-  std::vector<std::pair<http::Request, http::Answer>> held;
+  decltype(held_) held;
   {
     const std::lock_guard lock(mutex_);
     if (!unknown_.empty()) return;
     held = std::exchange(held_, {});
   }
-  for (auto& [request, answer] : held) handle(std::move(request), std::move(answer));
+  for (auto& [number, one] : held) {
+    auto& [request, answer] = one;
+    try {
+      handle(std::move(request), std::move(answer));
+    } catch (const std::exception& error) {  // out of memory: as where the server calls it
+      log(LogLevel::kError, std::string("http: the handler threw: ") + error.what());
+    }
+  }
 }
 
 void HttpEndpoint::remove(const std::string& name) {

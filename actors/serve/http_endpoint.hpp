@@ -2,6 +2,7 @@
 /// protocol below /v2, GET /healthz, GET /metrics.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -75,6 +76,7 @@ class HttpEndpoint {
  private:
   bool is_wanted_there(const Predecessor& other, bool all) const;
   bool hold(http::Request& request, http::Answer& answer);
+  void drop(std::uint64_t held);
   void release();
   void handle(http::Request request, http::Answer answer);
   void predict(const std::shared_ptr<Front>& to, http::Request request, http::Answer answer);
@@ -98,9 +100,11 @@ class HttpEndpoint {
   bool closed_ = false;               ///< its last deployment is gone
   std::map<std::string, std::shared_ptr<Front>> deployments_;
   std::set<std::string> unknown_;
-  std::vector<std::pair<http::Request, http::Answer>> held_;  ///< the server bounds their bytes
-  std::shared_ptr<ProxyFleet> fleet_;                         ///< null: nobody asked for one
-  std::unique_ptr<http::Server> server_;                      ///< the last to come, the first to go
+  /// Those whose clients wait: the server bounds their bytes.
+  std::map<std::uint64_t, std::pair<http::Request, http::Answer>> held_;
+  std::uint64_t last_held_ = 0;
+  std::shared_ptr<ProxyFleet> fleet_;     ///< null: nobody asked for one
+  std::unique_ptr<http::Server> server_;  ///< the last to come, the first to go
 };
 
 }  // namespace troupe::serve

@@ -371,7 +371,8 @@ void Connection::dispatch() {
 }
 
 void Connection::take_answer(std::uint64_t serial, Response response) {
-  if (serial != serial_ || phase_ != Phase::kAnswering) return;
+  // Without an exchange it has left: another response is about to go out, or none.
+  if (serial != serial_ || phase_ != Phase::kAnswering || exchange_ == nullptr) return;
   exchange_ = nullptr;
   respond(std::move(response));
 }

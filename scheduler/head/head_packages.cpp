@@ -55,9 +55,10 @@ void HeadPackages::read(const wire::PackageAsk& ask, std::function<void(wire::Pa
     auto part = checked(shelf_.read(ask));
     const ErrorCode wrong = part ? ErrorCode::kUnavailable : part.error().code;
     const bool is_spoilt = wrong == ErrorCode::kCorrupt || wrong == ErrorCode::kIo ||
+                           wrong == ErrorCode::kLimit ||                        // of what it says of itself
                            (wrong == ErrorCode::kBadInput && ask.offset == 0);  // else a question is
     if (is_spoilt) {
-      shelf_.remove(ask.hash);
+      drop(ask.hash);
       log(LogLevel::kError, "package " + ask.hash.substr(0, 12) +
                                 " is damaged on the head's disk, and dropped: " + part.error().why +
                                 ". Jobs that need it fail until it is submitted again");
@@ -70,6 +71,11 @@ void HeadPackages::read(const wire::PackageAsk& ask, std::function<void(wire::Pa
       give(std::move(given));
     });
   });
+}
+
+void HeadPackages::drop(const std::string& id) {
+  checks_.erase(id);
+  shelf_.remove(id);
 }
 
 Result<wire::PackagePart> HeadPackages::checked(Result<wire::PackagePart> part) {
@@ -105,13 +111,12 @@ void HeadPackages::tick(const std::function<bool(const std::string& id)>& is_nam
   std::erase_if(holders_, [&](const auto& entry) {
     const auto& [id, clients] = entry;
     if (!clients.empty()) return false;
-    if (!whole_.contains(id))
-      work_.post([this, dropped = id] { shelf_.remove(dropped); });  // what came of it
+    if (!whole_.contains(id)) work_.post([this, dropped = id] { drop(dropped); });  // what came of it
     return true;
   });
   std::erase_if(whole_, [&](const std::string& id) {
     if (holders_.contains(id) || is_named(id)) return false;
-    work_.post([this, id] { shelf_.remove(id); });
+    work_.post([this, id] { drop(id); });
     return true;
   });
 }

@@ -43,6 +43,7 @@ class HeadPackages {
     std::uint64_t next = 0;
   };
   Result<wire::PackagePart> checked(Result<wire::PackagePart> part);
+  void drop(const std::string& id);
 
   EventLoop& loop_;
   PackageShelf shelf_;                   ///< of work_'s thread, once it is open

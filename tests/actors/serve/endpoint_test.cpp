@@ -1,10 +1,12 @@
 // What an HTTP endpoint answers before it knows its deployments, without a server.
 #include <catch2/catch.hpp>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "actors/serve/http_endpoint.hpp"
+#include "runtime/http/exchange.hpp"
 
 namespace troupe::serve {
 namespace {
@@ -71,6 +73,20 @@ TEST_CASE("nobody waits for routes without end") {
   endpoint.know_all();
   get(endpoint, "/v1/a", answers);
   CHECK(answers == Statuses{{"/v1/a", 503}, {"/v1/a", 503}});
+}
+
+// Was: kept to the end of the wait, while the server let others send as much again.
+TEST_CASE("a request that waits for routes goes with its client") {
+  HttpEndpoint endpoint({}, kOther, {"a"});
+  int taken = 0;
+  const auto exchange = std::make_shared<http::Exchange>([&taken](const http::Response&) { ++taken; });
+  http::Request request;
+  request.method = "GET";
+  request.path = "/v1/a";
+  endpoint.handler()(std::move(request), http::Answer(exchange));
+  CHECK(taken == 0);
+  exchange->leave();
+  CHECK(taken == 1);  // it was dropped, which answers
 }
 
 }  // namespace

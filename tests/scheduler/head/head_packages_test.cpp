@@ -106,7 +106,9 @@ TEST_CASE("a package that the head's disk has spoilt is given to nobody, and bro
     file.seekp(static_cast<std::streamoff>(at));
     file.put('X');
   };
-  for (const std::uint64_t at : {std::uint64_t{0}, s.source->bytes() / 2, s.source->bytes() - 1}) {
+  // In its first word, the size of its list of files (was: kept), that list and the last file.
+  for (const std::uint64_t at :
+       {std::uint64_t{0}, std::uint64_t{15}, s.source->bytes() / 2, s.source->bytes() - 1}) {
     CAPTURE(at);
     s.bring("client/a");
     REQUIRE(s.is_here());

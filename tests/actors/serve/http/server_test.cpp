@@ -418,6 +418,26 @@ TEST_CASE("ids and deadlines travel") {
   CHECK(client.read().body == "mine");
 }
 
+// Was: the dropped answer's 500 went out, too, inside the word that its time is up, and the client took the
+// 504 for the answer to its next request.
+TEST_CASE("a request that is dropped when its time is up has one response") {
+  Held held;
+  std::atomic<int> count{0};
+  Server server(small(), [&](Request request, Answer answer) {
+    if (count++ > 0) return echo(std::move(request), std::move(answer));
+    answer.on_client_left([&] {
+      const std::lock_guard lock(held.mutex);
+      held.answers.clear();
+    });
+    held.handler()(std::move(request), std::move(answer));
+  });
+  RawClient client(server.address().port);
+  CHECK(client.ask(get("/late", "X-Request-Timeout-Ms: 1\r\n")).status == 504);
+  const RawResponse next = client.ask(get("/next"));
+  CHECK(next.status == 200);
+  CHECK(next.body == "GET /next ");
+}
+
 TEST_CASE("an answer outlives its server") {
   Held held;
   {
