@@ -40,6 +40,7 @@ struct Actor {
   int not_begun = 0;            ///< starts in a row for which a node found no executable
   std::uint64_t version = 0;    ///< of the state that its payload has
   NodeId died_on{};             ///< of a kept one that restarts: that node has what it saved last
+  bool is_keeper_late = false;  ///< it has saved since its keeper heard
 };
 
 /// Everything takes O(log n). Not thread-safe.

@@ -138,11 +138,12 @@ void ClusterMachine::keep_on_two_nodes() {
   for (const ActorId id : actors_.all_kept()) {
     Actor& actor = actors_.at(id);
     const ActorRecord& record = actor.record;
-    const bool is_kept = actor.keeper != record.node && is_live(actor.keeper);
+    const bool is_kept = actor.keeper != record.node && is_live(actor.keeper) && !actor.is_keeper_late;
     if (record.state != ActorState::kAlive || !actor.has_payload || is_kept) continue;
     for (const auto& [node, view] : index_.nodes()) {
       if (node == record.node || view.suspect) continue;
       actor.keeper = node;
+      actor.is_keeper_late = false;
       out_.push_back(KeepArguments{node, record.spec.job, id, record.spec.payload, record.node});
       break;
     }
@@ -230,8 +231,7 @@ void ClusterMachine::handle(const ArgumentsChanged& e) {
   if (!refused) {
     actors_.change_payload(*actor, e.payload);
     actor->version = e.version;
-    actor->keeper = {};  // what it has is of before
-    look_at_keepers_ = true;
+    actor->is_keeper_late = states_changed_ = true;
   }
   out_.push_back(Acknowledged{e.requester, !refused, refused.value_or(ErrorInfo{})});
 }

@@ -120,6 +120,7 @@ void ClusterMachine::persist(Record record) {
 // Time.
 
 void ClusterMachine::handle(const Tick&) {
+  look_at_keepers_ = std::exchange(states_changed_, false) || look_at_keepers_;
   for (const NodeId node : std::set(draining_)) move_next(node);
   for (const LivenessChange& change : membership_.tick(now_)) {
     if (change.to == Liveness::kDead) {

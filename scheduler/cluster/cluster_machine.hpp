@@ -415,6 +415,7 @@ class ClusterMachine {
   bool look_at_queue_ = false;          ///< a submission may start
   bool look_at_groups_ = false;         ///< a placement group may find room
   bool look_at_keepers_ = false;        ///< a kept actor may need another node that has its arguments
+  bool states_changed_ = false;         ///< since the last tick: keepers hear of them then
 };
 
 }  // namespace troupe::cluster
