@@ -124,20 +124,35 @@ std::string not_served(const WaitingPlaces& places) {
   return missing;
 }
 
+/// Endpoints whose deployments are all ready take the places that they wait for. Others go on waiting: a
+/// replica may have died this moment.
+void take_places() {
+  WaitingPlaces& places = waiting_places();
+  std::vector<std::weak_ptr<HttpEndpoint>> ready;
+  {
+    const std::lock_guard lock(places.mutex);
+    if (places.endpoints.empty() || !not_served(places).empty()) return;
+    ready = std::exchange(places.endpoints, {});
+  }
+  for (const auto& one : ready) {
+    const auto there = one.lock();
+    if (there == nullptr) continue;
+    there->take_over(true);
+    if (there->listens()) continue;
+    const std::lock_guard lock(places.mutex);
+    places.endpoints.push_back(one);
+  }
+}
+
 /// `endpoint` has come to serve `name`.
 void take_places(const std::string& name, const std::shared_ptr<HttpEndpoint>& endpoint) {
-  std::vector<std::weak_ptr<HttpEndpoint>> ready;
   {
     WaitingPlaces& places = waiting_places();
     const std::lock_guard lock(places.mutex);
     places.served.insert(name);
     places.endpoints.push_back(endpoint);
-    if (!not_served(places).empty()) return;
-    ready = std::exchange(places.endpoints, {});
   }
-  for (const auto& one : ready) {
-    if (const auto there = one.lock()) there->take_over(true);
-  }
+  take_places();
 }
 
 void refuse_place_without_all() {
@@ -378,6 +393,11 @@ int Served::wait() {
   state_->endpoint->take_over(false);
   while (signal() == 0 && !state_->stopped && !state_->leaves) {
     if (state_->deployment->wait_stopped(kLook)) break;
+    try {
+      take_places();  // of deployments that nobody may wait() for
+    } catch (const Error& error) {
+      log(LogLevel::kWarning, error.what());
+    }
   }
   if (state_->leaves) {  // what comes on connections that it has accepted is answered first
     state_->endpoint->drain(std::chrono::ceil<std::chrono::milliseconds>(state_->drain_timeout));
@@ -447,7 +467,9 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
                    "a signal came before its replicas were ready", ""});
   }
   take_places(deployment->name(), served.state_->endpoint);
-  if (served.state_->fleet && !other) served.state_->fleet->wait_placed();
+  // Proxies of one that waits for a place wait, too.
+  if (served.state_->fleet && !other && served.state_->endpoint->listens())
+    served.state_->fleet->wait_placed();
   if (other && !other->is_certain && !served.state_->endpoint->listens())
     log(LogLevel::kWarning, "'" + deployment->name() + "' waits for port " + std::to_string(other->port) +
                                 ", which process " + std::to_string(other->pid) +
