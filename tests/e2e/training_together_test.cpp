@@ -282,6 +282,8 @@ TEST_CASE("what does not go with sharded parameters is refused", "[training]") {
   CHECK_THAT(refused({"fc"}), Catch::Contains("shard_units with Shard::kOptimizer"));
   options.shard = train::Shard::kNothing;
   CHECK_THAT(refused({"fc"}), Catch::Contains("shard_units with no shard"));
+  options.shard_prefetch = true;
+  CHECK_THAT(refused({}), Catch::Contains("shard_prefetch with no shard"));
   options.shard = train::Shard::kParameters;
   options.find_unused_parameters = true;
   CHECK_THROWS_WITH(run(session, options, {}), Catch::Contains("find_unused_parameters"));

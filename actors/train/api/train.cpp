@@ -119,10 +119,13 @@ void check(const TrainOptions& o) {
       refuse("shard_min_num_params = " + std::to_string(o.shard_min_num_params),
              "use 0 (named units alone) or a number of elements");
   }
-  if (!o.shard_units.empty() && o.shard != Shard::kGradients && o.shard != Shard::kParameters)
-    refuse(std::string("shard_units with ") +
+  if (const char* of_units = !o.shard_units.empty() ? "shard_units"
+                             : o.shard_prefetch     ? "shard_prefetch"
+                                                    : nullptr;
+      of_units != nullptr && o.shard != Shard::kGradients && o.shard != Shard::kParameters)
+    refuse(std::string(of_units) + " with " +
                (o.shard == Shard::kOptimizer ? "Shard::kOptimizer, which knows no units" : "no shard"),
-           "leave them out, or use Shard::kGradients or kParameters");
+           "leave it out, or use Shard::kGradients or kParameters");
   if (!o.keep_best.empty() && o.checkpoint_folder.empty())
     refuse("keep_best = " + o.keep_best + " without a checkpoint folder", "name the folder");
 }
