@@ -104,13 +104,14 @@ class FirstFailure {
   static std::shared_ptr<FirstFailure> of(const std::vector<std::shared_ptr<CallState>>& starting,
                                           const GroupShape& shape) {
     const auto self = std::make_shared<FirstFailure>();
-    const std::vector<std::weak_ptr<CallState>> all(starting.begin(), starting.end());
+    using States = std::vector<std::weak_ptr<CallState>>;
+    const auto all = std::make_shared<const States>(starting.begin(), starting.end());
     for (std::size_t i = 0; i < starting.size(); ++i) {
       const std::string name = shape.name_of(i) + " of " + std::to_string(starting.size());
       starting[i]->on_ready([self, all, name, i] {
-        const auto one = all[i].lock();
+        const auto one = (*all)[i].lock();
         if (one == nullptr || one->outcome().ok() || !self->is_first(name, one->outcome().error())) return;
-        for (const auto& other : all) {
+        for (const auto& other : *all) {
           if (const auto state = other.lock())
             state->cancel({ErrorCode::kUnavailable, "an actor was not started", "its group was not", ""});
         }
