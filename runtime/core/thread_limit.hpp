@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// What a head, a node, a worker and a program may each start, so that none is short of them half-way.
+/// What a head, a node and a program may each start, so that none is short of them half-way.
 inline constexpr std::size_t kThreadsOfPart = 24;
 
 /// Whether this process may start so many threads more, which it tries where few are allowed. Errors: kIo.

@@ -269,7 +269,6 @@ int run_worker(SocketLink link) {
     return 1;
   }
   set_log_role(config->label);
-  check_thread_limit(kThreadsOfPart).value();  // it says so, and ends
   ::prctl(PR_SET_NAME, config->label.substr(0, 15).c_str());
   name_process(config->label);
   if (received->fds.size() == 1) {
