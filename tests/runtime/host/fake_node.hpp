@@ -88,6 +88,11 @@ class FakeNode {
     for (const auto& [peer, request] : std::exchange(open_spawns_, {}))
       send(*peer, wire::Answer{request, false, {ErrorCode::kRefused, "no actor", "the test", ""}, {}});
   }
+  /// Why the last actor that ended did so, or did not come up.
+  std::string why() {
+    const std::lock_guard lock(mutex_);
+    return why_;
+  }
   /// Spawns are told that they wait.
   std::atomic<bool> spawns_wait{false};
   /// Where light actors of everybody are constructed.
@@ -167,6 +172,8 @@ class FakeNode {
     if (!control) return;
     if (std::get_if<wire::Hello>(&*control) != nullptr && !message.fds.empty())
       peer.bell = std::move(message.fds[0]);
+    if (const auto* not_up = std::get_if<wire::ActorNotUp>(&*control)) why_ = not_up->error.message();
+    if (const auto* end = std::get_if<wire::ActorEnded>(&*control)) why_ = end->reason;
     if (std::holds_alternative<wire::ActorUp>(*control) || std::holds_alternative<wire::ActorNotUp>(*control))
       ++started;
     if (std::holds_alternative<wire::ActorEnded>(*control)) ++ended;
@@ -234,6 +241,7 @@ class FakeNode {
   std::vector<std::string> spawns_;
   std::vector<std::pair<Peer*, std::uint64_t>> open_spawns_;
   ProcessAddress leased_;
+  std::string why_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

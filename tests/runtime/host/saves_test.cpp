@@ -73,8 +73,12 @@ struct Lives {
     const int before = node.started;
     begin(incarnation, max_concurrency);
     REQUIRE(test::eventually([&] { return node.started > before; }));
-    const std::uint64_t process = incarnation == 1 ? kFirst : kSecond;
+    lives_at(incarnation, incarnation == 1 ? kFirst : kSecond);
+  }
+  /// The caller has heard so when this returns.
+  void lives_at(std::uint32_t incarnation, std::uint64_t process) {
     node.tell(1, kCaller, wire::ActorAt{{kActor, incarnation, cluster::ActorLife::kLives, {{2}, {process}}}});
+    REQUIRE(caller->nodes()->wait(20s));
   }
   void begin(std::uint32_t incarnation, std::int32_t max_concurrency = 1) {
     using Entry = detail::ConstructorEntry<Ledger, int>;
@@ -212,10 +216,10 @@ TEST_CASE("a life goes on from what the one before had saved, and that one is no
   CHECK(of.call<&Ledger::read>() == 8);
   CHECK(of.call<&Ledger::add>(1) == 9);
   // A node that was declared dead may live on for a while.
-  of.node.tell(1, kCaller, wire::ActorAt{{kActor, 3, cluster::ActorLife::kLives, {{2}, {kFirst}}}});
+  of.lives_at(3, kFirst);
   CHECK_THAT(words_of([&] { former.call<&Ledger::add>(100).get(20s); }),
              Catch::Contains("another life of it has begun"));
-  of.node.tell(1, kCaller, wire::ActorAt{{kActor, 4, cluster::ActorLife::kLives, {{2}, {kSecond}}}});
+  of.lives_at(4, kSecond);
   CHECK(of.call<&Ledger::read>() == 9);
 }
 
@@ -249,7 +253,8 @@ TEST_CASE("an actor that stops itself gives its answers first", "[saves]") {
   CHECK_FALSE(added.wait(50ms));
   of.node.hold(1, kOwner, false);
   CHECK(added.get(20s) == 6);
-  CHECK_THAT(words_of([&] { of.call<&Ledger::read>(); }), Catch::Contains("it has done its work"));
+  CHECK(test::eventually([&] { return of.node.ended == 1; }));
+  CHECK_THAT(of.node.why(), Catch::Contains("it has done its work"));
 }
 
 TEST_CASE("an actor that is stopped while it waits for what the life before saved ends", "[saves]") {
@@ -271,8 +276,7 @@ TEST_CASE("save() and load() that throw say so", "[saves]") {
              Catch::Contains("save threw") && Catch::Contains("not now"));
   CHECK(of.call<&Ledger::read>() == 13);  // it lives on
   of.start(2);
-  CHECK_THAT(words_of([&] { of.call<&Ledger::read>(); }),
-             Catch::Contains("load threw") && Catch::Contains("13 is no sum"));
+  CHECK_THAT(of.node.why(), Catch::Contains("load threw") && Catch::Contains("13 is no sum"));
 }
 
 TEST_CASE("what is too large to be kept is an error of the call, with the limit", "[saves]") {
