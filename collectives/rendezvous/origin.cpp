@@ -65,6 +65,7 @@ std::shared_ptr<ProcessGroup> WorldOrigin::try_to_rebuild(ProcessGroup& parent) 
     return world_->form({.key = prefix_ + "next/" + attempt + "/",
                          .members = members_,
                          .survivors = true,
+                         .store = store_,  // not the next one, which the others know by another number
                          .parent = &parent,
                          .name = parent.facts().name,
                          .purpose = "cannot form the next generation of the ranks " + listed(members_)});

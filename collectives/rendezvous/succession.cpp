@@ -27,6 +27,13 @@ std::shared_ptr<StoreClient> World::store() const {
   return client_;
 }
 
+std::shared_ptr<StoreClient> World::store(int number) const {
+  const std::lock_guard lock(mutex_);
+  if (stores_ == number) return client_;
+  throw_error(
+      {ErrorCode::kUnavailable, "the store of the job is gone", "another rank serves the next one", ""});
+}
+
 bool World::has_store(int number) const {
   try {
     (void)store()->find("is anybody there");

@@ -77,7 +77,7 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
   const Instant until = clock.now() + options_.timeout;
   const auto left = [&] { return std::max(until - clock.now(), Duration::zero()); };
   (void)wait_for_store(0, options_.timeout);
-  GroupFormation formation(store(), plan.key, plan.purpose);
+  GroupFormation formation(plan.store ? store(*plan.store) : store(), plan.key, plan.purpose);
 
   const bool first = plan.key == kWorldPrefix;
   const auto [leads, alone] = place_of(plan, first);

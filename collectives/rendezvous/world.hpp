@@ -42,15 +42,18 @@ class World : public std::enable_shared_from_this<World> {
   bool has_store(int number) const;
   /// The store that is served now.
   std::shared_ptr<StoreClient> store() const;
+  /// The same, if it is the `number`th. Throws Unavailable.
+  std::shared_ptr<StoreClient> store(int number) const;
   /// Waits until a store is served that is at least the `number`th, from 0: its number. Throws Unavailable
   /// when there will be none, Timeout.
   int wait_for_store(int number, Duration limit) const;
 
   /// A group to be formed.
   struct Plan {
-    std::string key;           ///< of its formation, used once
-    std::vector<int> members;  ///< ranks of the world, ascending, this one among them, who all call form()
-    bool survivors = false;    ///< those of them that live form it: the next generation of `parent`
+    std::string key;             ///< of its formation, used once
+    std::vector<int> members;    ///< ranks of the world, ascending, this one among them, who all call form()
+    bool survivors = false;      ///< those of them that live form it: the next generation of `parent`
+    std::optional<int> store{};  ///< at that one alone, by its number: the key is of it
     ProcessGroup* parent = nullptr;  ///< of whose ranks it is made; null: of the job's
     std::string name;                ///< of the group
     std::string purpose;             ///< what errors begin with
