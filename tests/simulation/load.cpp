@@ -20,6 +20,8 @@ bool Load::is_gone(const Echo& echo) const {
 
 void Load::constructed(std::uint64_t echo, Hosted& in) {
   Echo& of = all_[echo];
+  // Its node was stopped meanwhile, and does not know yet that it is dead to all others: no life, as above.
+  if (cluster_.declared_dead.contains(in.node->info.id)) return;
   if (!has_no_life(of)) cluster_.world.violation("an actor lives twice");
   if (of.restarts && of.lives++ > 0) {
     ++restarted;
