@@ -30,7 +30,7 @@ step() {
       [[ $from = docker.io/library/debian:12* ]] || fail "FROM $from: this script makes Debian 12 alone"
       if [ -z "${bare:-}" ]; then
         bare=$work/bare
-        unshare --mount mmdebstrap --quiet --variant=apt bookworm "$bare" http://deb.debian.org/debian || fail "no bare Debian"
+        unshare --mount mmdebstrap --quiet --variant=apt bookworm "$bare" || fail "no bare Debian"
       fi
       root=$work/${name:-image} shell=(/bin/sh -c) user=0:0 environment=()
       cp -a "$bare" "$root"

@@ -371,7 +371,7 @@ TEST_CASE("a state that was saved in pieces is installed in other ones, or whole
   CHECK(expected.find(' ') == 64);
 }
 
-/// A convolution whose weight lies channels last, beside what is not trained and a buffer.
+/// A convolution with a channels_last weight, beside what is not trained and a buffer.
 struct ChannelsLastImpl : torch::nn::Module {
   ChannelsLastImpl() {
     const torch::NoGradGuard no_grad;
