@@ -48,7 +48,8 @@ EngineOptions options_of(const RunSettings& settings, torch::Device device) {
   return options;
 }
 
-/// Copies a part that is host memory already, such as a tensor of the job's own: the job goes on to change it.
+/// Copies a part that is host memory already, such as a tensor of the job's own: the job goes on to change
+/// it.
 StateView of_its_own(StateView view) {
   for (std::size_t i = 0; i < view.owners.size(); ++i) {
     if (view.owners[i].storage().use_count() == 1) continue;
