@@ -101,17 +101,20 @@ Result<void> CheckpointStore::write_whole(const std::string& name, std::size_t p
   const auto write = [&]() -> Result<void> {
     auto file = files_.create(temporary);
     if (!file) return file.error();
+    std::size_t fresh = 0;  // bytes since the last sync, of one part or of many
     for (std::size_t i = 0; i < parts; ++i) {
       auto part = part_at(i);
       while (!part.empty()) {
-        const auto piece = part.first(std::min(part.size(), kPieceBytes));
+        const auto piece = part.first(std::min(part.size(), kPieceBytes - fresh));
         digest.update(piece);
         if (auto appended = (*file)->append(piece); !appended) return appended;
         part = part.subspan(piece.size());
-        if (part.empty()) break;
+        fresh += piece.size();
+        if (fresh < kPieceBytes) continue;
         // A long file is synced as it grows, so that no sync takes long.
         if (auto synced = (*file)->sync(); !synced) return synced;
         if (options_.progress) options_.progress();
+        fresh = 0;
       }
     }
     if (auto synced = (*file)->sync(); !synced) return synced;
@@ -197,6 +200,14 @@ void CheckpointStore::discard(std::uint64_t number) {
   static_cast<void>(files_.remove(path(file_name(number, kManifestSuffix))));
   static_cast<void>(files_.sync_folder(options_.folder));  // a manifest must not outlive its data
   static_cast<void>(files_.remove(path(file_name(number, kDataSuffix))));
+}
+
+Result<void> CheckpointStore::discard(const std::string& manifest_path) {
+  const auto number = number_of(manifest_path);
+  if (!number) return number.error();
+  if (auto gone = files_.remove(manifest_path); !gone) return gone;
+  discard(*number);
+  return {};
 }
 
 Result<void> CheckpointStore::prune(const std::string& oldest_kept, const std::string& spared) {

@@ -124,6 +124,9 @@ class CheckpointStore {
   /// (empty: none): manifests first. Errors: kIo for what could not be deleted, kRefused for a path that is
   /// not of this folder.
   Result<void> prune(const std::string& oldest_kept, const std::string& spared = {});
+  /// Deletes the checkpoint with this manifest. Errors: kIo, and kRefused for a path that is not of this
+  /// folder.
+  Result<void> discard(const std::string& manifest_path);
 
  private:
   std::string path(const std::string& name) const { return options_.folder + "/" + name; }

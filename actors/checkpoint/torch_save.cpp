@@ -290,9 +290,12 @@ class Pickle {
     const auto& of = arguments.items;
     if (what.kind != Kind::kGlobal || arguments.kind != Kind::kList) return {};
     if (what.text == "collections OrderedDict") return container(Kind::kDict);
-    if (what.text == "torch._utils _rebuild_tensor" || what.text == "torch._utils _rebuild_tensor_v2")
+    if (what.text == "torch._utils _rebuild_tensor" || what.text == "torch._utils _rebuild_tensor_v2") {
+      check_bytes_are_values(arguments, 6);
       return tensor_of(arguments);
+    }
     if (what.text == "torch._utils _rebuild_tensor_v3") {  // of a type that no storage is named after
+      check_bytes_are_values(arguments, 7);
       Value made = tensor_of(arguments);
       made.tensor->storage.type = item(arguments, 6, Kind::kGlobal).text;
       return made;
@@ -306,6 +309,15 @@ class Pickle {
     if (what.text == of_type && of->size() > 2 && of->front().text != of_type)
       return call((*of)[0], (*of)[2]);
     return {};
+  }
+  /// Its metadata say that its values are other than its bytes: to be negated, or conjugated.
+  static void check_bytes_are_values(const Value& arguments, std::size_t metadata) {
+    if (arguments.items->size() <= metadata) return;
+    const Value& said = (*arguments.items)[metadata];
+    if (said.kind == Kind::kDict && !said.items->empty())
+      throw Corrupt(
+          "it has a tensor that is to be negated or conjugated, which is not read: save its "
+          ".resolve_neg().resolve_conj()");
   }
   /// (storage, offset, sizes, strides, ...)
   static Value tensor_of(const Value& arguments) {

@@ -25,7 +25,7 @@ class CheckpointUnderWay {
     std::int64_t step = 0;
     std::string history;  ///< of the state that is written
     std::vector<ActorId> members;
-    bool is_best = false;  ///< so far: a better state may not come to be a file
+    std::optional<Best> best{};  ///< it is the best so far: a better state may not come to be a file
   };
 
   bool is_on() const { return order_.has_value(); }
@@ -49,6 +49,8 @@ class CheckpointUnderWay {
   void give_up() { given_up_ = true; }
   bool is_given_up() const { return given_up_; }
   void written(std::string path, StateHash hash) { file_ = {std::move(path), std::move(hash)}; }
+  /// Path and hash, once it is written.
+  const std::optional<std::pair<std::string, StateHash>>& file() const { return file_; }
   /// What counts now.
   std::optional<CheckpointInfo> complete() const {
     if (!order_ || !copied_ || given_up_ || !file_) return std::nullopt;

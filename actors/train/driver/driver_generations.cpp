@@ -306,6 +306,8 @@ void DriverMachine::share_checkpoint() {
                               "; the others get the state from " + describe(roster_.at(*unread->reader)) +
                               ". " + unread->reasons,
                           {}});
+    // A snapshot comes to each from the program: the next generation may fare no better.
+    if (checkpoints_.newest().in_memory && failed(failures_.generation_failed(unread->reasons))) return;
     return open_generation("a checkpoint is passed on through memory", false);
   }
   checkpoints_.drop_newest(unread->reasons);

@@ -35,8 +35,8 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
       config_->loaders >= 1 && config_->epochs >= 1 && config_->steps_per_epoch >= 1 && config_->ahead >= 1,
       "loaders, epochs, steps per epoch and steps ahead are at least 1");
   TROUPE_ASSERT(config_->keep_checkpoints >= 1, "the newest checkpoint is kept");
-  const std::int64_t best = evaluations_.history().kept.step;
-  if (evaluations_.is_best(best)) checkpoints_.set_best(best);
+  const Best& best = evaluations_.history().kept;
+  if (evaluations_.is_best(best.step) && checkpoints_.set_best(best.step)) evaluations_.best_is_file(best);
 }
 
 DriverActions DriverMachine::start(Instant now) {
@@ -368,7 +368,7 @@ void DriverMachine::finish(const StateHash& hash, EndState state) {
                          .failed_checkpoints = checkpoints_.failed(),
                          .saved = checkpoints_.saved_step(),
                          .history = history_now(),
-                         .best_metric = evaluations_.history().kept.value,
+                         .best_metric = evaluations_.best_file().value,
                          .best_checkpoint = checkpoints_.best(),
                          .state = std::move(state)});
 }

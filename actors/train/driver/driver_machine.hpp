@@ -153,6 +153,7 @@ class DriverMachine {
   void report(const TrainerFinished& r, TrainerSeat& from);
   bool agrees(StateProofs& proofs, const TrainerSeat& from, std::int64_t steps,
               const std::vector<PartHash>& parts);
+  bool saved_agrees(const TrainerSeat& from, std::int64_t step, const std::vector<PartHash>& parts);
   void all_proven();
   void commit();
   bool commit_step();
@@ -164,6 +165,7 @@ class DriverMachine {
   void accept_checkpoint();
   void end_checkpoint();
   void no_checkpoint(std::int64_t step, const std::string& why);
+  std::optional<Best> best_now() const;
   std::string history_now() const;
   std::vector<ActorId> holders() const;
   EndState held_state(std::vector<PartHash> parts, bool sharded) const;

@@ -112,10 +112,17 @@ void DriverMachine::finish_epoch() {
   agenda_.evaluated(committed());
   if (done.ended) steps_.forget_epochs_before(done.epoch);
   out_.push_back(done);
+  if (!saving_.is_on()) evaluations_.forget_lost_best(committed());
   if (const auto why = evaluations_.watch(agenda_.early_at().has_value())) {
     agenda_.end_early(committed(), false);
     out_.push_back(Notice{*why, {}});
   }
+}
+
+/// By keep_best, where the state as it is has come to the best value.
+std::optional<Best> DriverMachine::best_now() const {
+  if (!evaluations_.is_best(committed())) return std::nullopt;
+  return evaluations_.history().kept;
 }
 
 /// As it must be in a manifest of the state as it is.
@@ -168,6 +175,7 @@ bool DriverMachine::waits_for_checkpoint(BarrierTask next) const {
 void DriverMachine::start_barrier(BarrierTask task) {
   barrier_.begin(task, members_);
   proofs_.clear();
+  if (!saving_.is_on()) evaluations_.forget_lost_best(committed());
   switch (task) {
     case BarrierTask::kNone:
     case BarrierTask::kWritten:
@@ -180,8 +188,7 @@ void DriverMachine::start_barrier(BarrierTask task) {
     case BarrierTask::kCheckpoint:
       if (!roster_.at(members_.front()).ready.has_folder)
         return no_checkpoint(committed(), "no trainer that is left sees the folder");
-      saving_.begin({members_.front(), generation_, committed(), history_now(), members_,
-                     evaluations_.is_best(committed())});
+      saving_.begin({members_.front(), generation_, committed(), history_now(), members_, best_now()});
       out_.push_back(SendOrder{members_.front(), WriteCheckpoint{generation_, committed(), history_now()}});
       for (std::size_t r = 1; r < members_.size(); ++r) {
         if (config_->exact || config_->sharded) {
@@ -227,8 +234,17 @@ void DriverMachine::report(const StateProved& r, TrainerSeat& from) {
   if (!barrier_.waits_for(BarrierTask::kCheckpoint, r.actor) || saving_.is_by(r.actor) ||
       r.step != committed())
     return ignore("no proof of step " + std::to_string(r.step) + " is wanted");
-  if (!agrees(saving_.proofs(), from, r.step, r.parts)) return;
+  if (!saved_agrees(from, r.step, r.parts)) return;
   if (barrier_.done(r.actor)) copied();
+}
+
+/// A file that is refuted must not be what a resume finds.
+bool DriverMachine::saved_agrees(const TrainerSeat& from, std::int64_t step,
+                                 const std::vector<PartHash>& parts) {
+  const auto before = static_cast<std::ptrdiff_t>(out_.size());
+  if (agrees(saving_.proofs(), from, step, parts)) return true;
+  if (saving_.file()) out_.insert(out_.begin() + before, DiscardCheckpoint{saving_.file()->first});
+  return false;
 }
 
 /// It is on its way to the disk, and steps go on.
@@ -246,8 +262,8 @@ void DriverMachine::report(const CheckpointWritten& r, TrainerSeat& from) {
   if (!saving_.is_of(r.actor, r.generation, r.step))
     return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
   if (saving_.is_given_up()) return end_checkpoint();
-  if (!agrees(saving_.proofs(), from, r.step, r.parts)) return;
   saving_.written(r.path, r.hash);
+  if (!saved_agrees(from, r.step, r.parts)) return;
   accept_checkpoint();
   if (!saving_.is_on()) end_checkpoint();
 }
@@ -262,7 +278,8 @@ void DriverMachine::accept_checkpoint() {
     if (TrainerSeat* seat = roster_.find(member)) seat->proven = true;
   }
   out_.push_back(AcceptCheckpoint{*stored});
-  const auto oldest = checkpoints_.accept(*stored, order.is_best);
+  if (order.best) evaluations_.best_is_file(*order.best);
+  const auto oldest = checkpoints_.accept(*stored, order.best.has_value());
   evaluations_.forget_before(checkpoints_.oldest().step);
   if (oldest)
     out_.push_back(SendOrder{order.writer, PruneCheckpoints{generation_, *oldest, checkpoints_.best()}});

@@ -262,9 +262,14 @@ struct JobFailed {
   std::string todo;  ///< what the user can do, if it is known
 };
 
-using DriverAction =
-    std::variant<SpawnActor, CancelSpawn, SendOrder, KillActor, CommitStep, RewindLedger, AcceptCheckpoint,
-                 EpochDone, DeadlineExpired, Resumed, Notice, Recovered, Held, JobDone, JobFailed>;
+/// A file that other trainers' states contradict: no run may go on from it.
+struct DiscardCheckpoint {
+  std::string path;  ///< of its manifest
+};
+
+using DriverAction = std::variant<SpawnActor, CancelSpawn, SendOrder, KillActor, CommitStep, RewindLedger,
+                                  AcceptCheckpoint, DiscardCheckpoint, EpochDone, DeadlineExpired, Resumed,
+                                  Notice, Recovered, Held, JobDone, JobFailed>;
 using DriverActions = std::vector<DriverAction>;
 
 /// "120 s", "0.5 s".

@@ -103,6 +103,10 @@ bool Evaluations::is_best(std::int64_t step) const {
   return !config_->keep_best.empty() && history_.kept.step > 0 && step == history_.kept.step;
 }
 
+void Evaluations::forget_lost_best(std::int64_t step) {
+  if (history_.kept.step < step && history_.kept.step != best_file_.step) history_.kept = best_file_;
+}
+
 JobFailed Evaluations::why_it_lacks(std::optional<std::int64_t> saved_at) const {
   std::string all;
   for (const auto& [known, value] : history_.metrics) all += (all.empty() ? "" : ", ") + known;

@@ -39,6 +39,12 @@ class Evaluations {
   void take_up(const std::string& history, std::int64_t step);
   /// The state came to the best value of the metric whose best checkpoint is kept.
   bool is_best(std::int64_t step) const;
+  /// The checkpoint of the best state so far is a file.
+  void best_is_file(const Best& best) { best_file_ = best; }
+  const Best& best_file() const { return best_file_; }
+  /// Nothing is being written, and the state is that after `step` steps. A better one before it that came to
+  /// no file is lost: the best is that of the files.
+  void forget_lost_best(std::int64_t step);
 
   /// stop_early or keep_best names a metric that the job does not have.
   bool lacks_metric() const { return !missing_metric_.empty(); }
@@ -57,6 +63,7 @@ class Evaluations {
 
   SharedConfig config_;
   History history_;  ///< its epoch_figures are StepLog's, and empty here
+  Best best_file_;   ///< the best of keep_best whose checkpoint is a file
   EpochDone done_;   ///< under way, or the last
   std::map<std::int64_t, PieceReport> pieces_;
   std::map<std::int64_t, StepValues> told_;  ///< from the oldest checkpoint on

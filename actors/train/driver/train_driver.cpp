@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 
+#include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/checkpoint/folder_lock.hpp"
 #include "actors/train/batches/batch_feed.hpp"
 #include "actors/train/driver/driver_machine.hpp"
@@ -389,6 +390,13 @@ void TrainDriver::act(const RewindLedger& action) {
 
 void TrainDriver::act(const AcceptCheckpoint& action) {
   emit(report::Checkpointed{action.checkpoint.step, action.checkpoint.path});
+}
+
+void TrainDriver::act(const DiscardCheckpoint& action) {
+  const auto files = train_floor().files({});
+  checkpoint::CheckpointStore store(*files, {options_.settings.checkpoint_folder});
+  if (auto gone = store.discard(action.path); !gone)
+    emit(report::Warning{"a checkpoint with a wrong state stays: " + gone.error().message()});
 }
 
 void TrainDriver::act(const EpochDone& action) {

@@ -251,6 +251,7 @@ class TrainDriver {
   void act(const CommitStep& action);
   void act(const RewindLedger& action);
   void act(const AcceptCheckpoint& action);
+  void act(const DiscardCheckpoint& action);
   void act(const EpochDone& action);
   void act(const DeadlineExpired& action);
   void act(const Resumed& action);

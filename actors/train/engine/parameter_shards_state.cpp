@@ -28,7 +28,7 @@ std::string place_text(std::size_t optimizer, std::size_t parameters, std::size_
 
 /// As a part has it: row-major, and a complex one as pairs of real numbers.
 torch::Tensor on_host(const torch::Tensor& tensor) {
-  const torch::Tensor plain = tensor.detach().contiguous().cpu();
+  const torch::Tensor plain = tensor.detach().resolve_neg().contiguous().cpu();
   return plain.is_complex() ? torch::view_as_real(plain.resolve_conj()) : plain;
 }
 

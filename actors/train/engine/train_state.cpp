@@ -85,7 +85,7 @@ StatePart with_bytes(const StatePart& part, const PartBytes& bytes_of) {
 void add(StateView& view, const std::string& name, const torch::Tensor& tensor) {
   // Row-major bytes, whatever the strides; a tensor that is row-major already is not copied.
   // One on a device comes to the host, which is waited for.
-  torch::Tensor owner = real_view(tensor).contiguous().cpu();
+  torch::Tensor owner = real_view(tensor).resolve_neg().contiguous().cpu();
   view.parts.push_back(tensor_as_part(name, owner));
   view.owners.push_back(std::move(owner));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "actors/train/driver/history.hpp"
@@ -71,11 +72,12 @@ TrainerResult TrainerCheckpoints::write(const WriteCheckpoint& order, const Data
   return stored;
 }
 
-/// Null where there is no room for one, as under limits of memory that count a fork's pages twice.
+/// Null where there is no room for one, on the host or a device, as under limits of memory that count a
+/// fork's pages twice.
 std::unique_ptr<StateCopy> TrainerCheckpoints::copy_state() {
   try {
     return engine_.copy_state();
-  } catch (const IoError& error) {
+  } catch (const std::exception& error) {
     if (!std::exchange(told_no_copy_, true))
       log(LogLevel::kWarning, std::string("steps wait while a checkpoint is written: ") + error.what());
     return nullptr;
@@ -91,7 +93,7 @@ void TrainerCheckpoints::write_beside(const WriteCheckpoint& order, const checkp
                                       std::shared_ptr<StateCopy> copy) {
   const std::size_t in_common = parts_in_common(copy->parts().size());
   told_.begins(order.step);
-  thread_ = Thread([this, order, request, copy, in_common] {
+  const auto write = [this, order, request, copy, in_common] {
     const auto progress = [this] {
       if (ends_) throw_error({ErrorCode::kAborted, "the checkpoint was given up", "its trainer ends", ""});
       told_.advances();
@@ -111,7 +113,12 @@ void TrainerCheckpoints::write_beside(const WriteCheckpoint& order, const checkp
       result = TaskAborted{error.what(), {}};
     }
     if (!ends_) told_.ends(order, result);
-  });
+  };
+  try {
+    thread_ = Thread(write);
+  } catch (const std::system_error& error) {
+    told_.ends(order, TaskAborted{std::string("no thread to write it: ") + error.what(), {}});
+  }
 }
 
 std::vector<PartHash> TrainerCheckpoints::prove(const WalkProgress& progress) {

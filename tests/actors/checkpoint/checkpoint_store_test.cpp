@@ -51,6 +51,37 @@ TEST_CASE("the best one is spared, however old it is") {
   CHECK(store.prune("/c/checkpoint-00000004.json", "a snapshot").error().code == ErrorCode::kRefused);
 }
 
+TEST_CASE("a checkpoint that is discarded is no more, and the one before it is the newest") {
+  SimulatedDisk disk(1);
+  CheckpointStore store(disk, {"/c"});
+  save(store, 1);
+  save(store, 2);
+  REQUIRE(store.discard("/c/checkpoint-00000002.json").ok());
+  CHECK(disk.names() ==
+        std::vector<std::string>{"checkpoint-00000001.json", "checkpoint-00000001.safetensors"});
+  CHECK(store.discard("/etc/checkpoint-00000001.json").error().code == ErrorCode::kRefused);
+}
+
+// Only tensors of more than 16 MiB were counted: a trainer that wrote for two minutes was taken for hanging.
+TEST_CASE("a save tells that it goes on about every 16 MiB, also of many small tensors") {
+  SimulatedDisk disk(1);
+  int told = 0;
+  CheckpointStore store(disk, {"/c", [&] { ++told; }});
+  const SampleState state(1);
+  SaveRequest request = state.request;
+  const std::vector<std::byte> mebibyte(std::size_t{1} << 20);
+  request.tensors.clear();
+  for (int i = 0; i < 40; ++i)
+    request.tensors.push_back({"t" + std::to_string(i), DType::kU8, {1 << 20}, mebibyte});
+  int told_while_writing = 0;
+  request.bytes_of = [&](const TensorView& tensor) {
+    told_while_writing = told;
+    return tensor.bytes;
+  };
+  REQUIRE(store.save(request).ok());
+  CHECK(told_while_writing == 2);
+}
+
 TEST_CASE("other files in the folder are left alone") {
   SimulatedDisk disk(1);
   for (const char* name : {"/c/notes.txt", "/c/checkpoint-1.safetensors", "/c/checkpoint-00000001.bak",

@@ -285,6 +285,11 @@ TEST_CASE("tensors of types without a storage, and parameters with attributes, a
   CHECK_THAT(read(v3("N")), Catch::Contains("makes a tensor of something else"));
   const std::string data =
       "ctorch._utils\n_rebuild_tensor_v2\n" + tensor_at("torch\nHalfStorage", {2}, {1}) + "tR";
+  // Was read with the sign that its bytes have.
+  const std::string negated = "ctorch._utils\n_rebuild_tensor_v2\n" +
+                              tensor_at("torch\nHalfStorage", {2}, {1}) + "\x89}}" + pickled("neg") +
+                              "\x88stR";
+  CHECK_THAT(read(negated), Catch::Contains("to be negated"));
   CHECK(read("ctorch._utils\n_rebuild_parameter_with_state\n(" + data + "\x88}}tR") == "w F16 [ 2 ] 1 258\n");
 }
 

@@ -165,6 +165,9 @@ TEST_CASE("what was written is compared with what the others held when it was co
   s.on(CheckpointWritten{kA, s.g(), 2, "ckpt-2", "h2", {{"w", {1, 1}}, {"b", {0, 0}}}});
   CHECK(s.all<AcceptCheckpoint>().empty());
   CHECK(s.all<JobFailed>().size() == 1);
+  // Was: it stayed the newest, and a resume went on from it.
+  REQUIRE(s.all<DiscardCheckpoint>().size() == 1);
+  CHECK(s.all<DiscardCheckpoint>()[0].path == "ckpt-2");
 }
 
 TEST_CASE("with shards steps wait for the file where somebody is to join there, and not else") {

@@ -352,6 +352,26 @@ TEST_CASE("a resume is told, and a job that was through is evaluated once more")
   CHECK(s.all<JobDone>().at(0).begun_at == 8);
 }
 
+// Each generation had the same load and the same outcome, and nobody counted them.
+TEST_CASE("a snapshot that some trainer of a sharded job never gets in time fails the job, not without end") {
+  DriverConfig config = config_of(2);
+  config.sharded = true;
+  config.resume = {{"the snapshot", 4, "h4", {}, true}};
+  Script s(config);
+  for (const ActorId a : {kA, kB}) s.ready(a);
+  int generations = 0;
+  while (s.all<JobFailed>().empty()) {
+    REQUIRE(++generations < 100);
+    for (const ActorId a : {kA, kB}) s.quiesced(a, kNoState);
+    REQUIRE(s.order<StartGeneration>(kB)->plan.origin == StateOrigin::kCheckpoint);
+    for (const ActorId a : {kA, kB}) s.formed(a);
+    s.on(CheckpointUnreadable{kB, s.g(), "the snapshot", "it came too late"});
+    s.installed(kA, 4);
+  }
+  CHECK(generations == config.restart.budget + 1);
+  CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("it came too late"));
+}
+
 // An epoch that was run again after a fall-back was not evaluated, since an earlier run had done it.
 TEST_CASE("after a fall-back to an older checkpoint what runs again is evaluated, and told in one line") {
   DriverConfig config = with_evaluation(8);
@@ -397,7 +417,8 @@ TEST_CASE("who sees the checkpoint folder is rank 0 and writes; with nobody who 
     ready_without(s, kA);
     ready_without(s, kB);
     REQUIRE(s.all<JobFailed>().size() == 1);
-    CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("no trainer can write checkpoints: 'ck' is not there"));
+    CHECK_THAT(s.all<JobFailed>()[0].reason,
+               Catch::Contains("no trainer can write checkpoints: 'ck' is not there"));
   }
   // Was: the job failed 10 s after its start where the one that sees the folder took longer than that.
   {

@@ -850,6 +850,29 @@ TEST_CASE("a job ends after the epochs of patience, at a checkpoint; the best on
   CHECK(done.best_metric == 0.3);
 }
 
+// Was: the value of the lost one stood beside the file of the one before it, no later one was ever better,
+// and a resume found no file of that step and let the best one go.
+TEST_CASE("the best checkpoint and its value are of a file, where that of a better state came to none") {
+  Script s(watching("", "test/loss"));
+  s.run_from_start({kA});
+  run_epoch(s, 0, 0.5);
+  s.written(kA, 2);
+  run_epoch(s, 2, 0.3);
+  s.on(CheckpointFailed{kA, s.g(), 4, "no space left"});
+  run_epoch(s, 4, 0.6);
+  CHECK(decode_history(s.order<WriteCheckpoint>(kA)->history).value().kept == Best{2, 0.5, 1});
+  s.written(kA, 6);
+  CHECK(s.order<PruneCheckpoints>(kA)->spared == "ckpt-2");
+  run_epoch(s, 6, 0.4);
+  s.written(kA, 8);
+  CHECK(s.order<PruneCheckpoints>(kA)->spared == "ckpt-8");
+  run_epoch(s, 8, 0.1);
+  s.on(CheckpointFailed{kA, s.g(), 10, "no space left"});
+  s.on(TrainerFinished{kA, s.g(), 10, "h10"});
+  CHECK(s.all<JobDone>().at(0).best_checkpoint == "ckpt-8");
+  CHECK(s.all<JobDone>().at(0).best_metric == 0.4);
+}
+
 // An epoch that was interrupted had the mean of its last steps as its train/loss, so a resumed run could stop
 // elsewhere.
 TEST_CASE("a run resumed in the middle of an epoch has seen what the run before it saw") {
