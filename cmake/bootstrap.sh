@@ -163,8 +163,8 @@ minutes() { echo "$(($1 / 60)) min $(($1 % 60)) s"; }
 
 # The ten files of the build that took longest, with their seconds (a file that did not change keeps its old ones).
 slowest_files() {
-  awk '!/^#/ { seconds[$4] = ($2 - $1) / 1000 } END { for (f in seconds) printf "%7.1f s  %s\n", seconds[f], f }' \
-    "$BUILD_DIR/.ninja_log" | sort -rn | sed -n 1,10p
+  awk -v here="$PWD/$BUILD_DIR/" '!/^#/ { sub(here, "", $4); seconds[$4] = ($2 - $1) / 1000 }
+    END { for (f in seconds) printf "%7.1f s  %s\n", seconds[f], f }' "$BUILD_DIR/.ninja_log" | sort -rn | sed -n 1,10p
 }
 
 # (sed reads to the end: head would end sort by SIGPIPE, and the script with it.)

@@ -10,6 +10,7 @@ RequestQueue::Request RequestQueue::request_of(const wire::Control& message) {
   if (const auto* spawn = std::get_if<wire::SpawnAsk>(&message)) {
     return {Kind::kSpawn, spawn->spec.payload.size()};
   }
+  if (std::holds_alternative<wire::KillAsk>(message)) return {Kind::kKill};
   const bool here =
       std::holds_alternative<wire::RingAsk>(message) || std::holds_alternative<wire::RegionAsk>(message);
   return {here ? Kind::kNode : Kind::kHead};
@@ -23,7 +24,7 @@ bool RequestQueue::has_room(const Lane& lane, std::size_t bytes) {
 void RequestQueue::ask(std::uint64_t number, wire::Control message, Messages& out) {
   const Request request = request_of(message);
   Lane& its = lane(request.kind);
-  if (its.waiting.empty() && has_room(its, request.bytes)) {
+  if (request.kind == Kind::kKill || (its.waiting.empty() && has_room(its, request.bytes))) {
     send(number, request, std::move(message), out);
   } else {
     its.waiting.emplace(number, Waiting{request, std::move(message)});

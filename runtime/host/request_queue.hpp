@@ -12,7 +12,8 @@
 namespace troupe {
 
 /// Pure. Requests of one kind go in the order of their numbers, some at a time; those of another kind never
-/// wait for them. A request that went ends once: it is answered, or cancelled behind itself.
+/// wait for them. Kills never wait: their process may end before its node has answered any. A request that
+/// went ends once: it is answered, or cancelled behind itself.
 class RequestQueue {
  public:
   /// What goes to the node now, in order.
@@ -33,7 +34,7 @@ class RequestQueue {
   static constexpr std::size_t kSpawnBytes = std::size_t{64} << 20;  ///< a quarter of what the node takes
 
  private:
-  enum class Kind { kNode, kHead, kSpawn };  ///< by who decides the answer, and when
+  enum class Kind { kNode, kHead, kSpawn, kKill };  ///< by who decides the answer, and when
   struct Request {
     Kind kind = Kind::kNode;
     std::size_t bytes = 0;  ///< of the arguments of a spawn
@@ -57,7 +58,7 @@ class RequestQueue {
   void finish(std::uint64_t number, Messages& out);
   void advance(Lane& lane, Messages& out);
 
-  std::array<Lane, 3> lanes_;
+  std::array<Lane, 4> lanes_;
   std::unordered_map<std::uint64_t, Request> sent_;  ///< Invariant: the lanes count what is in here
 };
 

@@ -14,6 +14,7 @@ namespace {
 constexpr Duration kPulse = std::chrono::seconds(1);
 /// Senders hold themselves back by windows; this bounds what all of them together may queue.
 constexpr int kMessagesATurn = 256;
+constexpr Duration kNodeReads = std::chrono::seconds(2);  ///< what is left at the end
 
 }  // namespace
 
@@ -39,7 +40,19 @@ void SocketChannel::stop() {
   if (stopping_.exchange(true)) return;
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  thread_.join();
+  send_rest();
+}
+
+void SocketChannel::send_rest() {
+  const MonotonicClock clock;
+  const Instant until = clock.now() + kNodeReads;
+  while (link_.wants_write() && clock.now() < until) {
+    pollfd writable{link_.fd(), POLLOUT, 0};
+    ::poll(&writable, 1, 100);
+    link_.flush();
+  }
 }
 
 Sent SocketChannel::send(const wire::FrameHeader& header, wire::ByteView body) {

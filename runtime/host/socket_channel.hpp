@@ -23,6 +23,8 @@ class SocketChannel final : public NodeChannel {
   void run();
   /// False: nothing more comes.
   bool receive_all();
+  /// What was said before the end, as long as a node that reads takes to get it.
+  void send_rest();
 
   SocketLink link_;
   UniqueFd wake_;

@@ -53,6 +53,24 @@ TEST_CASE("what a process tells its full node is late, and not lost") {
   CHECK(in_order);
 }
 
+TEST_CASE("what a process told its node before its end still goes to a node that reads") {
+  auto ends = SocketLink::pair().value();
+  SocketLink node = std::move(ends.first);
+  NodeLink process({{1}, {2}}, std::make_unique<SocketChannel>(std::move(ends.second)));
+  auto bell = Doorbell::create().value();
+  process.start(test::copy_of(bell.fd()), {[](Message) {}, [] {}, nullptr, [](const std::string&) {}});
+  constexpr int kTold = 100;  // ten times what a socket holds
+  for (std::uint64_t i = 1; i <= kTold; ++i) process.tell(wire::ActorEnded{{i}, std::string(50'000, 'x')});
+  std::thread end([&] { process.stop(); });
+  int told = 0;
+  CHECK(eventually([&] {
+    for (Message message; node.receive(message) == SocketLink::Got::kMessage;)
+      told += message.header.id == wire::Control(wire::ActorEnded{}).index();
+    return told == kTold;
+  }));
+  end.join();
+}
+
 namespace {
 
 /// Has no thread: the test is the node, and the time.

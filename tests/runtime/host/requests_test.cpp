@@ -104,6 +104,18 @@ TEST_CASE("spawns with large arguments go as the node has room for them") {
   CHECK(std::get<wire::SpawnCancel>(out.back()).request == 2);
 }
 
+// Those behind the 256th waited for answers, and were lost with a program that ended at once.
+TEST_CASE("kills go at once, however many are said") {
+  RequestQueue queue;
+  RequestQueue::Messages out;
+  const std::size_t many = 4 * RequestQueue::kUnderWay;
+  for (std::uint64_t number = 1; number <= many; ++number)
+    queue.ask(number, wire::KillAsk{{}, "the test", number}, out);
+  CHECK(out.size() == many);
+  queue.ask(many + 1, wire::NodesAsk{many + 1}, out);
+  CHECK(out.size() == many + 1);
+}
+
 TEST_CASE("a spawn that is cancelled lets the next one go when it was what held it up") {
   RequestQueue queue;
   RequestQueue::Messages out;
