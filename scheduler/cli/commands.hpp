@@ -26,7 +26,7 @@ CLI::Validator number_of(const std::string& what, int most);
 /// Of an option that names a head: HOST:PORT.
 CLI::Validator host_and_port();
 /// Refuses "": left out, and not empty, it is the default (a variable of a script that is not set).
-CLI::Validator not_empty();
+CLI::Validator not_empty(const std::string& todo = "leave it out for the default");
 /// --folder and --address: of the keys, and of the head.
 void add_head_options(CLI::App& command, std::string& folder, std::string& address);
 /// -o: "table" or "json".

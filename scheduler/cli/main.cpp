@@ -267,12 +267,7 @@ int run(int argc, char** argv) {
   key_remove->footer("  troupe key remove machine/1f2e3d4c5b6a7988\n");
   key_remove->add_option("name", key_options.remove, "As troupe key list shows it")
       ->required()
-      ->check(CLI::Validator(
-          [](const std::string& name) {
-            return name.empty() ? std::string("it is empty: give a name that troupe key list shows")
-                                : std::string();
-          },
-          ""));
+      ->check(not_empty("give a name that troupe key list shows"));
   for (auto* command : {key_list, key_remove})
     command->add_option("--folder", key_options.folder, kFolderHelp)->check(not_empty());
   GroupOptions group_options;

@@ -151,12 +151,9 @@ CLI::Validator host_and_port() {
       "");
 }
 
-CLI::Validator not_empty() {
+CLI::Validator not_empty(const std::string& todo) {
   return CLI::Validator(
-      [](std::string& text) {
-        return text.empty() ? std::string("it is empty: leave it out for the default") : std::string();
-      },
-      "");
+      [todo](std::string& text) { return text.empty() ? "it is empty: " + todo : std::string(); }, "");
 }
 
 std::optional<std::int64_t> parse_since(const std::string& text, std::int64_t now_ms) {
