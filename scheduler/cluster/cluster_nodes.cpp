@@ -186,6 +186,11 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
     if (!spawn.restarts || !spawn.spec.is_kept()) drop(requester);
   }
   for (const JobId job : driven) end_job(*jobs_.find(job), "its driver's node is dead: " + reason);
+  for (const ActorId asked : actors_.asked_by(id)) {
+    Actor& actor = actors_.at(asked);
+    if (actor.record.state == ActorState::kStarting && actor.record.incarnation == 1)
+      end_actor(actor, "whoever asked for it is gone: " + died);
+  }
   restarts_lost(id, died);
   for (const ActorId actor : again) place_again(actor, actors_.at(actor).attempts + 1);
   drivers_lost(id, died);
