@@ -314,7 +314,11 @@ void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
   ActorRecord record{id, std::move(spawn.spec), spawn.requester, placement.node};
   record.gpus = placement.gpus;
   record.bundle = placement.bundle;
-  if (record.spec.detached) record.started_by = jobs_.find(record.spec.job)->record.started_by;
+  if (record.spec.detached) {
+    const JobRecord& job = jobs_.find(record.spec.job)->record;
+    record.started_by = job.started_by;
+    record.submission = job.submission;
+  }
   const Actor& actor = actors_.add({std::move(record), true, spawn.attempts, placement.reason});
   actors_.at(id).started_at = now_;
   actors_.set_deadline(actors_.at(id), now_ + std::min(config_.slow_start, config_.start_deadline));

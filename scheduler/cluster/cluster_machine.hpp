@@ -263,6 +263,7 @@ class ClusterMachine {
   void log_detached(const ActorRecord& actor, const std::string& what);
   void detached_ended(const ActorRecord& actor, const std::string& why);
   void take_over(Job& job, const JobRegistered& e);
+  bool is_needed(const std::string& submission) const;
   void tell_drivers_of_detached(NodeId node);
   void end_if_deserted(JobId id);
   std::optional<ErrorInfo> no_driver(const Job& job, const std::string& what) const;
@@ -278,6 +279,7 @@ class ClusterMachine {
   using QueueSizes = std::map<std::string, std::set<SubmissionTable::Size>>;
   void eased(const std::string& queue);
   void find_queue(Job& job) const;
+  void change_queue(Job& job);
   std::string queue_of(JobId id) const;
   void charge(const std::string& queue, const scheduler::Room& more, int sign);
   std::string over_quota(const std::string& queue, const scheduler::Room& more) const;
