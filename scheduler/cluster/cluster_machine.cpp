@@ -236,7 +236,7 @@ void ClusterMachine::handle(const SpawnRequested& e) {
   if (auto wrong = check_spec(e.spec)) return no(*std::move(wrong));
   const std::string what = "cannot spawn " + e.spec.type;
   Job* job = jobs_.find(e.spec.job);
-  if (job == nullptr || !job->runs()) {
+  if (job == nullptr || !job->runs() || job->was_driven_by(e.requester.from)) {
     return no({ErrorCode::kRefused, what, kJobIsOver, "give each program that runs a job name of its own"});
   }
   if (!holds_job(e.requester.from.node, e.spec.job)) {

@@ -117,6 +117,40 @@ TEST_CASE(
   CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
 }
 
+// Was: it became an actor of the newer driver's, who knew nothing of it, since both are on one node.
+TEST_CASE("what a driver had on its way when another took its job over is refused") {
+  Detached s;
+  const ProcessAddress second{kGateway, ProcessId{8}};
+  const auto registers = [&](ProcessAddress driver, std::uint64_t request) {
+    s.on(JobRegistered{"main", driver, request});
+    CHECK(s.get<JobAnswered>()->job == s.job_id);
+  };
+  const auto spawn = [&](ProcessAddress from, std::uint64_t request, bool detached = false) {
+    s.on(SpawnRequested{{from, request},
+                        {s.job_id, "T", detached ? "late" : "", "", {kCpu, true, {}}, 0, 0, detached}});
+    return s.get<StartActor>() != nullptr;
+  };
+  const auto reserve = [&](ProcessAddress from, std::uint64_t request) {
+    s.on(GroupRequested{{from, request},
+                        s.job_id,
+                        GroupVerb::kMake,
+                        {},
+                        {{}, "", {}, std::vector<BundleDemand>{{kCpu, 0, {}}}}});
+    return s.get<GroupAnswered>()->ok;
+  };
+  registers(second, 5);
+  CHECK_FALSE(spawn(kDriver, 10));
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
+  CHECK_FALSE(spawn(kDriver, 11, true));
+  CHECK(s.get<SpawnAnswered>()->error.why == kJobIsOver);
+  CHECK_FALSE(reserve(kDriver, 12));
+  CHECK(spawn(second, 13));
+  CHECK(reserve(second, 14));
+  registers(kDriver, 15);
+  CHECK(spawn(kDriver, 16));
+  CHECK_FALSE(spawn(second, 17));
+}
+
 TEST_CASE(
     "the only node of a parked job's actor is killed: its next life is on the node that comes after it") {
   ClusterConfig config;
