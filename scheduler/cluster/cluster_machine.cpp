@@ -228,6 +228,13 @@ void ClusterMachine::handle(const SpawnRequested& e) {
   if (waiting_.contains(e.requester) || claims_.contains(e.requester)) return;
   if (Actor* known = actors_.of_request(e.requester))
     return answer_again(e.requester, *known, e.spec.payload);
+  // The group that its request names is gone since its actors started, of which this is one.
+  if (lost_starts_.erase(e.requester) == 1 && e.spec.demand.group) {
+    SpawnRequested alone = e;
+    alone.spec.demand.group = {};
+    alone.spec.demand.bundle = -1;
+    return handle(alone);
+  }
 
   const auto no = [&](ErrorInfo error) {
     const std::string why = error.why;
@@ -376,6 +383,7 @@ void ClusterMachine::place_again(ActorId id, int attempts) {
     settle({actor.record.requester, std::move(actor.record.spec), attempts});
   } else {  // it starts anew when its request is repeated
     free_name(actor.record.spec);
+    if (!actor.record.spec.demand.group) lost_starts_.insert(actor.record.requester);
   }
   end_if_deserted(job);
 }
@@ -456,6 +464,7 @@ void ClusterMachine::start_is_due(Actor& actor) {
 
 void ClusterMachine::handle(const SpawnCancelled& e) {
   claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester == e.requester; });
+  lost_starts_.erase(e.requester);
   for (const auto& [number, id] : groups_.waiting()) groups_.at(id).awaiting.erase(e.requester);
   if (Group* group = groups_.of_request(e.requester))
     return remove_group(*group, "its requester cancelled it");

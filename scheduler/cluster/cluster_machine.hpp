@@ -394,6 +394,8 @@ class ClusterMachine {
   std::optional<std::uint64_t> try_again_from_{};     ///< the same, when that has come to the end
   std::set<NodeId> draining_;
   std::map<NodeId, std::string> dead_nodes_;  ///< why
+  /// Of actors that lost their nodes when the head, which had restarted, had no arguments of them.
+  std::set<Requester> lost_starts_;
   TimeQueue<NodeId> forget_nodes_;
   std::vector<Loss> losses_;
   SubmissionTable submissions_;

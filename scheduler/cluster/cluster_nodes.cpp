@@ -179,6 +179,7 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
                  {ErrorCode::kActorDied, name_of(actors_.at(actor).record) + " died", died, {}}, true);
   }
   // Nobody waits for the answers.
+  std::erase_if(lost_starts_, [&](const Requester& requester) { return requester.from.node == id; });
   claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester.from.node == id; });
   for (const Requester& requester : waiting_.asked_by(id)) {
     if (!waiting_.contains(requester)) continue;  // it was to start with one that was dropped before
