@@ -273,6 +273,10 @@ Result<wire::Bytes> Head::let_client_in(const PeerName& from, const wire::Client
                      "end some: troupe job logs --follow, or wait"};
   }
   const PeerName name = std::string(kClientPrefix) + ask.public_key;
+  if (const auto holder = options_.authorizer->find(*key); holder && *holder != name) {
+    return ErrorInfo{ErrorCode::kRefused, "the head refuses a client", "its key is that of " + *holder,
+                     "generate a key pair"};
+  }
   options_.authorizer->allow(*key, name);
   clients_[name] = {*key, from, clock_.now() + kClientComes};
   return wire::Bytes{};

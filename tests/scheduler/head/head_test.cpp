@@ -406,6 +406,19 @@ TEST_CASE("what a machine has said, and nobody has looked at when its key is rem
   CHECK(h.status().nodes.empty());
 }
 
+TEST_CASE("a conversation with another peer's key is refused, and that one stays in") {
+  RunningHead h;
+  const PeerName machine = enroll_machine(h), other = enroll_machine(h);
+  for (const wire::KeyEntry& entry : h.keys()) {
+    if (entry.name != other) continue;
+    h.transport.say(machine, wire::control_frame(wire::ClientAsk{1, entry.public_key}));
+    const wire::Answer answer = h.answer(machine);
+    CHECK(answer.error.code == ErrorCode::kRefused);
+    CHECK(answer.error.why == "its key is that of " + other);
+  }
+  CHECK(h.authorizer->knows(other));
+}
+
 // A head that died in the middle of a removal forgot the machine's jobs, and an older one let nodes in after
 // it.
 TEST_CASE("a head that starts stops the jobs of machines that are not let in, and shuts out their nodes") {
