@@ -154,6 +154,12 @@ void HeadLine::end_job(cluster::JobEnded ended, Actions& out) {
 void HeadLine::joined(cluster::NodeJoined joined, Actions& out) {
   up_ = true;
   const NodeId self = joined.node.id;
+  // The process that asked may have been the last of its job here: by what joins, this node may kill nothing.
+  const auto say_kill = [&](const cluster::ClusterEvent& event) {
+    if (std::holds_alternative<cluster::KillRequested>(event)) out.push_back(TellHead{event});
+  };
+  for (const auto& [key, open] : open_) say_kill(open.event);
+  for (const auto& event : kept_) say_kill(event);
   out.push_back(TellHead{std::move(joined)});
   for (const auto& [key, open] : open_) out.push_back(TellHead{open.event});
   // The head may not have heard that nobody waits for these: the word was lost with the connection.

@@ -50,7 +50,8 @@ class HeadLine {
     std::erase_if(ending_, [job](const auto& one) { return one.first.first == job; });
   }
 
-  /// Says `joined`, then everything that is open.
+  /// Says what is to be killed, `joined`, then everything that is open: a head that has restarted
+  /// acknowledges nothing before that.
   void joined(cluster::NodeJoined joined, Actions& out);
   void lost() { up_ = false; }
   /// Tells who waits for an answer, once each, that the head does not answer.

@@ -27,7 +27,7 @@ std::optional<JobPackages::Done> JobPackages::part(const wire::PackagePart& part
   const auto at = fetches_.find(part.hash);
   if (at == fetches_.end() || at->second.is_written) return std::nullopt;
   if (part.total == 0) {
-    fetches_.erase(at);
+    drop(part.hash, out);  // what came of it may be what is spoilt
     return Done{part.hash,
                 failed(ErrorCode::kUnavailable, "the head has it no more, or its disk has spoilt it",
                        "submit the job again: its files travel again")};

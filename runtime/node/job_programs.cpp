@@ -201,7 +201,8 @@ JobUnpacked JobPrograms::prepare(const cluster::SubmissionSpec& spec) {
     return {spec.id, false, {}};
   }
   if (unpacked.error().code == ErrorCode::kUnavailable) return {spec.id, true, {}};
-  if (unpacked.error().code == ErrorCode::kCorrupt || unpacked.error().code == ErrorCode::kBadInput) {
+  const ErrorCode wrong = unpacked.error().code;
+  if (wrong == ErrorCode::kCorrupt || wrong == ErrorCode::kBadInput || wrong == ErrorCode::kLimit) {
     shelf_->remove(spec.package);  // it was checked when it came: the disk has changed it since
     if (damaged_.insert(spec.package).second) {
       log(LogLevel::kWarning,

@@ -27,6 +27,15 @@ ErrorInfo not_here(const std::string& id) {
           "package " + id.substr(0, 12) + " is not here", "submit the job again"};
 }
 
+/// It is here, and its disk does not give it; or this process has no descriptor for it (kUnavailable).
+ErrorInfo unreadable(ErrorCode code, const std::string& path, int error) {
+  const bool is_short = error == EMFILE || error == ENFILE || error == ENOMEM;
+  ErrorInfo info = io_error("cannot read a job's package at " + path, error,
+                            is_short ? "raise ulimit -n" : "look at that disk");
+  info.code = is_short ? ErrorCode::kUnavailable : code;
+  return info;
+}
+
 /// Writes a package's files below a folder that nobody else knows.
 class Unpacking final : public PackageSink {
  public:
@@ -65,7 +74,8 @@ class Unpacking final : public PackageSink {
 }  // namespace
 
 ErrorInfo PackageShelf::disk_error(int error) const {
-  return io_error(std::string(kCannotKeep) + " in " + folder_, error, "make room on that disk, and it writable");
+  return io_error(std::string(kCannotKeep) + " in " + folder_, error,
+                  "make room on that disk, and it writable");
 }
 
 Result<std::vector<std::string>> PackageShelf::open() {
@@ -96,7 +106,8 @@ Result<PackageShelf::Held> PackageShelf::append(const wire::PackagePart& part) {
     return ErrorInfo{ErrorCode::kBadInput, kCannotKeep, "its name is no SHA-256",
                      "use the same build on both sides"};
   if (part.bytes.size() > kPackagePieceBytes)
-    return ErrorInfo{ErrorCode::kLimit, kCannotKeep, std::to_string(part.bytes.size()) + " bytes came at once",
+    return ErrorInfo{ErrorCode::kLimit, kCannotKeep,
+                     std::to_string(part.bytes.size()) + " bytes came at once",
                      "use the same build on both sides"};
   auto at = coming_.find(part.hash);
   if (at == coming_.end()) {
@@ -140,7 +151,8 @@ Result<PackageShelf::Coming*> PackageShelf::begin(const wire::PackagePart& part)
 Result<PackageShelf::Held> PackageShelf::take(Coming& coming, const wire::PackagePart& part) {
   const bool fits = part.total == coming.total && part.bytes.size() <= coming.total - coming.next;
   if (!fits)
-    return ErrorInfo{ErrorCode::kBadInput, kCannotKeep, "a piece does not fit its place", "submit the job again"};
+    return ErrorInfo{ErrorCode::kBadInput, kCannotKeep, "a piece does not fit its place",
+                     "submit the job again"};
   if (auto fed = coming.reader.feed(part.bytes); !fed) return fed.error();
   for (std::size_t done = 0; done < part.bytes.size();) {
     const ssize_t wrote = ::pwrite(coming.fd.get(), part.bytes.data() + done, part.bytes.size() - done,
@@ -168,10 +180,18 @@ Result<void> PackageShelf::finish(Coming& coming, const std::string& id) {
   return {};
 }
 
+Result<UniqueFd> PackageShelf::open_whole(const std::string& id, ErrorCode if_unreadable) const {
+  if (!is_sha256_hex(id)) return not_here(id);
+  UniqueFd fd(::open(path_of(id).c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd) return fd;
+  if (errno == ENOENT) return not_here(id);
+  return unreadable(if_unreadable, path_of(id), errno);
+}
+
 Result<wire::PackagePart> PackageShelf::read(const wire::PackageAsk& ask) const {
-  const UniqueFd fd(is_sha256_hex(ask.hash) ? ::open(path_of(ask.hash).c_str(), O_RDONLY | O_CLOEXEC) : -1);
-  if (!fd) return not_here(ask.hash);
-  return read_package_part(fd.get(), ask);
+  const auto fd = open_whole(ask.hash, ErrorCode::kIo);
+  if (!fd) return fd.error();
+  return read_package_part(fd->get(), ask);
 }
 
 void PackageShelf::remove(const std::string& id) {
@@ -182,8 +202,8 @@ void PackageShelf::remove(const std::string& id) {
 }
 
 Result<void> PackageShelf::unpack(const std::string& id, const std::string& to) const {
-  const UniqueFd fd(is_sha256_hex(id) ? ::open(path_of(id).c_str(), O_RDONLY | O_CLOEXEC) : -1);
-  if (!fd) return not_here(id);
+  const auto fd = open_whole(id, ErrorCode::kCorrupt);
+  if (!fd) return fd.error();
   const std::string making = to + ".new";
   std::error_code ignored;
   fs::remove_all(making, ignored);
@@ -198,15 +218,15 @@ Result<void> PackageShelf::unpack(const std::string& id, const std::string& to) 
   Unpacking sink(making);
   PackageReader reader(id, &sink);
   wire::Bytes buffer(kPackagePieceBytes);
-  for (ssize_t got = 0; (got = ::read(fd.get(), buffer.data(), buffer.size())) != 0;) {
+  for (ssize_t got = 0; (got = ::read(fd->get(), buffer.data(), buffer.size())) != 0;) {
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return give_up(disk_error(errno));
+    if (got < 0) return give_up(unreadable(ErrorCode::kCorrupt, path_of(id), errno));
     if (auto fed = reader.feed(wire::ByteView(buffer).subspan(0, static_cast<std::size_t>(got))); !fed)
       return give_up(fed.error());
   }
   if (!reader.is_whole())
-    return give_up(
-        {ErrorCode::kCorrupt, kCannotKeep, "package " + id.substr(0, 12) + " is cut short", "submit it again"});
+    return give_up({ErrorCode::kCorrupt, kCannotKeep, "package " + id.substr(0, 12) + " is cut short",
+                    "submit it again"});
   if (::rename(making.c_str(), to.c_str()) != 0) return give_up(disk_error(errno));
   return {};
 }

@@ -37,11 +37,13 @@ class PackageShelf {
   /// bytes. Nothing is written before its length is known to be allowed and to fit the disk. Errors, after
   /// which nothing of it is here: those of PackageReader, kLimit (too large, too many at once), kIo.
   Result<Held> append(const wire::PackagePart& part);
-  /// A piece of a whole package. Errors: kUnavailable (it is not here), kBadInput, kIo.
+  /// A piece of a whole package. Errors: kUnavailable (it is not here, or there are too many open files),
+  /// kBadInput, kIo.
   Result<wire::PackagePart> read(const wire::PackageAsk& ask) const;
   void remove(const std::string& id);
-  /// Its files, checked again, as the new folder `to`: all of them, or no folder. Errors: kUnavailable (it is
-  /// not here), kCorrupt, kIo.
+  /// Its files, checked again, as the new folder `to`: all of them, or no folder. Errors: kUnavailable (as
+  /// read), those of PackageReader and kCorrupt (its bytes here are not its own, or cannot be read), kIo
+  /// (`to`).
   Result<void> unpack(const std::string& id, const std::string& to) const;
 
  private:
@@ -54,6 +56,7 @@ class PackageShelf {
   };
   std::string path_of(const std::string& id) const { return folder_ + "/" + id; }
   bool has(const std::string& id) const;
+  Result<UniqueFd> open_whole(const std::string& id, ErrorCode if_unreadable) const;
   Result<Coming*> begin(const wire::PackagePart& part);
   Result<Held> take(Coming& coming, const wire::PackagePart& part);
   Result<void> finish(Coming& coming, const std::string& id);

@@ -157,6 +157,14 @@ Result<void> Admission::check_name(const PublicKey& key, const std::string& name
   return {};
 }
 
+/// Who brings another's public key, which is no secret, would shut that one out.
+Result<void> Admission::check_key(const PublicKey& key, const std::string& name) const {
+  const auto holder = authorizer_->find(key);
+  if (!holder || *holder == name) return {};
+  return ErrorInfo{ErrorCode::kRefused, "refused a key for '" + name + "'", "it is that of " + *holder,
+                   "generate a key pair"};
+}
+
 Result<void> Admission::enroll(const std::string& from, const PublicKey& key, const std::string& name) {
   std::uint64_t id = 0;
   const std::string_view digits =
@@ -173,6 +181,7 @@ Result<void> Admission::enroll(const std::string& from, const PublicKey& key, co
     return ErrorInfo{ErrorCode::kRefused, "refused to enroll '" + from + "'",
                      "it brought the token's own key", "generate a key pair on the joining machine"};
   }
+  if (auto free = check_key(key, name); !free) return free;
   auto stored = storage_.apply(StoreBatch().erase(token_entry(id)).put(peer_entry(key), as_bytes(name)));
   if (!stored) return stored;
   book_.close(id);
@@ -184,6 +193,7 @@ Result<void> Admission::enroll(const std::string& from, const PublicKey& key, co
 Result<void> Admission::add_peer(const PublicKey& key, const std::string& name,
                                  const std::string& brought_by) {
   if (auto named = check_name(key, name); !named) return named;
+  if (auto free = check_key(key, name); !free) return free;
   Peer peer{name, brought_by};
   if (auto stored = storage_.put(peer_entry(key), as_bytes(written(peer))); !stored) return stored;
   take(key, std::move(peer));

@@ -32,7 +32,8 @@ class Admission {
   /// A new token for the head at `head`. Errors: kBadConfig (lifetime not from 1 s to 30 days), kLimit, kIo.
   Result<JoinToken> issue(const Endpoint& head, const PublicKey& head_key, std::chrono::seconds lifetime);
   /// The peer `from`, which came in with a token, brings its permanent key and is `name` from now on. The
-  /// token is used up. Errors: kRefused (token, or the name is another key's), kBadInput (the name), kIo.
+  /// token is used up. Errors: kRefused (token, or the name is another key's, or the key another peer's),
+  /// kBadInput (the name), kIo.
   Result<void> enroll(const std::string& from, const PublicKey& key, const std::string& name);
 
   /// Lets `key` in as `name` for good, for as long as the peer `brought_by` is let in (empty: for as long as
@@ -65,6 +66,7 @@ class Admission {
   Result<void> restore_tokens();
   void take(const PublicKey& key, Peer peer);
   Result<void> check_name(const PublicKey& key, const std::string& name) const;
+  Result<void> check_key(const PublicKey& key, const std::string& name) const;
 
   Storage& storage_;
   std::shared_ptr<Authorizer> authorizer_;

@@ -23,16 +23,22 @@ class Authorizer {
   bool revoke(const PublicKey& key);
   /// The name `key` stands for now, or nothing.
   std::optional<std::string> find(const PublicKey& key) const;
+  /// Whether a key stands for that name now.
+  bool knows(const std::string& name) const;
 
  private:
   struct Entry {
     std::string name;
     std::optional<Instant> until;
   };
+  // REQUIRES: mutex_ is held.
+  void forget_name(const PublicKey& key);
+  const Entry* current(const PublicKey& key) const;
 
   const Clock& clock_;
   mutable std::mutex mutex_;
-  std::unordered_map<PublicKey, Entry> entries_;
+  std::unordered_map<PublicKey, Entry> entries_;     ///< guarded by mutex_
+  std::unordered_map<std::string, PublicKey> keys_;  ///< the last key of each name; guarded by mutex_
 };
 
 }  // namespace troupe

@@ -97,7 +97,8 @@ struct JobRecord {
   ProcessAddress driver;
   std::uint64_t request = 0;  ///< the number under which the driver asked
   bool ended = false;
-  std::string submission{};  ///< the submitted job whose program it is, or a part of that; empty: none
+  std::string
+      submission{};  ///< the submitted job whose program it is or was last, or a part of that; empty: none
   /// It has detached actors and no driver, and goes on under the next driver of its name.
   bool parked = false;
   std::string started_by{};  ///< name of the machine whose program it is; empty: the head's owner's
@@ -115,6 +116,7 @@ struct ActorRecord {
   std::int32_t restarts = 0;          ///< that it has used up
   std::int32_t bundle = -1;           ///< of its placement group that it is in
   std::string started_by{};           ///< of a detached one: as its job's when it was spawned
+  std::string submission{};           ///< the same
   bool operator==(const ActorRecord&) const = default;
 };
 struct GroupRecord {

@@ -31,6 +31,14 @@ const Actor* ActorTable::of_request(const Requester& requester) const {
   return at == requests_.end() ? nullptr : &actors_.at(at->second);
 }
 
+std::vector<ActorId> ActorTable::asked_by(NodeId node) const {
+  std::vector<ActorId> found;
+  for (auto at = requests_.lower_bound(Requester{{node, {}}, 0});
+       at != requests_.end() && at->first.from.node == node; ++at)
+    found.push_back(at->second);
+  return found;
+}
+
 void ActorTable::set_payload(Actor& actor, std::string payload) {
   const ActorState state = actor.record.state;
   const bool needs_it = state == ActorState::kStarting || state == ActorState::kRestarting ||

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "runtime/wire/cluster.hpp"
 #include "scheduler/cluster/time_queue.hpp"
@@ -57,6 +58,8 @@ class ActorTable {
   const Actor& at(ActorId id) const { return actors_.at(id); }
   Actor* of_request(const Requester& requester);
   const Actor* of_request(const Requester& requester) const;
+  /// Those that a process of `node` asked for. O(what it asked for).
+  std::vector<ActorId> asked_by(NodeId node) const;
 
   /// Brings back what is not kept here. REQUIRES: kStarting, kRestarting or a kept one, and it has none.
   void set_payload(Actor& actor, std::string payload);

@@ -73,6 +73,7 @@ void ClusterMachine::take_over(Job& job, const JobRegistered& e) {
   TROUPE_ASSERT(job.record.parked, "a job has one driver");
   jobs_.take_over(job, e.driver, e.request);
   job.record.started_by = e.started_by;
+  job.record.submission = e.submission;
   const JobRecord& record = job.record;
   persist(record);
   out_.push_back(JobAnswered{
@@ -85,6 +86,19 @@ void ClusterMachine::take_over(Job& job, const JobRegistered& e) {
   for (const auto& [node, count] : job.actors_on) {
     if (is_live(node)) out_.push_back(JobTaken{node, record.job, e.driver});
   }
+  change_queue(job);
+}
+
+/// Whether something needs that submission's record, its package or its folders on nodes: the job that it
+/// drives, or did last, whose queue it says, and detached actors that its program spawned.
+bool ClusterMachine::is_needed(const std::string& submission) const {
+  return std::any_of(jobs_.all().begin(), jobs_.all().end(), [&](const auto& entry) {
+    const Job& job = entry.second;
+    const auto is_its = [&](ActorId id) { return actors_.at(id).record.submission == submission; };
+    return job.runs() && (job.record.submission == submission ||
+                          std::any_of(job.actors.begin(), job.actors.end(), is_its) ||
+                          std::any_of(job.restarting.begin(), job.restarting.end(), is_its));
+  });
 }
 
 /// It may have missed that their drivers went or came: lines of theirs would wait for one that is gone.

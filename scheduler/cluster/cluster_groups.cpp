@@ -68,8 +68,10 @@ void ClusterMachine::handle(const GroupRequested& e) {
 std::optional<ErrorInfo> ClusterMachine::group_refused(const GroupRequested& e) {
   const std::string what = "cannot make a placement group";
   if (auto wrong = check_group(e.spec)) return wrong;
-  if (!jobs_.runs(e.job)) return ErrorInfo{ErrorCode::kRefused, what, kJobIsOver, "register a job first"};
-  if (auto parked = no_driver(*jobs_.find(e.job), what)) return parked;
+  const Job* job = jobs_.find(e.job);
+  if (job == nullptr || !job->runs() || job->was_driven_by(e.requester.from))
+    return ErrorInfo{ErrorCode::kRefused, what, kJobIsOver, "register a job first"};
+  if (auto parked = no_driver(*job, what)) return parked;
   if (!holds_job(e.requester.from.node, e.job))
     return ErrorInfo{ErrorCode::kRefused, what, "its node holds no process of that job", ""};
   if (!e.spec.name.empty() && groups_.named(e.job, e.spec.name) != nullptr)

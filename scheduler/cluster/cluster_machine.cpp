@@ -228,6 +228,13 @@ void ClusterMachine::handle(const SpawnRequested& e) {
   if (waiting_.contains(e.requester) || claims_.contains(e.requester)) return;
   if (Actor* known = actors_.of_request(e.requester))
     return answer_again(e.requester, *known, e.spec.payload);
+  // The group that its request names is gone since its actors started, of which this is one.
+  if (lost_starts_.erase(e.requester) == 1 && e.spec.demand.group) {
+    SpawnRequested alone = e;
+    alone.spec.demand.group = {};
+    alone.spec.demand.bundle = -1;
+    return handle(alone);
+  }
 
   const auto no = [&](ErrorInfo error) {
     const std::string why = error.why;
@@ -236,7 +243,7 @@ void ClusterMachine::handle(const SpawnRequested& e) {
   if (auto wrong = check_spec(e.spec)) return no(*std::move(wrong));
   const std::string what = "cannot spawn " + e.spec.type;
   Job* job = jobs_.find(e.spec.job);
-  if (job == nullptr || !job->runs()) {
+  if (job == nullptr || !job->runs() || job->was_driven_by(e.requester.from)) {
     return no({ErrorCode::kRefused, what, kJobIsOver, "give each program that runs a job name of its own"});
   }
   if (!holds_job(e.requester.from.node, e.spec.job)) {
@@ -314,7 +321,11 @@ void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
   ActorRecord record{id, std::move(spawn.spec), spawn.requester, placement.node};
   record.gpus = placement.gpus;
   record.bundle = placement.bundle;
-  if (record.spec.detached) record.started_by = jobs_.find(record.spec.job)->record.started_by;
+  if (record.spec.detached) {
+    const JobRecord& job = jobs_.find(record.spec.job)->record;
+    record.started_by = job.started_by;
+    record.submission = job.submission;
+  }
   const Actor& actor = actors_.add({std::move(record), true, spawn.attempts, placement.reason});
   actors_.at(id).started_at = now_;
   actors_.set_deadline(actors_.at(id), now_ + std::min(config_.slow_start, config_.start_deadline));
@@ -372,6 +383,7 @@ void ClusterMachine::place_again(ActorId id, int attempts) {
     settle({actor.record.requester, std::move(actor.record.spec), attempts});
   } else {  // it starts anew when its request is repeated
     free_name(actor.record.spec);
+    if (!actor.record.spec.demand.group) lost_starts_.insert(actor.record.requester);
   }
   end_if_deserted(job);
 }
@@ -452,6 +464,7 @@ void ClusterMachine::start_is_due(Actor& actor) {
 
 void ClusterMachine::handle(const SpawnCancelled& e) {
   claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester == e.requester; });
+  lost_starts_.erase(e.requester);
   for (const auto& [number, id] : groups_.waiting()) groups_.at(id).awaiting.erase(e.requester);
   if (Group* group = groups_.of_request(e.requester))
     return remove_group(*group, "its requester cancelled it");

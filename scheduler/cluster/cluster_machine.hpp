@@ -263,6 +263,7 @@ class ClusterMachine {
   void log_detached(const ActorRecord& actor, const std::string& what);
   void detached_ended(const ActorRecord& actor, const std::string& why);
   void take_over(Job& job, const JobRegistered& e);
+  bool is_needed(const std::string& submission) const;
   void tell_drivers_of_detached(NodeId node);
   void end_if_deserted(JobId id);
   std::optional<ErrorInfo> no_driver(const Job& job, const std::string& what) const;
@@ -278,6 +279,7 @@ class ClusterMachine {
   using QueueSizes = std::map<std::string, std::set<SubmissionTable::Size>>;
   void eased(const std::string& queue);
   void find_queue(Job& job) const;
+  void change_queue(Job& job);
   std::string queue_of(JobId id) const;
   void charge(const std::string& queue, const scheduler::Room& more, int sign);
   std::string over_quota(const std::string& queue, const scheduler::Room& more) const;
@@ -392,6 +394,8 @@ class ClusterMachine {
   std::optional<std::uint64_t> try_again_from_{};     ///< the same, when that has come to the end
   std::set<NodeId> draining_;
   std::map<NodeId, std::string> dead_nodes_;  ///< why
+  /// Of actors that lost their nodes when the head, which had restarted, had no arguments of them.
+  std::set<Requester> lost_starts_;
   TimeQueue<NodeId> forget_nodes_;
   std::vector<Loss> losses_;
   SubmissionTable submissions_;

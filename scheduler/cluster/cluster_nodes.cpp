@@ -179,6 +179,7 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
                  {ErrorCode::kActorDied, name_of(actors_.at(actor).record) + " died", died, {}}, true);
   }
   // Nobody waits for the answers.
+  std::erase_if(lost_starts_, [&](const Requester& requester) { return requester.from.node == id; });
   claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester.from.node == id; });
   for (const Requester& requester : waiting_.asked_by(id)) {
     if (!waiting_.contains(requester)) continue;  // it was to start with one that was dropped before
@@ -186,6 +187,11 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
     if (!spawn.restarts || !spawn.spec.is_kept()) drop(requester);
   }
   for (const JobId job : driven) end_job(*jobs_.find(job), "its driver's node is dead: " + reason);
+  for (const ActorId asked : actors_.asked_by(id)) {
+    Actor& actor = actors_.at(asked);
+    if (actor.record.state == ActorState::kStarting && actor.record.incarnation == 1)
+      end_actor(actor, "whoever asked for it is gone: " + died);
+  }
   restarts_lost(id, died);
   for (const ActorId actor : again) place_again(actor, actors_.at(actor).attempts + 1);
   drivers_lost(id, died);

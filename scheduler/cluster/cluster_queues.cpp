@@ -66,7 +66,24 @@ void ClusterMachine::eased(const std::string& queue) {
 /// A program that nobody submitted is in no queue.
 void ClusterMachine::find_queue(Job& job) const {
   const SubmissionRecord* submission = submissions_.find(job.record.submission);
-  if (submission != nullptr) job.queue = cluster::queue_of(submission->spec);
+  job.queue = submission == nullptr ? "" : cluster::queue_of(submission->spec);
+}
+
+/// Another program has the job: what its actors hold is of that one's queue from now on.
+void ClusterMachine::change_queue(Job& job) {
+  const std::string before = job.queue;
+  find_queue(job);
+  if (job.queue == before) return;
+  for (const ActorId id : job.actors) {
+    const ActorDemand& demand = actors_.at(id).record.spec.demand;
+    if (demand.group) continue;  // its group holds it
+    charge(before, Room::of(demand), -1);
+    charge(job.queue, Room::of(demand), 1);
+  }
+  for (const Requester& requester : waiting_.of_job(job.record.job)) {  // further lives
+    if (waiting_.contains(requester) && waiting_.at(requester).stopped_by != 0)
+      settle(*waiting_.take(requester));
+  }
 }
 
 std::string ClusterMachine::queue_of(JobId id) const {

@@ -353,10 +353,9 @@ void ClusterMachine::withdraw(const SubmissionRecord& submission) {
 }
 
 void ClusterMachine::trim_submissions() {
-  // The workers of a parked job's next lives need its package, which goes with its record.
-  const auto is_needed = [this](const std::string& id) { return !parked_jobs_of(id).empty(); };
+  const auto is_kept = [this](const std::string& id) { return is_needed(id); };
   while (const auto forgotten = submissions_.trim(now_, config_.max_ended_submissions,
-                                                  config_.keep_ended_submissions, is_needed)) {
+                                                  config_.keep_ended_submissions, is_kept)) {
     const std::string& id = forgotten->spec.id;
     out_.push_back(Erase{"submission/" + id});
     const auto files = files_at_.find(id);

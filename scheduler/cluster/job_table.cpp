@@ -3,6 +3,11 @@
 #include "runtime/core/assert.hpp"
 
 namespace troupe::cluster {
+namespace {
+
+constexpr std::size_t kMostFormer = 64;
+
+}  // namespace
 
 Job& JobTable::add(JobRecord record) {
   const JobId id = record.job;
@@ -67,6 +72,8 @@ void JobTable::end(Job& job) {
 void JobTable::park(Job& job) {
   TROUPE_ASSERT(job.has_driver(), "a job is parked when its driver goes");
   driver_went(job);
+  job.former.push_front(job.record.driver);
+  if (job.former.size() > kMostFormer) job.former.pop_back();
   job.record.parked = true;
   job.record.driver = {};
   job.record.request = 0;
@@ -74,6 +81,7 @@ void JobTable::park(Job& job) {
 
 void JobTable::take_over(Job& job, ProcessAddress driver, std::uint64_t request) {
   TROUPE_ASSERT(job.record.parked, "a job has one driver");
+  std::erase(job.former, driver);
   job.record.parked = false;
   job.record.driver = driver;
   job.record.request = request;

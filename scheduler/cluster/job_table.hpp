@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -23,8 +24,13 @@ struct Job {
   std::map<NodeId, int> actors_on;         ///< how many of them a node holds; never 0
   std::set<NodeId> leases;                 ///< nodes that may hold light actors of it
   std::map<std::string, Requester> names;  ///< of living and waiting actors: the request that it came from
+  std::deque<ProcessAddress> former{};  ///< the last drivers of which others took it over: what they ask may
+                                        ///< still be on its way
   bool runs() const { return !record.ended; }
   bool has_driver() const { return runs() && !record.parked; }
+  bool was_driven_by(const ProcessAddress& process) const {
+    return std::find(former.begin(), former.end(), process) != former.end();
+  }
 };
 
 /// Not thread-safe.

@@ -37,8 +37,9 @@ void CommitQueue::hold(HeadMessage message) {
 
 std::shared_ptr<const StoreBatch> CommitQueue::next_write(Instant now) {
   if (is_written_ || (failure_ && now < next_try_)) return nullptr;
-  if (!under_way_) {
-    if (open_.empty()) return nullptr;
+  if (!under_way_ && open_.empty()) return nullptr;
+  if (!open_.empty()) {
+    if (under_way_) take_back();
     auto batch = std::make_shared<StoreBatch>();
     for (auto& [key, value] : open_) {
       if (value) {
@@ -52,6 +53,13 @@ std::shared_ptr<const StoreBatch> CommitQueue::next_write(Instant now) {
   }
   is_written_ = true;
   return under_way_;
+}
+
+/// What failed goes with all that has changed since: of a submission that was refused, and withdrawn, nothing
+/// is durable for a moment.
+void CommitQueue::take_back() {
+  for (const StoreBatch::Change& change : under_way_->changes()) open_.try_emplace(change.key, change.value);
+  for (Held& held : held_) held.batch = std::min(held.batch, durable_ + 1);
 }
 
 void CommitQueue::written(const Result<void>& how, Instant now) {

@@ -32,7 +32,8 @@ struct SubmissionShown {
 using HeadMessage = std::variant<cluster::ClusterAction, HeadReply, SubmissionShown>;
 
 /// Group commit, as a pure machine: while one batch is written, all that is persisted meanwhile gathers in
-/// the next one. A write that fails is done again until it succeeds; nothing behind it is let go before.
+/// the next one. A write that fails is done again until it succeeds, with what has changed since; nothing
+/// behind it is let go before.
 ///
 /// Invariants: messages leave in the order in which they came; one batch is under way at most; a message
 /// leaves when the batch that was open when it came, if anything was in it, is durable. A batch holds the
@@ -70,6 +71,7 @@ class CommitQueue {
     HeadMessage message;
   };
   void hold(HeadMessage message);
+  void take_back();
 
   std::map<std::string, std::optional<Bytes>>
       open_;                                     ///< batch number durable_ + 1, or + 2 if one is under way

@@ -113,6 +113,8 @@ Result<void> Head::restore() {
     if (!peer.name.starts_with(kMachinePrefix) && !machine_.cluster().nodes().contains(node))
       expire_key(node);
   }
+  shut_out_nodes_of_strangers();
+  stop_jobs_of_strangers();
   end_actors_of_strangers();
   return {};
 }
@@ -137,7 +139,11 @@ void Head::on_message(const PeerName& from, wire::Bytes frame) {
   loop_.post([this, from, bytes, frame = std::move(frame)] {
     ++figures_.messages;
     figures_.message_bytes += bytes;
-    on_frame(from, frame);
+    if (options_.authorizer->knows(from)) {
+      on_frame(from, frame);
+    } else {  // it waited here while that was removed
+      refused_frame(from, "its key is let in no more");
+    }
     if (!inbox_.done(from, bytes)) return;
     const NodeId node{std::strtoull(from.c_str(), nullptr, 16)};
     if (machine_.cluster().nodes().contains(node))

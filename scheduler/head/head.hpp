@@ -29,6 +29,11 @@ inline constexpr std::string_view kMachinePrefix = "machine/";
 /// Names of those that ask about submitted jobs, each with a key that it brought for one conversation.
 inline constexpr std::string_view kClientPrefix = "client/";
 
+/// Why what a machine brought, submitted or spawned has ended.
+inline std::string key_was_removed(const PeerName& machine) {
+  return "the key of its machine, " + machine + ", was removed";
+}
+
 /// Everything runs in the loop's thread, but for the writes to the store.
 class Head {
  public:
@@ -79,6 +84,7 @@ class Head {
   Result<wire::Bytes> kill_actor(const PeerName& from, const wire::KillAsk& ask);
   void kill(const cluster::ActorRecord& actor, const std::string& reason);
   void end_actors_of_strangers();
+  void shut_out_nodes_of_strangers();
   Result<std::optional<NodeId>> node_named(const std::string& name) const;
   std::vector<std::string> waiting() const;
 
@@ -96,7 +102,7 @@ class Head {
   bool on_job_ask(const PeerName& from, const wire::Control& message);
   void submit_job(const PeerName& from, const wire::SubmitAsk& ask);
   void stop_job(const PeerName& from, const wire::StopSubmissionAsk& ask);
-  void stop_jobs_of(const PeerName& machine, const std::string& why);
+  void stop_jobs_of_strangers();
   std::string starter_of(const cluster::JobRegistered& program) const;
   // REQUIRES: the client is in clients_.
   std::optional<ErrorInfo> not_its_job(const PeerName& client, const char* what, const std::string& id) const;

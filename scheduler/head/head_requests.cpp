@@ -136,12 +136,12 @@ Result<wire::Bytes> Head::remove_key(const PeerName& from, std::string name) {
   }
   auto removed = admission_->remove(name);
   if (!removed) return removed.error();
-  const std::string why = "the key of its machine, " + name + ", was removed";
+  const std::string why = key_was_removed(name);
   log(LogLevel::kInfo, why);
   for (const std::string& node : *removed) {
     if (node != name) on(cluster::NodeLeft{{std::strtoull(node.c_str(), nullptr, 16)}, why});
   }
-  stop_jobs_of(name, why);
+  stop_jobs_of_strangers();
   end_actors_of_strangers();
   std::vector<PeerName> clients;
   for (const auto& [client, its] : clients_) {
@@ -273,7 +273,22 @@ void Head::end_actors_of_strangers() {
     if (!by.empty() && !admission_->knows(by) && actor.record.state != cluster::ActorState::kDead)
       ends.push_back(actor.record);
   }
-  for (const auto& actor : ends) kill(actor, "the key of its machine, " + actor.started_by + ", was removed");
+  for (const auto& actor : ends) kill(actor, key_was_removed(actor.started_by));
+}
+
+/// Of a store in which a machine that was shut out has nodes: an older head let them in after that.
+void Head::shut_out_nodes_of_strangers() {
+  std::vector<Admission::Peer> nodes;
+  for (const auto& [key, peer] : admission_->peers()) {
+    const PeerName& by = peer.brought_by;
+    if (!by.empty() && by != kOwnerName && !admission_->knows(by)) nodes.push_back(peer);
+  }
+  for (const Admission::Peer& node : nodes) {
+    log(LogLevel::kWarning, "node " + node.name + " is shut out: " + key_was_removed(node.brought_by));
+    if (auto removed = admission_->remove(node.name); !removed)
+      log(LogLevel::kError, removed.error().message());
+    on(cluster::NodeLeft{{std::strtoull(node.name.c_str(), nullptr, 16)}, key_was_removed(node.brought_by)});
+  }
 }
 
 /// A line for each class and demand that waits: how many, and why.

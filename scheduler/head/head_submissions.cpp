@@ -108,14 +108,17 @@ std::optional<ErrorInfo> Head::not_its_job(const PeerName& client, const char* w
                    by + " did not submit it", "run it on the head's machine"};
 }
 
-/// Jobs of a machine that is shut out end with it.
-void Head::stop_jobs_of(const PeerName& machine, const std::string& why) {
-  std::vector<std::string> its;
+/// Jobs of a machine that was shut out end with it; those of which a head that died meanwhile has not written
+/// it down, when the next one starts.
+void Head::stop_jobs_of_strangers() {
+  std::vector<std::pair<std::string, PeerName>> stops;
   for (const auto& [id, job] : machine_.cluster().submissions().all()) {
-    if (submitter_of(job.spec) == machine && !cluster::has_ended(job.state)) its.push_back(id);
+    const PeerName by = submitter_of(job.spec);
+    if (by != kOwnerName && !admission_->knows(by) && !cluster::has_ended(job.state))
+      stops.emplace_back(id, by);
   }
-  for (const std::string& id : its) {
-    log(LogLevel::kInfo, "job " + id + " is stopped: " + why);
+  for (const auto& [id, by] : stops) {
+    log(LogLevel::kInfo, "job " + id + " is stopped: " + key_was_removed(by));
     on(cluster::SubmissionStopRequested{id});
   }
 }
@@ -270,6 +273,10 @@ Result<wire::Bytes> Head::let_client_in(const PeerName& from, const wire::Client
                      "end some: troupe job logs --follow, or wait"};
   }
   const PeerName name = std::string(kClientPrefix) + ask.public_key;
+  if (const auto holder = options_.authorizer->find(*key); holder && *holder != name) {
+    return ErrorInfo{ErrorCode::kRefused, "the head refuses a client", "its key is that of " + *holder,
+                     "generate a key pair"};
+  }
   options_.authorizer->allow(*key, name);
   clients_[name] = {*key, from, clock_.now() + kClientComes};
   return wire::Bytes{};

@@ -155,11 +155,17 @@ struct Packed {
     }
     REQUIRE(taken.whole);
   }
-  /// The disk changes a byte.
-  void spoil() const {
+  /// The disk changes a byte: the last one, or that of its list's size which makes it too large.
+  void spoil(bool its_size = false) const {
     std::fstream file(archive(), std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(-1, std::ios::end);
+    its_size ? file.seekp(static_cast<std::streamoff>(kPackagePrefixBytes - 1))
+             : file.seekp(-1, std::ios::end);
     file.put('X');
+  }
+  /// Reading it fails (EIO).
+  void break_disk() const {
+    std::filesystem::remove(archive());
+    std::filesystem::create_symlink("/proc/self/mem", archive());
   }
   std::string archive() const { return programs.folder() + "/.packages/" + spec.package; }
 
@@ -194,6 +200,33 @@ TEST_CASE("a package that the disk has spoilt is removed and comes again, once")
   const JobUnpacked good = packed.unpack();
   CHECK((!good.is_missing && !good.error));
   CHECK(test::read_file(packed.programs.folder() + "/job-1/work/data") == "what travels");
+}
+
+// Was: a list whose size was spoilt, or a disk that did not read, failed every job with that package here:
+// "make room on that disk".
+TEST_CASE("a package that cannot be read, whatever is wrong, is removed and comes again") {
+  Packed packed;
+  packed.unpack();
+  packed.fetch();
+  SECTION("its list has an impossible size") {
+    packed.spoil(true);
+    CHECK(packed.unpack().is_missing);
+  }
+  SECTION("the disk does not read") {
+    packed.break_disk();
+    CHECK(packed.unpack().is_missing);
+    packed.fetch();
+    packed.break_disk();
+    const JobUnpacked twice = packed.unpack();
+    REQUIRE(twice.error);
+    CHECK(twice.error->what == "cannot read a job's package at " + packed.archive());
+    CHECK(twice.error->why == "Input/output error");
+    CHECK(packed.unpack().is_missing);
+  }
+  CHECK_FALSE(std::filesystem::exists(packed.archive()));
+  packed.fetch();
+  const JobUnpacked good = packed.unpack();
+  CHECK((!good.is_missing && !good.error));
 }
 
 // Was: the node's loop stood still while a large folder was removed.

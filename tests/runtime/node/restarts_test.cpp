@@ -115,6 +115,15 @@ TEST_CASE("a kill of an actor with other lives is repeated until the head has wr
   SECTION("who asked has ended: it stands") {
     f.on(ProcessEnded{other, "exit code 0"});
     CHECK(repeated() != nullptr);
+    // Was: by what had joined no process of that job was there any more, and the head refused it.
+    std::vector<bool> kills;
+    for (const auto& action : f.on(HeadConnected{})) {
+      const auto* told = std::get_if<TellHead>(&action);
+      if (told != nullptr && std::holds_alternative<cluster::KillRequested>(told->event))
+        kills.push_back(true);
+      if (told != nullptr && std::holds_alternative<cluster::NodeJoined>(told->event)) kills.push_back(false);
+    }
+    CHECK(kills == std::vector{true, false, true});
     CHECK(F::sent<wire::Answer>(f.head(cluster::Acknowledged{by, true, {}}), other) == nullptr);
   }
   CHECK(repeated() == nullptr);

@@ -168,7 +168,13 @@ TEST_CASE(
   const auto end_of = [](const Actions& all) { return Jobs::told<cluster::DriverEnded>(all)->end; };
   f.start("a");
   f.on(JobUnpacked{"a", true, {}});
-  CHECK(end_of(f.gives(0, 0)).how.find("its disk has spoilt it") != std::string::npos);
+  f.gives(0);
+  f.on(JobPartTaken{f.package, 10, false, {}});
+  const Actions dropped = f.gives(10, 0);
+  CHECK(end_of(dropped).how.find("its disk has spoilt it") != std::string::npos);
+  // Was: a spoilt piece that had come stayed, and with it the next fetch failed, too.
+  REQUIRE(Jobs::find<DropJobPackage>(dropped) != nullptr);
+  CHECK(Jobs::find<DropJobPackage>(dropped)->package == f.package);
   f.start("b");
   f.on(JobUnpacked{"b", true, {}});
   f.gives(0);

@@ -310,6 +310,19 @@ TEST_CASE("a shelf takes pieces once and in order, says no before it writes, and
   CHECK(std::distance(fs::directory_iterator(disk.path), fs::directory_iterator()) == 1);
 }
 
+// Was: the head kept it for ever, since who brought it anew heard that it is whole.
+TEST_CASE("a package that is there and cannot be opened is not taken for one that is not there") {
+  const Folder disk;
+  PackageShelf shelf(disk.path);
+  REQUIRE(shelf.open());
+  const std::string id(64, 'a');
+  CHECK(shelf.read({id, 0}).error().code == ErrorCode::kUnavailable);
+  CHECK(shelf.unpack(id, disk.path + "/to").error().code == ErrorCode::kUnavailable);
+  fs::create_symlink(id, disk.path + "/" + id);  // to itself: what root cannot open either
+  CHECK(shelf.read({id, 0}).error().code == ErrorCode::kIo);
+  CHECK(shelf.unpack(id, disk.path + "/to").error().code == ErrorCode::kCorrupt);
+}
+
 TEST_CASE("a file that changes while it is sent is found, and named") {
   const Folder folder, disk;
   folder.write("a", "some text");

@@ -163,6 +163,11 @@ TEST_CASE("only a guest enrolls, under a name that is free and readable") {
   CHECK(head.admission->enroll(guest, key, "node-1").error().message().find("another key") !=
         std::string::npos);
   CHECK_FALSE(head.admission->enroll(guest, token.one_time.public_key(), "node-2").ok());
+  // Was: whoever was in shut out another one by that one's public key, which is no secret.
+  const PublicKey of_another = head.admission->peers().begin()->first;
+  CHECK(head.admission->enroll(guest, of_another, "node-2").error().code == ErrorCode::kRefused);
+  CHECK(head.admission->add_peer(of_another, "node-2").error().code == ErrorCode::kRefused);
+  CHECK(head.authorizer->find(of_another) == "node-1");
   CHECK(head.admission->enroll(guest, key, "node-2").ok());
   head.admission->remove("node-2").value();
   CHECK_FALSE(head.authorizer->find(key).has_value());

@@ -280,6 +280,24 @@ TEST_CASE("addresses are read as people write them") {
   }
 }
 
+TEST_CASE("a name is known as long as its key is let in") {
+  ManualClock clock;
+  Authorizer authorizer(clock);
+  const PublicKey key = CurveKeyPair::generate().public_key(), next = CurveKeyPair::generate().public_key();
+  authorizer.allow(key, "guest", clock.now() + std::chrono::seconds(1));
+  CHECK(authorizer.knows("guest"));
+  clock.advance(std::chrono::seconds(1));
+  CHECK_FALSE(authorizer.knows("guest"));
+  authorizer.allow(key, "node");
+  CHECK(authorizer.knows("node"));
+  CHECK_FALSE(authorizer.knows("guest"));
+  authorizer.allow(next, "node");
+  authorizer.revoke(key);
+  CHECK(authorizer.knows("node"));
+  authorizer.revoke(next);
+  CHECK_FALSE(authorizer.knows("node"));
+}
+
 TEST_CASE("the doorkeeper lets known CURVE keys of our domain in and nobody else") {
   ManualClock clock;
   Authorizer authorizer(clock);

@@ -36,6 +36,27 @@ TEST_CASE("a dead node takes its actors with it, and is refused when it comes ba
   CHECK(s.get<RefuseNode>() != nullptr);
 }
 
+// Was: nobody knew that it lives, and it held its room until its job ended.
+TEST_CASE("what starts elsewhere for a process of a dead node ends: nobody waits for it any more") {
+  Script s;
+  const JobId job = s.job_on({1, 1, 1});
+  const ActorId worker = s.up(job, 1);
+  const NodeId dies = s.head->actors().at(worker).record.node;
+  s.on(SpawnRequested{{{dies, ProcessId{9}}, 1}, {job, "T", "", "arguments", {kCpu, true, {}}}});
+  const StartActor late = *s.get<StartActor>();
+  s.on(SpawnRequested{{{dies, ProcessId{9}}, 2}, {job, "T", "", "arguments", {kCpu, true, {}}}});
+  const StartActor early = *s.get<StartActor>();
+  s.on(ActorStarted{early.node, early.actor, ProcessId{9}});
+  s.on(NodeLeft{dies, "power loss"});
+  const auto killed = s.all<KillActor>();
+  REQUIRE(killed.size() == 1);
+  CHECK(killed[0].actor == late.actor);
+  CHECK_THAT(killed[0].reason, Catch::Contains("whoever asked for it is gone"));
+  CHECK(s.head->actors().at(early.actor).record.state == ActorState::kAlive);  // it may have been told of
+  s.on(ActorStarted{late.node, late.actor, ProcessId{9}});
+  CHECK(s.get<KillActor>()->actor == late.actor);
+}
+
 TEST_CASE("two nodes are introduced to each other, the asked one first") {
   Script s;
   s.node(1, 1);

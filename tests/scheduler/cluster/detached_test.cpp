@@ -117,6 +117,40 @@ TEST_CASE(
   CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
 }
 
+// Was: it became an actor of the newer driver's, who knew nothing of it, since both are on one node.
+TEST_CASE("what a driver had on its way when another took its job over is refused") {
+  Detached s;
+  const ProcessAddress second{kGateway, ProcessId{8}};
+  const auto registers = [&](ProcessAddress driver, std::uint64_t request) {
+    s.on(JobRegistered{"main", driver, request});
+    CHECK(s.get<JobAnswered>()->job == s.job_id);
+  };
+  const auto spawn = [&](ProcessAddress from, std::uint64_t request, bool detached = false) {
+    s.on(SpawnRequested{{from, request},
+                        {s.job_id, "T", detached ? "late" : "", "", {kCpu, true, {}}, 0, 0, detached}});
+    return s.get<StartActor>() != nullptr;
+  };
+  const auto reserve = [&](ProcessAddress from, std::uint64_t request) {
+    s.on(GroupRequested{{from, request},
+                        s.job_id,
+                        GroupVerb::kMake,
+                        {},
+                        {{}, "", {}, std::vector<BundleDemand>{{kCpu, 0, {}}}}});
+    return s.get<GroupAnswered>()->ok;
+  };
+  registers(second, 5);
+  CHECK_FALSE(spawn(kDriver, 10));
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
+  CHECK_FALSE(spawn(kDriver, 11, true));
+  CHECK(s.get<SpawnAnswered>()->error.why == kJobIsOver);
+  CHECK_FALSE(reserve(kDriver, 12));
+  CHECK(spawn(second, 13));
+  CHECK(reserve(second, 14));
+  registers(kDriver, 15);
+  CHECK(spawn(kDriver, 16));
+  CHECK_FALSE(spawn(second, 17));
+}
+
 TEST_CASE(
     "the only node of a parked job's actor is killed: its next life is on the node that comes after it") {
   ClusterConfig config;
@@ -542,6 +576,140 @@ TEST_CASE("the record of a submission, and with it its package, stays while its 
   s.on(ActorDown{actor.node, actor.actor, "enough", 1});
   s.pass(20, {NodeId{1}});
   CHECK_FALSE(s.head->submissions().names_package(spec.package));
+}
+
+namespace {
+
+/// A node of 8 CPUs, and submissions whose programs run there.
+struct Taken : Script {
+  explicit Taken(ClusterConfig with = {}) : Script(with) {
+    node(1, 8);
+    gateway();
+    for (const char* queue : {"a", "b"}) on(QueueChanged{{queue, 4 * kCpu, -1, 10'000}});
+  }
+  /// Its program, which registers the job: "main".
+  JobId runs(const std::string& id, const std::string& queue, ProcessAddress driver) {
+    SubmissionSpec spec;
+    spec.id = id;
+    spec.program = {"./" + id};
+    spec.queue = queue;
+    spec.package = std::string(64, id.back());
+    on(SubmissionRequested{spec});
+    on(DriverStarted{NodeId{1}, id, 1});
+    return registers(id, driver);
+  }
+  JobId registers(const std::string& submission, ProcessAddress driver) {
+    on(JobRegistered{"main", driver, 1, submission});
+    return get<JobAnswered>()->job;
+  }
+  void ends(const std::string& id, JobId job, ProcessAddress driver) {
+    on(JobEnded{driver.node, job, "the driver has ended", driver.process});
+    on(DriverEnded{NodeId{1}, id, 1, {.ran = true, .exit_code = 0, .how = "exit code 0"}});
+  }
+  ActorId spawn_detached(JobId job, ProcessAddress from, std::uint64_t request, int cpus = 1) {
+    const std::string name = "it" + std::to_string(request);
+    ActorSpec spec{job, "T", name, "arguments", {cpus * kCpu, true, {}}, -1, 0, true};
+    on(SpawnRequested{{from, request}, spec});
+    if (get<StartActor>() == nullptr) return {};
+    const StartActor start = *get<StartActor>();
+    on(ActorStarted{start.node, start.actor, ProcessId{30 + request}, 1});
+    return start.actor;
+  }
+  std::int64_t used(const std::string& queue) const {
+    for (const QueueStatus& one : head->queue_statuses()) {
+      if (one.queue.name == queue) return one.cpu_used_e4 / kCpu;
+    }
+    return -1;
+  }
+  bool has_package(const std::string& id) const {
+    return head->submissions().names_package(std::string(64, id.back()));
+  }
+  const JobRecord& main() const { return head->jobs().named("main")->record; }
+
+  const ProcessAddress first{NodeId{1}, ProcessId{4}}, second{NodeId{1}, ProcessId{5}};
+};
+
+}  // namespace
+
+// Was: it stayed that of the first: `troupe job stop` of the second ended nothing, its actors were counted to
+// the first's queue, and once the first's record was gone to none.
+TEST_CASE("a parked job that another submission's program takes over is of that one, and of its queue") {
+  Taken s;
+  const JobId job = s.runs("job-a", "a", s.first);
+  s.spawn_detached(job, s.first, 2, 3);
+  CHECK(s.used("a") == 3);
+  s.ends("job-a", job, s.first);
+  CHECK(s.head->parked_jobs_of("job-a") == std::vector{job});
+
+  CHECK(s.runs("job-b", "b", s.second) == job);
+  CHECK(s.main().submission == "job-b");
+  CHECK(std::get<JobRecord>(s.store.at("job/main")).submission == "job-b");
+  CHECK(s.used("a") == 0);
+  CHECK(s.used("b") == 3);
+  s.on(SpawnRequested{{s.second, 3}, {job, "T", "", "", {2 * kCpu, true, {}}}});
+  const auto why = [&](const std::string& id) { return s.head->why(*s.head->submissions().find(id)); };
+  CHECK_THAT(why("job-b"), Catch::Contains("an actor of it waits") && Catch::Contains("queue b holds 3 CPU"));
+  CHECK(why("job-a") == "exit code 0");
+  s.on(SpawnCancelled{{s.second, 3}});
+  s.ends("job-b", job, s.second);
+  CHECK(s.head->parked_jobs_of("job-a").empty());
+  CHECK(s.head->parked_jobs_of("job-b") == std::vector{job});
+  s.restart();
+  s.node(1, 8, {{*s.head->jobs().find(job)->actors.begin(), ProcessId{32}, 1}});
+  CHECK(s.used("b") == 3);
+
+  // A program that nobody submitted is in no queue, nor are the actors that it takes over.
+  s.gateway();
+  CHECK(s.registers("", kDriver) == job);
+  CHECK(s.main().submission.empty());
+  CHECK(s.used("b") == 0);
+  s.on(JobEnded{kGateway, job, "the driver has ended", kDriver.process});
+  s.on(SubmissionStopRequested{"job-b"});
+  CHECK(s.main().parked);
+  s.on(SubmissionStopRequested{"main"});
+  CHECK(s.main().ended);
+}
+
+TEST_CASE("a further life that one queue stops starts when the next one of its job lets it") {
+  Taken s;
+  const JobId job = s.runs("job-a", "a", s.first);
+  const ActorId actor = s.spawn_detached(job, s.first, 2, 3);
+  s.ends("job-a", job, s.first);
+  s.on(ActorDown{NodeId{1}, actor, "signal 9", 1});
+  s.on(QueueChanged{{"a", 2 * kCpu, -1, 10'000}});
+  s.on(Tick{});
+  CHECK(s.head->waiting().size() == 1);
+  s.runs("job-b", "b", s.second);
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->actor == actor);
+  CHECK(s.used("b") == 3);
+}
+
+// Was: they went while the second ran, and the first's actors could start nowhere any more.
+TEST_CASE("records of submissions stay while detached actors that their programs spawned live") {
+  ClusterConfig config;
+  config.keep_ended_submissions = std::chrono::seconds(5);
+  Taken s(config);
+  const JobId job = s.runs("job-a", "a", s.first);
+  const ActorId a = s.spawn_detached(job, s.first, 2);
+  s.ends("job-a", job, s.first);
+  s.runs("job-b", "b", s.second);
+  const ActorId b = s.spawn_detached(job, s.second, 3);
+  const auto later = [&] { s.pass(20, {NodeId{1}, kGateway}); };
+  later();
+  CHECK(s.has_package("job-a"));
+  s.ends("job-b", job, s.second);
+  s.restart();
+  s.gateway();
+  s.node(1, 8, {{a, ProcessId{32}, 1}, {b, ProcessId{33}, 1}});
+  CHECK(s.registers("", kDriver) == job);
+  later();
+  CHECK((s.has_package("job-a") && s.has_package("job-b")));
+  s.on(KillRequested{kGateway, job, a, "enough"});
+  s.on(ActorDown{NodeId{1}, a, "enough", 1});
+  later();
+  CHECK_FALSE(s.has_package("job-a"));
+  CHECK(s.has_package("job-b"));
 }
 
 namespace {

@@ -162,6 +162,26 @@ TEST_CASE("a kill that wants an answer has it once the head has written it down"
   CHECK(s.get<Acknowledged>()->ok);
 }
 
+// Was: the node said it when it had joined, and by that it held no process of the job: refused, and nobody
+// told.
+TEST_CASE(
+    "a kill by a worker that has ended, the last of its job on its node, is obeyed after a head's death") {
+  Restarting s;
+  s.spawn(s.job_id, 2);
+  const StartActor worker = *s.get<StartActor>();
+  REQUIRE(worker.node != s.at);
+  s.on(ActorStarted{worker.node, worker.actor, ProcessId{5}});
+  const KillRequested kill{worker.node, s.job_id, s.id, "enough", ProcessId{5}, 9};
+  s.restart();
+  s.on(kill);
+  CHECK(s.get<KillActor>()->actor == s.id);
+  CHECK(s.get<Acknowledged>() == nullptr);
+  s.node(worker.node.value, 1);
+  CHECK_FALSE(s.head->jobs().find(s.job_id)->actors_on.contains(worker.node));
+  s.on(kill);
+  CHECK(s.get<Acknowledged>()->ok);
+}
+
 TEST_CASE("a kill of another job's actor is refused in words") {
   Restarting s;
   s.on(KillRequested{kGateway, JobId{12345}, s.id, "malice", kDriver.process, 9});

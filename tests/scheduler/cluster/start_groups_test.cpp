@@ -132,6 +132,33 @@ TEST_CASE(
   }
 }
 
+// Was: "there is no placement group 1f in this job", since that is gone when its actors start.
+TEST_CASE(
+    "one of those that started together, whose node dies before its request is repeated, starts again") {
+  Together s;
+  for (std::uint64_t node = 1; node <= 3; ++node) s.node(node, 1);
+  const auto [job, group] = s.two_wait();
+  const auto starts = s.all<StartActor>();
+  REQUIRE(starts.size() == 2);
+  const std::uint64_t dies = starts[0].node.value;
+  s.restart();
+  for (std::uint64_t node = 1; node <= 3; ++node) {
+    if (node != dies) s.node(node, 1);
+  }
+  s.on(NodeLeft{NodeId{dies}, "power loss"});
+  s.gateway();
+  s.member(job, 10, group, 0, 1);
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK_FALSE(s.get<StartActor>()->spec.demand.group);
+  CHECK(s.get<StartActor>()->spec.payload == "arguments");
+  s.member(job, 11, group, 1, 1);
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->actor == starts[1].actor);
+  s.member(job, 12, group, 0, 1);  // no member of it
+  REQUIRE(s.get<SpawnAnswered>() != nullptr);
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
+}
+
 TEST_CASE("a head that restarts starts the waiting ones together when they ask again") {
   Together s;
   s.node(1, 1);

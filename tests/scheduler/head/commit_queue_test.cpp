@@ -92,6 +92,25 @@ TEST_CASE("a write that fails is tried again, later and later, and nothing behin
   CHECK(ready(queue) == Told{1, 2});
 }
 
+TEST_CASE("what has changed since a write failed goes with it, and what waits for either leaves then") {
+  CommitQueue queue;
+  queue.add({record("a"), record("b"), said(1)});
+  queue.next_write({});
+  queue.add({Erase{"job/b"}, record("c"), said(2)});
+  queue.written(kFull, {});
+  const auto again = queue.next_write(milliseconds(100));
+  REQUIRE(again->changes().size() == 3);
+  CHECK(again->changes()[0].value);
+  CHECK(again->changes()[1].key == "job/b");
+  CHECK_FALSE(again->changes()[1].value);
+  queue.add({record("d"), said(3)});
+  queue.written({}, milliseconds(100));
+  CHECK(ready(queue) == Told{1, 2});
+  queue.next_write(milliseconds(100));
+  queue.written({}, milliseconds(100));
+  CHECK(ready(queue) == Told{3});
+}
+
 TEST_CASE("whatever fails, messages leave in order, and after what came before them is in the store") {
   const std::uint64_t seed = SystemRandom().next();
   CAPTURE(seed);

@@ -294,6 +294,25 @@ TEST_CASE("a submission that the store does not take is refused at once, and nev
   CHECK(s.get<StartDriver>() != nullptr);
 }
 
+// Was: the batch that had failed was written again as it was, and the withdrawal after it.
+TEST_CASE(
+    "a submission that was refused for a full disk does not run when the head dies after the next write") {
+  Scene s;
+  s.join();
+  s.disk_full = true;
+  s.submit("bad");
+  s.sync();
+  CHECK_FALSE(s.reply().ok);
+  s.disk_full = false;
+  s.now += seconds(1);
+  s.take(s.head->tick(s.now));
+  REQUIRE(s.write != nullptr);
+  const auto batch = std::exchange(s.write, nullptr);
+  s.take(s.head->written(s.store.apply(*batch), s.now));
+  s.restart();
+  CHECK(s.head->cluster().submissions().all().empty());
+}
+
 TEST_CASE("what has ended ends while the store fails, in memory that does not grow with time") {
   Scene s;
   s.join();

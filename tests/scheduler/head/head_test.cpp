@@ -7,9 +7,11 @@
 #include <future>
 #include <mutex>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "runtime/node/worker_outputs.hpp"
+#include "scheduler/store/records.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
@@ -32,14 +34,20 @@ class FakeTransport final : public Transport {
     FakeTransport& owner_;
   };
 
-  Result<std::unique_ptr<LinkServer>> serve(ServeOptions, ServerHandlers handlers) override {
+  Result<std::unique_ptr<LinkServer>> serve(ServeOptions options, ServerHandlers handlers) override {
     handlers_ = std::move(handlers);
+    authorizer_ = options.authorizer;
     return std::unique_ptr<LinkServer>(std::make_unique<Server>(*this));
   }
   Result<std::unique_ptr<LinkClient>> connect(ConnectOptions, ClientHandlers) override {
     return ErrorInfo{ErrorCode::kUnavailable, "no links here", "", ""};
   }
-  void say(const PeerName& from, wire::Bytes frame) { handlers_.on_message(from, std::move(frame)); }
+  /// A peer that the head has not heard of speaks with a key that it had when it started.
+  void say(const PeerName& from, wire::Bytes frame) {
+    if (spoke_.insert(from).second && !authorizer_->knows(from))
+      authorizer_->allow(CurveKeyPair::generate().public_key(), from);
+    handlers_.on_message(from, std::move(frame));
+  }
   /// The next message of that kind to that peer; others before it are dropped.
   template <class M, class Take>
   auto wait(const PeerName& to, Take take) {
@@ -90,6 +98,8 @@ class FakeTransport final : public Transport {
   PeerName full_;
   int refused_ = 0;
   ServerHandlers handlers_;
+  std::shared_ptr<Authorizer> authorizer_;
+  std::set<PeerName> spoke_;
 };
 
 /// A disk that fills up, and one that stands still.
@@ -121,6 +131,7 @@ class Disk final : public Storage {
 
 struct RunningHead {
   MonotonicClock clock;
+  std::shared_ptr<Authorizer> authorizer = std::make_shared<Authorizer>(clock);
   FakeTransport transport;
   std::unique_ptr<Disk> owned = std::make_unique<Disk>();
   Disk& disk = *owned;
@@ -128,15 +139,10 @@ struct RunningHead {
   Head head;
   std::thread thread;
 
-  explicit RunningHead(Inbox::Limits inbox = {})
+  explicit RunningHead(Inbox::Limits inbox = {}, const StoreBatch& kept = {})
       : head(loop, transport,
-             {Endpoint{},
-              "",
-              CurveKeyPair::generate(),
-              std::make_shared<Authorizer>(clock),
-              std::move(owned),
-              {},
-              inbox}) {
+             {Endpoint{}, "", CurveKeyPair::generate(), authorizer, std::move(owned), {}, inbox}) {
+    disk.apply(kept).value();
     head.start().value();
     thread = std::thread([this] { loop.run(); });
   }
@@ -167,6 +173,10 @@ struct RunningHead {
   wire::StatusAnswer status() {
     transport.say(kOwnerName, wire::control_frame(wire::StatusAsk{1}));
     return wire::decode<wire::StatusAnswer>(answer(kOwnerName).value).value();
+  }
+  std::vector<wire::KeyEntry> keys() {
+    transport.say(kOwnerName, wire::control_frame(wire::KeysAsk{1}));
+    return wire::decode<wire::KeysAnswer>(answer(kOwnerName).value).value().keys;
   }
   void join(NodeId node) {
     say(node, NodeJoined{{node, "n" + to_string(node), "127.0.0.1:1", "", 2 * kCpu, false}, {}, {}, {}});
@@ -355,6 +365,94 @@ TEST_CASE("a machine that joined submits and manages jobs of its own, and none o
   CHECK(log.error.why == "machine/one may not ask for it");
   CHECK(owner.ask(wire::LogAsk{.id = std::string(node::kActorLog) + "7"}).error.code ==
         ErrorCode::kUnavailable);
+}
+
+namespace {
+
+/// Joins with a token. Its name.
+PeerName enroll_machine(RunningHead& h) {
+  h.transport.say(kOwnerName, wire::control_frame(wire::TokenAsk{1, 60}));
+  const auto answer = wire::decode<wire::TokenAnswer>(h.answer(kOwnerName).value).value();
+  const PublicKey key = CurveKeyPair::generate().public_key();
+  const PeerName guest = std::string(kJoinNamePrefix) + to_hex(read_join_token(answer.token).value().id);
+  h.transport.say(guest, wire::control_frame(wire::EnrollAsk{1, to_string(key)}));
+  REQUIRE(h.answer(guest).ok);
+  return h.authorizer->find(key).value();
+}
+
+}  // namespace
+
+// Was: what the machine had said already was obeyed behind the removal. A node that came in so was a member
+// that `troupe key list` did not show, over restarts of the head, too.
+TEST_CASE("what a machine has said, and nobody has looked at when its key is removed, is not done") {
+  RunningHead h;
+  const PeerName machine = enroll_machine(h);
+  const auto new_key = [] { return to_string(CurveKeyPair::generate().public_key()); };
+  const NodeId before{9}, behind{10};
+  h.transport.say(machine, wire::control_frame(wire::AdmitAsk{1, before, new_key()}));
+  REQUIRE(h.answer(machine).ok);
+  CHECK(h.keys().size() == 2);
+  const std::string client = new_key();
+  std::promise<void> go;
+  h.loop.post([blocked = go.get_future().share()] { blocked.wait(); });
+  h.transport.say(kOwnerName, wire::control_frame(wire::KeyRemoveAsk{1, machine}));
+  h.transport.say(machine, wire::control_frame(wire::AdmitAsk{2, behind, new_key()}));
+  h.transport.say(machine, wire::control_frame(wire::ClientAsk{3, client}));
+  h.join(before);
+  go.set_value();
+  CHECK(h.answer(kOwnerName).ok);
+  CHECK(h.keys().empty());
+  CHECK_FALSE(h.authorizer->knows(std::string(kClientPrefix) + client));
+  CHECK(h.status().nodes.empty());
+}
+
+TEST_CASE("a conversation with another peer's key is refused, and that one stays in") {
+  RunningHead h;
+  const PeerName machine = enroll_machine(h), other = enroll_machine(h);
+  for (const wire::KeyEntry& entry : h.keys()) {
+    if (entry.name != other) continue;
+    h.transport.say(machine, wire::control_frame(wire::ClientAsk{1, entry.public_key}));
+    const wire::Answer answer = h.answer(machine);
+    CHECK(answer.error.code == ErrorCode::kRefused);
+    CHECK(answer.error.why == "its key is that of " + other);
+  }
+  CHECK(h.authorizer->knows(other));
+}
+
+// A head that died in the middle of a removal forgot the machine's jobs, and an older one let nodes in after
+// it.
+TEST_CASE("a head that starts stops the jobs of machines that are not let in, and shuts out their nodes") {
+  StoreBatch kept;
+  SubmissionRecord job;
+  job.number = 1;
+  job.spec.program = {"true"};
+  const auto keep = [&](const std::string& id, const std::string& by) {
+    job.spec.id = id;
+    job.spec.environment = {"TROUPE_SUBMITTED_BY=" + by};
+    kept.put("submission/" + id, encode_record(job));
+    ++job.number;
+  };
+  const auto let_in = [&](const std::string& words) {
+    kept.put("security/peer/" + to_string(CurveKeyPair::generate().public_key()),
+             std::as_bytes(std::span(words)));
+  };
+  keep("gone", "machine/gone");
+  keep("here", "machine/here");
+  let_in("machine/here");
+  let_in(to_hex(3) + " machine/here");
+  let_in(to_hex(4) + " machine/gone");
+  let_in(to_hex(5) + " " + kOwnerName);
+  RunningHead h({}, kept);
+  Client owner(h, kOwnerName);
+  const auto state_of = [&](const std::string& id) {
+    const auto shown = owner.ask(wire::SubmissionAsk{0, id});
+    return wire::decode<wire::SubmissionAnswer>(shown.value).value().record.state;
+  };
+  CHECK(owner.submit("later").ok);  // durable, as is all that came before it
+  CHECK(state_of("here") == SubmissionState::kQueued);
+  CHECK(state_of("gone") == SubmissionState::kStopped);
+  CHECK(h.keys().size() == 3);
+  for (const wire::KeyEntry& entry : h.keys()) CHECK(entry.brought_by != "machine/gone");
 }
 
 TEST_CASE("a disk that stands still holds up what is to be durable, and nothing else") {
