@@ -1,6 +1,6 @@
-// Objects between nodes of one machine, and restarts: a large object to another node beside the bare wire,
-// the same to several readers of one node (each node gets it once), and the time from a crash of an actor to
-// the next life's first answer.
+// Objects of one machine, and restarts: a view of another process's object on the same node, a large object
+// to another node beside the bare wire, the same to several readers of one node (each node gets it once), and
+// the time from a crash of an actor to the next life's first answer.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -32,6 +32,12 @@ double ends(const View<float>& numbers) {
 
 struct Mortal {
   int pid() { return ::getpid(); }
+};
+
+struct Holder {
+  ObjectRef<std::vector<float>> put(std::size_t bytes) {
+    return this_actor().session().put(std::vector<float>(bytes / sizeof(float), 1.0F));
+  }
 };
 
 /// Seconds that one TCP connection over the loopback takes for these bytes, into memory that is there:
@@ -102,6 +108,25 @@ double to_node(const Session& session, NodeId node, std::size_t bytes, int reade
   });
 }
 
+/// Seconds of the first view here of a new object of `holder`, which is on this node, and of a later one.
+struct Views {
+  double first = 0;
+  double later = 0;
+};
+Views view_near(const ActorHandle<Holder>& holder, std::size_t bytes) {
+  constexpr int kTimes = 1000;
+  const auto object = holder.call<&Holder::put>(bytes).get(120s);
+  double sum = 0;
+  Views took;
+  took.first = seconds_of([&] { sum += ends(object.view()); });
+  took.later = seconds_of([&] {
+                 for (int i = 0; i < kTimes; ++i) sum += ends(object.view());
+               }) /
+               kTimes;
+  if (sum != 2.0 * (kTimes + 1)) throw std::runtime_error("a view has other numbers than were put");
+  return took;
+}
+
 /// Seconds from the kill of a new actor's process to the next life's answer: later restarts wait ever longer.
 double restart(const Session& session) {
   const auto actor = session.spawn<Mortal>({.isolated = true, .max_restarts = -1, .max_task_retries = -1});
@@ -121,7 +146,7 @@ int main(int argc, char** argv) try {
   int rounds = 7;
   std::size_t mebibytes = 1024;
   std::string json;
-  CLI::App app("Measures objects between two nodes of this machine, and an actor's restart.");
+  CLI::App app("Measures objects on this machine, in a node and between two, and an actor's restart.");
   app.add_option("--rounds", rounds, "Rounds; the median counts")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
@@ -141,6 +166,9 @@ int main(int argc, char** argv) try {
   for (const auto& node : session.nodes()) {
     if (node.id != session.node()) far = node.id;
   }
+  const auto holder = session.spawn<Holder>({.isolated = true, .node = session.node()});
+  const std::vector<std::size_t> near_sizes = {std::size_t{1} << 20, bytes};
+  std::vector<std::vector<double>> first(near_sizes.size()), later(near_sizes.size());
   std::vector<double> bare, one, eight, again;
   to_node(session, far, bytes, 8);  // starts the workers, and makes the memory there
   wire.seconds();
@@ -149,17 +177,23 @@ int main(int argc, char** argv) try {
     one.push_back(to_node(session, far, bytes, 1));
     eight.push_back(to_node(session, far, bytes, 8));
     again.push_back(restart(session));
+    for (std::size_t k = 0; k < near_sizes.size(); ++k) {
+      const Views took = view_near(holder, near_sizes[k]);
+      first[k].push_back(took.first);
+      later[k].push_back(took.later);
+    }
   }
   std::ofstream out;
   if (!json.empty()) out.open(json);
   if (!json.empty() && !out)
     throw IoError(io_error("cannot write " + json, errno, "name a file in a folder that is there"));
   const std::string size = std::to_string(mebibytes) + " MiB";
-  const auto row = [&](const std::string& name, double ours, double peer, const char* of) {
-    std::printf("%-40s %9.4f s", name.c_str(), ours);
-    nlohmann::json line{{"bench", "objects"}, {"case", name}, {"ours", ours}, {"unit", "s"}};
+  const auto row = [&](const std::string& name, double ours, double peer, const char* of,
+                       const char* unit = "s") {
+    std::printf("%-48s %9.4f %s", name.c_str(), ours, unit);
+    nlohmann::json line{{"bench", "objects"}, {"case", name}, {"ours", ours}, {"unit", unit}};
     if (peer > 0) {
-      std::printf("   %s %.4f s  %.2fx", of, peer, peer / ours);
+      std::printf("   %s %.4f %s  %.2fx", of, peer, unit, peer / ours);
       line.update({{"peer", peer}, {"peer_name", of}, {"ratio", peer / ours}});
     }
     std::printf("\n");
@@ -167,6 +201,11 @@ int main(int argc, char** argv) try {
   };
   row(size + " to another node", median(one), median(bare), "bare wire");
   row("the same, 8 readers there", median(eight), median(one), "one reader");
+  for (std::size_t k = 0; k < near_sizes.size(); ++k) {
+    const std::string object = std::to_string(near_sizes[k] >> 20) + " MiB of another process here";
+    row("view of " + object, median(later[k]) * 1e6, 0, "", "us");
+    row("first view of " + object, median(first[k]) * 1e6, 0, "", "us");
+  }
   row("crash of an actor to its next answer", median(again), 0, "");
   return 0;
 } catch (const std::exception& error) {

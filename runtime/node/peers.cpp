@@ -107,7 +107,8 @@ bool Peers::send(ProcessAddress to, wire::Control message, Instant now, ErrorInf
 
 void Peers::tell_linked(const wire::Control& message, Instant now, Actions& out) {
   for (const NodeId node : linked()) {
-    if (!is_connected(peers_.at(node))) continue;  // it was told NodeLost, or has nothing under way here
+    if (!is_connected(peers_.at(node)))
+      continue;  // it was told NodeLost, and asks, or has nothing under way here
     ErrorInfo why;
     if (!send({node, {}}, message, now, why, out)) tell_incoming(node, why.why, out);
   }

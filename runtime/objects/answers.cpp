@@ -9,8 +9,6 @@ namespace {
 
 /// A larger answer is not copied in a thread that receives.
 constexpr std::size_t kQuickBytes = std::size_t{16} << 20;
-/// What broke with its link is asked again after this long.
-constexpr Duration kAsksAgain = std::chrono::milliseconds(200);
 
 Outcome copy_of(const Fetch& fetch, const ObjectName& name) {
   if (!fetch.done.outcome().ok()) return answer_lost(name, fetch.done.outcome().error());
@@ -127,7 +125,7 @@ void Objects::hand_over(wire::Kept references, ProcessAddress to, std::uint64_t 
     const auto self = weak.lock();
     if (self == nullptr || said->outcome().ok()) return;  // and lets go of them
     const bool broke = link_broke(said->outcome());       // else it died, maybe before the owners knew of it
-    self->gate_.later(broke ? kAsksAgain : kDeadBorrowerGrace, [weak, references, to, call, broke] {
+    self->gate_.later(broke ? kSaysAgain : kDeadBorrowerGrace, [weak, references, to, call, broke] {
       const auto here = weak.lock();
       if (here != nullptr && broke) here->hand_over(references, to, call);
     });
@@ -166,6 +164,12 @@ void Objects::when_held(ProcessAddress from, std::uint64_t call, Responder respo
 
 void Objects::node_lost(NodeId node) {
   withdraw([node](ProcessAddress p) { return p.node == node; });
+  OwnerTable::Actions actions;
+  {
+    const std::lock_guard lock(mutex_);
+    owned_.link_lost(node, actions);
+  }
+  carry_out(std::move(actions));
 }
 
 }  // namespace troupe::objects

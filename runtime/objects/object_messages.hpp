@@ -19,6 +19,8 @@ inline constexpr std::uint64_t kFreed = 6;
 inline constexpr std::uint64_t kMakeRoom = 7;
 inline constexpr std::uint64_t kKeep = 8;
 inline constexpr std::uint64_t kDirectAddress = 9;  ///< the answer is a DirectAddress
+/// To who makes copies of the asker's objects (MakingTell): the answer has those that it does not make.
+inline constexpr std::uint64_t kStillMakes = 10;
 /// To a caller: answered once it holds what that call's answer refers to, or does not want that.
 inline constexpr std::uint64_t kAnswerHeld = 16;
 
@@ -36,6 +38,7 @@ struct Location {
   std::uint64_t region = 0;  ///< on the owner's node: the number in the name of its memory
   wire::Bytes value;         ///< of a small one
   ObjectName place{};        ///< of one that is elsewhere
+  std::uint64_t ticket = 0;  ///< of one to be copied: what `copied` is to say
 };
 struct PartAsk {
   std::uint64_t number = 0;
@@ -44,7 +47,11 @@ struct PartAsk {
 };
 struct CopiedTell {
   std::uint64_t number = 0;
+  std::uint64_t ticket = 0;
   bool ok = false;
+};
+struct MakingTell {
+  std::vector<std::uint64_t> numbers;
 };
 struct NumberTell {
   std::uint64_t number = 0;
@@ -65,6 +72,9 @@ inline constexpr std::uint8_t kFlagAnswerInObject = 32;
 inline constexpr Duration kDeadBorrowerGrace = std::chrono::seconds(5);
 
 inline constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20;
+
+/// What broke with its link is said, or asked, again after this long.
+inline constexpr Duration kSaysAgain = std::chrono::milliseconds(200);
 
 /// The name of an owner's region on its node, and of a copy on another one.
 inline std::string own_region(const ProcessAddress& owner, std::uint64_t region) {

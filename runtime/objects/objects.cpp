@@ -1,5 +1,7 @@
 #include "runtime/objects/objects.hpp"
 
+#include <algorithm>
+
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/host/node_link.hpp"
@@ -8,8 +10,6 @@
 namespace troupe::objects {
 namespace {
 
-/// What broke with its link is said again after this long.
-constexpr Duration kAgain = std::chrono::milliseconds(200);
 constexpr std::string_view kOwnerGone = "the process that made it is gone: ";
 constexpr std::string_view kOwnersNodeGone = "its owner's node died: ";
 constexpr std::string_view kNotYet = "it is being computed";
@@ -155,7 +155,7 @@ void Objects::tell_surely(ProcessAddress to, std::uint64_t operation, wire::Byte
   told->on_ready([weak = weak_from_this(), told, to, operation, body = std::move(body)]() mutable {
     const auto self = weak.lock();
     if (self == nullptr || !link_broke(told->outcome())) return;
-    self->gate_.later(kAgain, [weak, to, operation, again = std::move(body)]() mutable {
+    self->gate_.later(kSaysAgain, [weak, to, operation, again = std::move(body)]() mutable {
       const auto here = weak.lock();
       if (here != nullptr && !here->is_closed()) here->tell_surely(to, operation, std::move(again));
     });
@@ -184,6 +184,14 @@ void Objects::carry_out(OwnerTable::Actions actions) {
   for (const auto& action : actions) {
     if (const auto* where = std::get_if<OwnerTable::Answer>(&action)) {
       answer(*where);
+      continue;
+    }
+    if (const auto* asked = std::get_if<OwnerTable::Broken>(&action)) {
+      broken(asked->ticket);
+      continue;
+    }
+    if (const auto* what = std::get_if<OwnerTable::Check>(&action)) {
+      check(*what);
       continue;
     }
     const auto& free = std::get<OwnerTable::Free>(action);
@@ -223,6 +231,7 @@ void Objects::answer(const OwnerTable::Answer& where) {
   std::optional<Responder> responder;
   FetchPtr value;
   Location location{where.where, 0, 0, {}};
+  location.ticket = where.ticket;
   auto want = SpillTable::Want::kHere;
   {
     const std::lock_guard lock(mutex_);
@@ -245,6 +254,7 @@ void Objects::answer(const OwnerTable::Answer& where) {
       const auto self = weak.lock();
       if (self == nullptr) return;
       if (!value->done.outcome().ok()) return later->fail(value->done.outcome().error());
+      if (value->why_beside) return later->fail(*value->why_beside);  // another process cannot map that
       {
         const std::lock_guard lock(self->mutex_);
         self->questions_.emplace(where.ticket, std::move(*later));
@@ -256,6 +266,87 @@ void Objects::answer(const OwnerTable::Answer& where) {
   if (where.where == Where::kInline)
     location.value.assign(value->bytes->view().begin(), value->bytes->view().end());
   responder->answer(wire::encode(location));
+}
+
+/// Should the question's call live all the same, it ends as if it had not.
+void Objects::broken(std::uint64_t ticket) {
+  std::optional<Responder> responder;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = questions_.find(ticket);
+    if (at == questions_.end()) return;
+    responder.emplace(std::move(at->second));
+    questions_.erase(at);
+  }
+  responder->fail({ErrorCode::kUnavailable, "a question about an object has no answer",
+                   "the link on which it came broke", "ask again"});
+}
+
+void Objects::check(const OwnerTable::Check& what) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [at, is_new] = checked_.emplace(what.process, what.unheard);
+    at->second = at->second || what.unheard;
+    if (!is_new) return;
+  }
+  check_again(what.process);
+}
+
+void Objects::check_again(ProcessAddress process) {
+  gate_.later(kSaysAgain, [weak = weak_from_this(), process] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    std::vector<OwnerTable::Making> making;
+    {
+      const std::lock_guard lock(self->mutex_);
+      if (self->closed_) return;
+      making = self->owned_.makes(process);
+      const bool is_over = !self->owned_.knows(process) || (making.empty() && !self->checked_[process]);
+      if (is_over) self->checked_.erase(process);
+      if (is_over) return;
+    }
+    MakingTell question;
+    for (const auto& one : making) question.numbers.push_back(one.number);
+    const auto said = self->ask(process, kStillMakes, wire::encode(question));
+    said->on_ready([weak, said, process, making = std::move(making)] {
+      if (const auto here = weak.lock()) here->checked(process, making, said->outcome());
+    });
+  });
+}
+
+void Objects::checked(ProcessAddress process, const std::vector<OwnerTable::Making>& making,
+                      const Outcome& outcome) {
+  if (link_broke(outcome)) return check_again(process);
+  bool again = false;
+  OwnerTable::Actions actions;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto said = outcome.ok() ? wire::decode<MakingTell>(*outcome) : Result<MakingTell>(outcome.error());
+    std::set<std::uint64_t> not_made;
+    if (said) not_made.insert(said->numbers.begin(), said->numbers.end());
+    for (const auto& one : making) {
+      if (not_made.contains(one.number)) owned_.copied(one, process, false, actions);
+    }
+    // What it was told to make meanwhile it may have taken for lost with the link, too.
+    const auto now = owned_.makes(process);
+    again = outcome.ok() && std::any_of(now.begin(), now.end(), [&](const auto& one) {
+              return std::find(making.begin(), making.end(), one) == making.end();
+            });
+    if (!again) checked_.erase(process);
+  }
+  carry_out(std::move(actions));
+  if (again) return check_again(process);
+  if (!outcome.ok() && outcome.error().code == ErrorCode::kActorDied)
+    process_down(process, outcome.error().why);
+}
+
+MakingTell Objects::not_made(ProcessAddress owner, const MakingTell& asked) const {
+  MakingTell answer;
+  const std::lock_guard lock(mutex_);
+  for (const std::uint64_t number : asked.numbers) {
+    if (!making_.contains({owner, number})) answer.numbers.push_back(number);
+  }
+  return answer;
 }
 
 void Objects::give_part(const PartAsk& part, Responder responder) {
@@ -321,6 +412,10 @@ void Objects::asked(ProcessAddress from, std::uint64_t operation, const wire::By
     const auto name = wire::decode<ObjectName>(body);
     if (!name) return responder.fail(refused_question());
     return keep_for(*name, from, std::move(responder));
+  } else if (operation == kStillMakes) {
+    const auto ask = wire::decode<MakingTell>(body);
+    if (!ask) return responder.fail(refused_question());
+    return responder.answer(wire::encode(not_made(from, *ask)));
   } else if (operation == kDirectAddress) {
     return responder.answer(wire::encode(direct_address()));
   } else if (operation == kMakeRoom) {
@@ -331,7 +426,7 @@ void Objects::asked(ProcessAddress from, std::uint64_t operation, const wire::By
     const auto told = wire::decode<CopiedTell>(body);
     if (!told) return responder.fail(refused_question());
     const std::lock_guard lock(mutex_);
-    owned_.copied(told->number, from, told->ok, actions);
+    owned_.copied({told->number, told->ticket}, from, told->ok, actions);
   } else {
     const auto told = wire::decode<NumberTell>(body);
     if (!told) return responder.fail(refused_question());
@@ -405,7 +500,7 @@ void Objects::borrow_answered(const ObjectName& name, const Outcome& outcome) {
   };
   if (!link_broke(outcome))
     return take(*this, outcome.ok() ? BorrowTable::Said::kDone : BorrowTable::Said::kLost);
-  gate_.later(kAgain, [weak = weak_from_this(), take] {
+  gate_.later(kSaysAgain, [weak = weak_from_this(), take] {
     if (const auto self = weak.lock()) take(*self, BorrowTable::Said::kAgain);
   });
 }

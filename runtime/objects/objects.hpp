@@ -33,6 +33,7 @@ class Objects;
 struct Location;
 struct PartAsk;
 struct LocateAsk;
+struct MakingTell;
 
 /// One reference to an object, held by this process while this lives.
 class Handle {
@@ -145,7 +146,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// memory.
   void store(const ObjectName& name, OnStored then);
   void store(wire::Bytes answer, OnStored then);
-  /// The link to that node broke: what was on its way is lost.
+  /// The link to that node broke: what was on its way is lost, and what happens there is not told.
   void node_lost(NodeId node);
   /// Until those that were called from here have all answers, or `most` is over. In a thread that may wait.
   void wait_until_taken(Duration most);
@@ -268,6 +269,11 @@ class Objects : public std::enable_shared_from_this<Objects> {
   // The owner's side.
   void carry_out(OwnerTable::Actions actions);
   void answer(const OwnerTable::Answer& answer);
+  void broken(std::uint64_t ticket);
+  void check(const OwnerTable::Check& what);
+  void check_again(ProcessAddress process);
+  void checked(ProcessAddress process, const std::vector<OwnerTable::Making>& making, const Outcome& outcome);
+  MakingTell not_made(ProcessAddress owner, const MakingTell& asked) const;
   void give_part(const PartAsk& part, Responder responder);
   Outcome read_part(const PartAsk& part);
   // The borrower's.
@@ -278,7 +284,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
               const std::string& why = {});
   void located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome);
   void open_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at, int tries);
-  void make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes);
+  void make_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at);
   /// The first of copies_.
   void next_copy();
   void copy_into(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes, Result<Lent> lent);
@@ -359,6 +365,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   std::map<std::pair<ProcessAddress, std::uint64_t>, std::shared_ptr<CallState>> received_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them
   CopyQueue copies_;
+  /// Copies that this process was told to make, until they end: by which question of its own.
+  std::unordered_map<ObjectName, std::uint64_t> making_;
+  std::map<ProcessAddress, bool> checked_;  ///< processes that are being asked; whether they live, too
   BoundedMemory<ProcessAddress, std::string> dead_;
   BoundedMemory<NodeId, std::string> dead_nodes_;
   bool stopped_ = false;

@@ -67,9 +67,16 @@ void OwnerTable::locate(std::uint64_t number, ProcessAddress from, bool again, s
     copy.holders.insert(from);
     return out.push_back(Answer{ticket, Where::kHere, number});
   }
-  if (copy.maker != ProcessAddress{} && copy.maker != from) return copy.waiting.push_back({from, ticket});
+  if (copy.maker != ProcessAddress{} && copy.maker != from) return wait(copy, {from, ticket}, out);
   copy.maker = from;
+  copy.made_for = ticket;
   out.push_back(Answer{ticket, Where::kFetch, number});
+}
+
+/// What the maker was told may have been lost with its link, and then it says nothing.
+void OwnerTable::wait(Copy& copy, const Waiting& asks, Actions& out) {
+  if (copy.waiting.empty()) out.emplace_back(Check{copy.maker, false});
+  copy.waiting.push_back(asks);
 }
 
 void OwnerTable::make_next(std::uint64_t number, Object& object, NodeId node, Actions& out) {
@@ -81,14 +88,18 @@ void OwnerTable::make_next(std::uint64_t number, Object& object, NodeId node, Ac
   const Waiting next = copy.waiting.front();
   copy.waiting.pop_front();
   copy.maker = next.from;
+  copy.made_for = next.ticket;
   out.push_back(Answer{next.ticket, Where::kFetch, number});
+  if (!copy.waiting.empty()) out.emplace_back(Check{next.from, false});
 }
 
-void OwnerTable::copied(std::uint64_t number, ProcessAddress from, bool ok, Actions& out) {
+void OwnerTable::copied(const Making& making, ProcessAddress from, bool ok, Actions& out) {
+  const std::uint64_t number = making.number;
   const auto at = objects_.find(number);
   if (at == objects_.end()) return;
   const auto made = at->second.copies.find(from.node);
   if (made == at->second.copies.end() || made->second.there || made->second.maker != from) return;
+  if (made->second.made_for != making.ticket) return;
   if (!ok) return make_next(number, at->second, from.node, out);
   Copy& copy = made->second;
   copy.there = true;
@@ -97,6 +108,33 @@ void OwnerTable::copied(std::uint64_t number, ProcessAddress from, bool ok, Acti
     copy.holders.insert(reader);
     out.push_back(Answer{ticket, Where::kHere, number});
   }
+}
+
+void OwnerTable::link_lost(NodeId node, Actions& out) {
+  for (const auto& [process, numbers] : known_) {
+    if (process.node != node) continue;
+    for (const std::uint64_t number : numbers) {
+      auto& copies = objects_.at(number).copies;
+      const auto copy = copies.find(node);
+      if (copy == copies.end()) continue;
+      for (const auto& waiting : std::exchange(copy->second.waiting, {}))
+        out.emplace_back(Broken{waiting.ticket});
+    }
+    out.emplace_back(Check{process, true});
+  }
+}
+
+std::vector<OwnerTable::Making> OwnerTable::makes(ProcessAddress process) const {
+  std::vector<Making> all;
+  const auto known = known_.find(process);
+  if (known == known_.end()) return all;
+  for (const std::uint64_t number : known->second) {
+    const auto& copies = objects_.at(number).copies;
+    const auto copy = copies.find(process.node);
+    if (copy != copies.end() && !copy->second.there && copy->second.maker == process)
+      all.push_back({number, copy->second.made_for});
+  }
+  return all;
 }
 
 bool OwnerTable::borrow(std::uint64_t number, ProcessAddress from) {

@@ -41,13 +41,23 @@ class OwnerTable {
     Where where = Where::kGone;
     std::uint64_t number = 0;
   };
+  /// The link on which the question `ticket` came has broken: whoever asked is to ask again.
+  struct Broken {
+    std::uint64_t ticket = 0;
+  };
+  /// Ask that process which of makes() it makes: what it does not has failed. `unheard`: also whether it
+  /// lives, since its death may not have been told.
+  struct Check {
+    ProcessAddress process;
+    bool unheard = false;
+  };
   /// Nobody holds a reference any more: drop the object's bytes, and tell who may have a copy.
   struct Free {
     std::uint64_t number = 0;
     bool shared = false;
     std::set<ProcessAddress> readers;
   };
-  using Action = std::variant<Answer, Free>;
+  using Action = std::variant<Answer, Broken, Check, Free>;
   using Actions = std::vector<Action>;
   using IsDown = std::function<bool(ProcessAddress)>;
 
@@ -63,8 +73,21 @@ class OwnerTable {
   /// `from` asks where the object is. `again`: it was sent to its node's shared memory, and that was not
   /// there.
   void locate(std::uint64_t number, ProcessAddress from, bool again, std::uint64_t ticket, Actions& out);
-  /// `from` has made its node's copy, or failed to.
-  void copied(std::uint64_t number, ProcessAddress from, bool ok, Actions& out);
+  /// A copy that a process makes, and its question that was answered so: what it says of an earlier one comes
+  /// late.
+  struct Making {
+    std::uint64_t number = 0;
+    std::uint64_t ticket = 0;
+    bool operator==(const Making&) const = default;
+  };
+  /// `from` has made its node's copy, or failed to, or makes none.
+  void copied(const Making& making, ProcessAddress from, bool ok, Actions& out);
+
+  /// Nobody can tell what was under way: questions that wait have no asker any more, a maker may not know
+  /// that it is one, and the deaths of that node's processes were not told.
+  void link_lost(NodeId node, Actions& out);
+  /// The copies that it makes, as far as is known.
+  std::vector<Making> makes(ProcessAddress process) const;
 
   /// False: the object is gone.
   bool borrow(std::uint64_t number, ProcessAddress from);
@@ -76,6 +99,8 @@ class OwnerTable {
   void borrowers_down(const IsDown& is_down, Actions& out);
 
   bool contains(std::uint64_t number) const { return objects_.contains(number); }
+  /// Whether it has to do with an object that lives.
+  bool knows(ProcessAddress process) const { return known_.contains(process); }
   std::size_t size() const { return objects_.size(); }
   /// Of the objects that are not shared.
   std::uint64_t inline_bytes() const { return inline_bytes_; }
@@ -89,6 +114,7 @@ class OwnerTable {
   struct Copy {
     bool there = false;
     ProcessAddress maker;
+    std::uint64_t made_for = 0;  ///< the maker's question
     std::set<ProcessAddress> holders;
     std::deque<Waiting> waiting;
   };
@@ -104,6 +130,7 @@ class OwnerTable {
   using Objects = std::unordered_map<std::uint64_t, Object>;
 
   void free_if_unused(Objects::iterator at, Actions& out);
+  static void wait(Copy& copy, const Waiting& asks, Actions& out);
   void make_next(std::uint64_t number, Object& object, NodeId node, Actions& out);
   std::vector<std::uint64_t> known_to(const IsDown& is_down) const;
 

@@ -120,7 +120,7 @@ void Objects::located(const ObjectName& name, const FetchPtr& fetch, int tries, 
     case Where::kHere:
       return open_copy(name, fetch, *location, tries);
     case Where::kFetch:
-      return make_copy(name, fetch, location->bytes);
+      return make_copy(name, fetch, *location);
     case Where::kGone:
       return done(name, fetch, freed(name));
     case Where::kElsewhere:
@@ -153,7 +153,12 @@ void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
   obtain(ask_for(key, at.bytes + kTagBytes), at.bytes + kTagBytes, then);
 }
 
-void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes) {
+void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at) {
+  const std::uint64_t bytes = at.bytes;
+  {
+    const std::lock_guard lock(mutex_);
+    making_[name] = at.ticket;
+  }
   if (fetch->is_argument) {
     const auto& of_call = static_cast<const ArgumentFetch&>(*fetch).of_call;
     bool is_first = false;
@@ -273,7 +278,12 @@ void Objects::end_pull(const PullPtr& pull) {
   };
   auto mapped = map();
   if (!mapped.ok()) gate_.drop_region(copy_region(pull->name));  // before another process makes the copy
-  tell_surely(pull->name.owner, kCopied, wire::encode(CopiedTell{pull->name.number, mapped.ok()}));
+  CopiedTell told{pull->name.number, 0, mapped.ok()};
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto making = making_.extract(pull->name)) told.ticket = making.mapped();
+  }
+  tell_surely(pull->name.owner, kCopied, wire::encode(told));
   if (!mapped.ok() && mapped.error().code == ErrorCode::kActorDied)
     mapped = lost_by_death(pull->name, mapped.error().why);
   done(pull->name, pull->fetch, std::move(mapped));

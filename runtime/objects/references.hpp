@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/host/responder.hpp"
@@ -19,6 +20,7 @@ struct Fetch {
   explicit Fetch(Waiter* waiter) : done(waiter) {}
   CallState done;                            ///< with no bytes, or why there is none
   std::shared_ptr<const ObjectBytes> bytes;  ///< written before done is ready
+  std::optional<ErrorInfo> why_beside;       ///< as these: why they are in no memory that others can map
   bool waits = true;                         ///< for an object that is being computed; else it fails
   bool is_argument = false;                  ///< of a call that waits for it: its copy waits for room
 };

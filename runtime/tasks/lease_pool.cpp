@@ -281,15 +281,22 @@ TaskNumber LeasePool::stands_behind(const Lease& lease) const {
   return tasks_.at(lease.tasks.back()).cancelled ? 0 : lease.tasks.back();
 }
 
+/// When the worker of a cancelled task is killed that may run until then: the task behind it is asked for
+/// first, else nobody could say whether that had begun.
+Instant LeasePool::ends_for(const Lease& lease, Instant until) const {
+  if (lease.tasks.size() < kPlaces || tasks_.at(lease.tasks.back()).cancelled) return until;
+  return std::max(until, lease.begun + limits_.runs_long + limits_.unneeded);
+}
+
 void LeasePool::lost(TaskNumber number, std::uint32_t attempt, const ErrorInfo& why, Instant now,
                      Actions& out) {
   const auto at = tasks_.find(number);
   if (at == tasks_.end() || at->second.attempt != attempt || at->second.lease == 0) return;
-  lease_lost(at->second.lease, why, now, out);
+  lease_lost(at->second.lease, Begun::kAll, why, now, out);
 }
 
-void LeasePool::lease_lost(LeaseNumber number, const ErrorInfo& why, Instant now, Actions& out) {
-  if (const auto at = leases_.find(number); at != leases_.end()) end_lease(at, why, now, out);
+void LeasePool::lease_lost(LeaseNumber number, Begun begun, const ErrorInfo& why, Instant now, Actions& out) {
+  if (const auto at = leases_.find(number); at != leases_.end()) end_lease(at, begun, why, now, out);
 }
 
 void LeasePool::again(TaskNumber number, bool had_begun, const ErrorInfo& why, Instant now, Actions& out) {
@@ -306,7 +313,7 @@ void LeasePool::again(TaskNumber number, bool had_begun, const ErrorInfo& why, I
   enqueue(number, task);
 }
 
-void LeasePool::end_lease(Leases::iterator at, const ErrorInfo& why, Instant now, Actions& out) {
+void LeasePool::end_lease(Leases::iterator at, Begun begun, const ErrorInfo& why, Instant now, Actions& out) {
   const LeaseNumber number = at->first;
   const Lease lease = std::move(at->second);
   leases_.erase(at);
@@ -319,9 +326,9 @@ void LeasePool::end_lease(Leases::iterator at, const ErrorInfo& why, Instant now
     group.asked.erase(number);
     out.push_back(CancelAsk{number, reason});
   }
-  // The oldest had begun, and may be what ended its worker. The other one had not.
-  bool oldest = true;
-  for (const TaskNumber task : lease.tasks) again(task, std::exchange(oldest, false), why, now, out);
+  // The oldest had begun, and may be what ended its worker.
+  for (const TaskNumber task : lease.tasks)
+    again(task, begun == Begun::kAll || task == lease.tasks.front(), why, now, out);
   fill(lease.demand, now, out);
 }
 
@@ -358,18 +365,20 @@ void LeasePool::tick(Instant now, Actions& out) {
   std::vector<LeaseNumber> stuck;
   for (auto& [number, until] : cancelled_) {
     const LeaseNumber lease = tasks_.at(number).lease;
-    const bool is_over = until <= now;
+    const Instant ends = ends_for(leases_.at(lease), until);
+    const bool is_over = ends <= now;
     if (is_over && leases_.at(lease).tasks.front() == number) {
       stuck.push_back(lease);
     } else {  // behind another one it is not run
-      next = std::min(next, is_over ? now + limits_.unneeded : until);
+      next = std::min(next, is_over ? now + limits_.unneeded : ends);
     }
   }
   for (const LeaseNumber number : over)
-    end_lease(leases_.find(number), {ErrorCode::kUnavailable, "nothing waits for it", "", ""}, now, out);
-  for (const LeaseNumber number : stuck)
-    end_lease(leases_.find(number), {ErrorCode::kCancelled, "its task was cancelled, and ran on", "", ""},
+    end_lease(leases_.find(number), Begun::kAll, {ErrorCode::kUnavailable, "nothing waits for it", "", ""},
               now, out);
+  for (const LeaseNumber number : stuck)
+    end_lease(leases_.find(number), Begun::kAll,
+              {ErrorCode::kCancelled, "its task was cancelled, and ran on", "", ""}, now, out);
   if (next != Instant::max()) wake(next, out);
   std::erase_if(classes_, [](const auto& named) {
     const Class& group = named.second;
@@ -395,7 +404,7 @@ LeasePool::Waiting LeasePool::waiting(TaskNumber number) const {
 
 void LeasePool::close(const ErrorInfo& why, Actions& out) {
   closed_ = true;
-  while (!leases_.empty()) end_lease(leases_.begin(), why, Instant{}, out);
+  while (!leases_.empty()) end_lease(leases_.begin(), Begun::kAll, why, Instant{}, out);
   for (const auto& [number, task] : tasks_) out.push_back(Fail{number, why});
   tasks_.clear();
   cancelled_.clear();

@@ -150,7 +150,13 @@ class LeasePool {
   void taken_back(TaskNumber task, std::uint32_t attempt, Instant now, Actions& out);
   /// That attempt has no answer, since its worker died or cannot be reached.
   void lost(TaskNumber task, std::uint32_t attempt, const ErrorInfo& why, Instant now, Actions& out);
-  void lease_lost(LeaseNumber lease, const ErrorInfo& why, Instant now, Actions& out);
+  /// What an end of a lease says of the tasks that were there.
+  enum class Begun {
+    kOldest,  ///< its process is dead, which is told after all that it answered: the second was not its turn
+              ///< yet
+    kAll,     ///< answers may have been lost with the link or the node: each may have run
+  };
+  void lease_lost(LeaseNumber lease, Begun begun, const ErrorInfo& why, Instant now, Actions& out);
   void tick(Instant now, Actions& out);
   /// All ends.
   void close(const ErrorInfo& why, Actions& out);
@@ -176,7 +182,7 @@ class LeasePool {
   struct Task {
     Submitted what;
     std::uint32_t attempt = 0;
-    std::uint32_t lost = 0;  ///< attempts that had begun when their worker was lost
+    std::uint32_t lost = 0;  ///< attempts that may have begun when their worker was lost
     LeaseNumber lease = 0;   ///< 0: it waits
     bool cancelled = false;
     int passed = 0;      ///< later ones went first, as their arguments were there
@@ -218,9 +224,10 @@ class LeasePool {
   void leave(TaskNumber number, Instant now);
   /// The second task of a worker whose first runs on and on; 0: there is none.
   TaskNumber stands_behind(const Lease& lease) const;
+  Instant ends_for(const Lease& lease, Instant until) const;
   void again(TaskNumber number, bool had_begun, const ErrorInfo& why, Instant now, Actions& out);
   void emptied(Class& group, Instant now, Actions& out);
-  void end_lease(Leases::iterator at, const ErrorInfo& why, Instant now, Actions& out);
+  void end_lease(Leases::iterator at, Begun begun, const ErrorInfo& why, Instant now, Actions& out);
   void wake(Instant at, Actions& out);
 
   const PoolLimits limits_;

@@ -172,9 +172,14 @@ std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {
 
 std::optional<Tasks::Pending> Tasks::take(TaskNumber task) {
   auto found = pending_.extract(task);
-  if (waiting_for_room_ != 0 && pool_.has_much_room()) room_.notify_all();
+  tell_of_room();
   if (found.empty()) return std::nullopt;
   return std::move(found.mapped());
+}
+
+/// After whatever may have taken a task out of the queue: its end, or that a worker has it.
+void Tasks::tell_of_room() {
+  if (waiting_for_room_ != 0 && pool_.has_much_room()) room_.notify_all();
 }
 
 // Running.
@@ -376,6 +381,7 @@ void Tasks::act(const LeasePool::Push& push) {
   CallBody args;
   {
     const std::lock_guard lock(mutex_);
+    tell_of_room();
     const auto worker = workers_.find(push.lease);
     const auto task = pending_.find(push.task);
     if (worker == workers_.end() || task == pending_.end()) return;  // the session ends
@@ -506,7 +512,8 @@ void Tasks::act(const LeasePool::WakeAt& wake) {
 
 // Ends.
 
-void Tasks::lose(const std::function<bool(ProcessAddress)>& is_down, const std::string& reason) {
+void Tasks::lose(const std::function<bool(ProcessAddress)>& is_down, LeasePool::Begun begun,
+                 const std::string& reason) {
   LeasePool::Actions actions;
   {
     const std::lock_guard lock(mutex_);
@@ -515,18 +522,18 @@ void Tasks::lose(const std::function<bool(ProcessAddress)>& is_down, const std::
       if (worker.ask == nullptr && is_down(worker.actor.home())) lost.push_back(lease);
     }
     for (const LeaseNumber lease : lost)
-      pool_.lease_lost(lease, {ErrorCode::kActorDied, "its worker is gone", reason, ""}, clock_.now(),
+      pool_.lease_lost(lease, begun, {ErrorCode::kActorDied, "its worker is gone", reason, ""}, clock_.now(),
                        actions);
   }
   carry_out(std::move(actions));
 }
 
 void Tasks::process_down(ProcessAddress process, const std::string& reason) {
-  lose([process](ProcessAddress p) { return p == process; }, reason);
+  lose([process](ProcessAddress p) { return p == process; }, LeasePool::Begun::kOldest, reason);
 }
 
 void Tasks::node_down(NodeId node, const std::string& reason) {
-  lose([node](ProcessAddress p) { return p.node == node; }, reason);
+  lose([node](ProcessAddress p) { return p.node == node; }, LeasePool::Begun::kAll, reason);
 }
 
 void Tasks::close(const ErrorInfo& why) {

@@ -132,9 +132,11 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   /// REQUIRES: mutex_ is held.
   bool tries_again(TaskNumber task, const ErrorInfo* why) const;
   void cancel(TaskNumber task, Duration grace);
-  void lose(const std::function<bool(ProcessAddress)>& is_down, const std::string& reason);
+  void lose(const std::function<bool(ProcessAddress)>& is_down, LeasePool::Begun begun,
+            const std::string& reason);
   /// Takes it out of pending_ and wakes who waits for room.
   std::optional<Pending> take(TaskNumber task);  ///< REQUIRES: mutex_ is held
+  void tell_of_room();                           ///< REQUIRES: mutex_ is held
   void add(TaskSpec spec, std::uint64_t frame, const std::shared_ptr<CallState>& answer,
            LeasePool::Actions& actions);  ///< REQUIRES: mutex_ is held
   bool run_own(std::uint64_t frame);

@@ -131,3 +131,33 @@ TEST_CASE("A receiver that is killed in the middle of a large object keeps nobod
   }
   CHECK(in_the_middle);
 }
+
+// Was: the owner heard neither that it failed nor that it died, and others of its node waited for its copy
+// for good.
+TEST_CASE("A receiver that dies in the middle while the link is broken keeps nobody else from the object") {
+  const Two two;
+  const auto object = two.session.put(Numbers(kMany, 0.5F));
+  const auto other = two.spawn();
+  CHECK(other.call<&Far::sum>(object).get(60s) == 0.5 * kMany);
+  bool in_the_middle = false;
+  for (int tries = 0; tries < 20 && !in_the_middle; ++tries) {
+    const auto again = two.session.put(Numbers(kMany, 0.5F));
+    const auto far = two.spawn();
+    const pid_t pid = far.call<&Far::pid>().get(60s);
+    auto sum = far.call<&Far::sum>(again);
+    in_the_middle = stop_in_the_middle(pid, pid, [&] { return sum.ready(); });
+    if (in_the_middle) CHECK(cut_connections(children(::getpid(), "troupe-node")) >= 2);
+    ::kill(pid, SIGKILL);
+    if (!in_the_middle) continue;
+    CHECK_THROWS(sum.get(60s));
+    const auto read = [&] {
+      try {
+        return other.call<&Far::sum>(again).get(60s) == 0.5 * kMany;
+      } catch (const Unavailable&) {
+        return false;
+      }
+    };
+    CHECK(eventually(read, 60s));
+  }
+  CHECK(in_the_middle);
+}

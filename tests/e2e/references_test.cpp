@@ -211,6 +211,21 @@ TEST_CASE("A task whose keeper dies while that copies what the answer refers to 
   }
 }
 
+// Was: a node tells no death while it is not connected, and nobody told it later: what a worker had borrowed
+// whose lease the broken link had ended was held until the program ended.
+TEST_CASE("Who dies while the link between the nodes is broken holds nothing any more") {
+  auto session = two_nodes();
+  const auto holder = session.spawn<Holder>({.isolated = true, .node = other_node(session)});
+  auto own = session.put(Numbers(kCount, 1.0));
+  holder.call<&Holder::keep>(own).get(60s);
+  own = {};
+  CHECK(session.process().objects()->counts().owned == 1);
+  const auto pid = holder.call<&Holder::pid>().get(60s);
+  REQUIRE(cut_connections(children(::getpid(), "troupe-node")) >= 2);
+  kill_it(pid);
+  CHECK(nothing_left(session));
+}
+
 TEST_CASE("A task whose answer refers to what it computes needs no more than the one CPU that there is") {
   auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
   const auto parts = session.submit<&load_parts>(2.0).get(90s);

@@ -1,9 +1,12 @@
 #include "tests/e2e/support.hpp"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,9 +17,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
+
+#include "runtime/core/fd.hpp"
 
 namespace troupe::e2e {
 namespace {
@@ -29,6 +35,32 @@ constexpr const char* kFolder = "TROUPE_TEST_FOLDER";
 
 [[noreturn]] void fail(const std::string& what) {
   throw std::runtime_error("the test itself failed: " + what);
+}
+
+struct Connection {
+  UniqueFd fd;
+  std::uint16_t from = 0, to = 0;  ///< ports
+};
+/// Of another process, which goes on with them.
+std::vector<Connection> connections_of(pid_t pid) {
+  std::vector<Connection> found;
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process) fail("no pidfd of process " + std::to_string(pid));
+  for (const auto& name : names_in("/proc/" + std::to_string(pid) + "/fd")) {
+    Connection one;
+    one.fd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), std::stoi(name), 0)));
+    sockaddr_in6 own{}, peer{};  // the port of an IPv4 address lies where that of an IPv6 address does
+    socklen_t own_length = sizeof own, peer_length = sizeof peer;
+    const bool is_connected =
+        one.fd && ::getsockname(one.fd.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+        ::getpeername(one.fd.get(), reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0 &&
+        (own.sin6_family == AF_INET || own.sin6_family == AF_INET6);
+    if (!is_connected) continue;
+    one.from = own.sin6_port;
+    one.to = peer.sin6_port;
+    found.push_back(std::move(one));
+  }
+  return found;
 }
 
 struct Stat {
@@ -178,6 +210,22 @@ std::vector<pid_t> children(pid_t parent, const std::string& name) {
       found.push_back(pid);
   });
   return found;
+}
+
+std::size_t cut_connections(const std::vector<pid_t>& processes) {
+  std::vector<Connection> all;
+  for (const pid_t process : processes) {
+    auto its = connections_of(process);
+    std::move(its.begin(), its.end(), std::back_inserter(all));
+  }
+  std::size_t cut = 0;
+  for (const auto& one : all) {
+    const bool is_between = std::any_of(all.begin(), all.end(), [&](const Connection& other) {
+      return other.from == one.to && other.to == one.from;
+    });
+    if (is_between && ::shutdown(one.fd.get(), SHUT_RDWR) == 0) ++cut;
+  }
+  return cut;
 }
 
 bool is_alive(pid_t pid) {

@@ -83,6 +83,9 @@ bool is_alive(pid_t pid);
 /// until that has run, which takes long on a busy machine, the others go on.
 bool stand_still(pid_t pid);
 std::set<std::string> names_in(const std::string& folder);
+/// Shuts down the TCP connections that these processes have with each other, and says how many ends that
+/// were. They may make others.
+std::size_t cut_connections(const std::vector<pid_t>& processes);
 std::size_t count(const std::string& text, const std::string& part);
 
 /// `size` bytes that only `index` has.

@@ -84,9 +84,9 @@ class Store final : public testing::LocalGate {
 
   std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t operation, CallBody args,
                                   bool one_way) override {
-    if (!on_call) return LocalGate::call(to, operation, std::move(args), one_way);
+    if (!on_call && !on_ask_of) return LocalGate::call(to, operation, std::move(args), one_way);
     auto state = std::make_shared<CallState>(nullptr);
-    if (auto said = on_call(operation)) {
+    if (auto said = on_ask_of ? on_ask_of(operation, args.bytes) : on_call(operation)) {
       state->resolve(*std::move(said));
     } else {
       const std::lock_guard lock(mutex_);
@@ -110,6 +110,15 @@ class Store final : public testing::LocalGate {
     return !now.empty();
   }
 
+  void fail_unanswered(const ErrorInfo& why) {
+    std::vector<std::shared_ptr<CallState>> all;
+    {
+      const std::lock_guard lock(mutex_);
+      all.swap(unanswered_);
+    }
+    for (const auto& one : all) one->resolve(why);
+  }
+
   std::vector<HandlePtr> put(int count) {
     std::vector<HandlePtr> all;
     for (int i = 0; i < count; ++i) all.push_back(objects->put(bytes(i)));
@@ -121,7 +130,8 @@ class Store final : public testing::LocalGate {
   std::atomic<bool> refuses_old = false;  ///< who asks for memory that is there gets an error
   std::function<void(const std::string& key)> on_ask;
   std::function<std::optional<Outcome>(std::uint64_t operation)> on_call;  ///< nothing: no answer comes
-  std::vector<ProcessId> holders;                                          ///< of memory, when it is full
+  std::function<std::optional<Outcome>(std::uint64_t operation, const wire::Bytes& body)> on_ask_of;
+  std::vector<ProcessId> holders;  ///< of memory, when it is full
 
  private:
   static constexpr std::uint64_t kStore = 4 * (kBytes + kTagBytes);
@@ -165,6 +175,26 @@ TEST_CASE("An object on disk is read where neither the store nor the disk has ro
     REQUIRE(fetch->done.outcome().ok());
     CHECK(equal(*fetch, Store::bytes(i % 6)));
   }
+}
+
+// Was: that such an object was read beside the store counted as if it lay there: its owner looked for it
+// anew, read the file again, and so on. Who asked had neither the object nor an error.
+TEST_CASE("Another process that wants an object for which the store has no room is told so") {
+  Store store;
+  const auto objects = store.put(6);
+  REQUIRE(store.objects->counts().spilled > 0);
+  store.refuses_old = true;  // nothing can leave any more
+  std::size_t refused = 0;
+  for (const auto& object : objects) {
+    const auto answer = std::make_shared<CallState>(nullptr);
+    store.objects->asked({{1}, {9}}, kLocate, wire::encode(LocateAsk{object->name().number}),
+                         Responder(answer));
+    REQUIRE(answer->wait(20s));
+    if (answer->outcome().ok()) continue;
+    ++refused;
+    CHECK(answer->outcome().error().code == ErrorCode::kLimit);
+  }
+  CHECK(refused == store.objects->counts().spilled);
 }
 
 // Was: what nobody read lay in its caller's memory, without a bound.
@@ -339,6 +369,98 @@ TEST_CASE("An answer that is offered lives until its caller holds it, or is gone
   CHECK(store.objects->counts().owned == 0);
   offer();  // to a process that is gone
   CHECK(store.objects->counts().owned == 0);
+}
+
+// Was: a node tells no deaths while it is not connected, and nobody told them later: what such a process had
+// borrowed was held for good.
+TEST_CASE("A process that dies while its link is broken holds nothing any more") {
+  Store store;
+  auto object = store.objects->put(Store::bytes(1));
+  store.objects->asked(kOther, kAddBorrower, wire::encode(NumberTell{object->name().number}), Responder());
+  object = nullptr;
+  const ErrorInfo broke{ErrorCode::kUnavailable, "a call has no answer", "the link broke", ""};
+  const ErrorInfo died{ErrorCode::kActorDied, "the actor is gone", "killed by signal 9", ""};
+  std::vector<Outcome> answers{broke, wire::encode(MakingTell{}), broke, died};
+  std::size_t asked = 0;
+  store.on_call = [&](std::uint64_t operation) -> std::optional<Outcome> {
+    return operation == kStillMakes ? answers.at(asked++) : Outcome(wire::Bytes{});
+  };
+  for (int breaks = 1; breaks <= 2; ++breaks) {
+    store.objects->node_lost({8});
+    CHECK_FALSE(store.do_delayed());
+    store.objects->node_lost(kOther.node);
+    store.objects->node_lost(kOther.node);  // it is asked once
+    CHECK(store.objects->counts().owned == 1);
+    while (store.do_delayed()) {
+    }
+    CHECK(asked == std::size_t(2 * breaks));
+  }
+  CHECK(store.objects->counts().owned == 0);
+}
+
+// Was: who waited for its node's copy waited for good when the one that made it had not heard so.
+TEST_CASE("Who was told to make a copy and has not heard it is asked, and the next one makes it") {
+  constexpr ProcessAddress kToo{{9}, {10}};
+  Store store;
+  const auto object = store.objects->put(Store::bytes(1));
+  const std::uint64_t number = object->name().number;
+  const auto locate = [&](ProcessAddress from) {
+    auto answer = std::make_shared<CallState>(nullptr);
+    store.objects->asked(from, kLocate, wire::encode(LocateAsk{number}), Responder(answer));
+    return answer;
+  };
+  const auto first = locate(kOther), second = locate(kToo);
+  REQUIRE(first->ready());
+  CHECK_FALSE(second->ready());
+  std::vector<std::uint64_t> asked;
+  store.on_ask_of = [&](std::uint64_t operation, const wire::Bytes& body) -> std::optional<Outcome> {
+    if (operation != kStillMakes) return Outcome(wire::Bytes{});
+    const auto question = wire::decode<MakingTell>(body).value();
+    asked.insert(asked.end(), question.numbers.begin(), question.numbers.end());
+    return Outcome(wire::encode(question));  // none of these
+  };
+  store.objects->node_lost(kOther.node);
+  REQUIRE(second->ready());
+  CHECK(second->outcome().error().code == ErrorCode::kUnavailable);
+  const auto again = locate(kToo);
+  CHECK_FALSE(again->ready());
+  while (store.do_delayed()) {
+  }
+  // Whoever has been told to make one meanwhile is asked about that, too.
+  REQUIRE(again->ready());
+  CHECK(wire::decode<Location>(again->outcome().value()).value().where == Where::kFetch);
+  CHECK(asked.size() >= 1);
+  CHECK(asked.front() == number);
+}
+
+TEST_CASE("A process says of a copy that it makes it from when it was told so until that has ended") {
+  const ObjectName name{kOther, 7};
+  Store store;
+  store.on_call = [](std::uint64_t operation) -> std::optional<Outcome> {
+    if (operation != kLocate) return std::nullopt;
+    Location at{Where::kFetch, kBytes, 0, {}};
+    at.ticket = 3;
+    return Outcome(wire::encode(at));
+  };
+  const auto does_not_make = [&] {
+    const auto answer = std::make_shared<CallState>(nullptr);
+    store.objects->asked(kOther, kStillMakes, wire::encode(MakingTell{{name.number}}), Responder(answer));
+    return wire::decode<MakingTell>(answer->outcome().value()).value().numbers;
+  };
+  CHECK(does_not_make() == std::vector<std::uint64_t>{name.number});
+  const auto fetch = store.objects->fetch(name);
+  CHECK(does_not_make().empty());
+  std::optional<CopiedTell> told;
+  store.on_ask_of = [&](std::uint64_t operation, const wire::Bytes& body) -> std::optional<Outcome> {
+    if (operation == kCopied) told = wire::decode<CopiedTell>(body).value();
+    return Outcome(wire::Bytes{});
+  };
+  store.fail_unanswered(says("the link broke"));
+  REQUIRE(fetch->done.ready());
+  CHECK(does_not_make() == std::vector<std::uint64_t>{name.number});
+  REQUIRE(told);
+  CHECK_FALSE(told->ok);
+  CHECK(told->ticket == 3);
 }
 
 // Who sent such an answer on put it as an object, and waited there for room that this very thread makes.

@@ -57,9 +57,9 @@ TEST_CASE("A large object in its owner's own memory has a copy on each node, its
   CHECK(o.answers().at(2) == Where::kFetch);
   o.table.locate(1, kFarToo, false, 3, o.out);
   CHECK_FALSE(o.answers().contains(3));  // until that copy is made
-  o.table.copied(1, kFar, true, o.out);
+  o.table.copied({1, 2}, kFar, true, o.out);
   CHECK(o.answers().at(3) == Where::kHere);
-  o.table.copied(1, kReader, true, o.out);
+  o.table.copied({1, 1}, kReader, true, o.out);
   o.table.locate(1, {{1}, {6}}, false, 4, o.out);
   CHECK(o.answers().at(4) == Where::kHere);
   o.table.drop(1, o.out);
@@ -92,7 +92,7 @@ TEST_CASE("A node gets an object once: others of it wait for the first") {
   o.table.locate(1, kFarToo, false, 2, o.out);
   CHECK(o.answers() == std::map<std::uint64_t, Where>{{1, Where::kFetch}});
   SECTION("which makes it") {
-    o.table.copied(1, kFar, true, o.out);
+    o.table.copied({1, 1}, kFar, true, o.out);
     CHECK(o.answers().at(2) == Where::kHere);
     // The memory goes with its last holder: who finds it gone makes it again.
     o.table.readers_down(is(kFar), o.out);
@@ -100,7 +100,7 @@ TEST_CASE("A node gets an object once: others of it wait for the first") {
     CHECK(o.answers().at(3) == Where::kFetch);
   }
   SECTION("which fails") {
-    o.table.copied(1, kFar, false, o.out);
+    o.table.copied({1, 1}, kFar, false, o.out);
     CHECK(o.answers().at(2) == Where::kFetch);
   }
   SECTION("which dies") {

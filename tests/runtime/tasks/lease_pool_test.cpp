@@ -40,8 +40,12 @@ struct Fixture {
     return take(), again;
   }
   void give_back(TaskNumber task) { pool.taken_back(task, asked_back.at(task), now, out), take(); }
-  void die(LeaseNumber lease) {
-    pool.lease_lost(lease, {ErrorCode::kActorDied, "gone", "killed by signal 9", ""}, now, out), take();
+  void die(LeaseNumber lease, LeasePool::Begun begun = LeasePool::Begun::kOldest) {
+    pool.lease_lost(lease, begun, {ErrorCode::kActorDied, "gone", "killed by signal 9", ""}, now, out),
+        take();
+  }
+  void lose(TaskNumber task) {
+    pool.lost(task, attempt.at(task), {ErrorCode::kUnavailable, "", "the link broke", ""}, now, out), take();
   }
   void tick(Duration later) { now += later, pool.tick(now, out), take(); }
 
@@ -296,6 +300,57 @@ TEST_CASE("Of a worker that dies, what had begun is tried again so often; what h
   CHECK(f.pool.tasks() == 1);
 }
 
+// Was: of a worker's two tasks the second counted as not begun, whatever ended the lease. When both had run
+// and their answers were lost with the link or the node, the second ran again though it was to run once at
+// most.
+TEST_CASE("Of a worker that is out of reach, both tasks may have begun: each uses a retry, or fails") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  f.end(1);
+  const auto first = f.submit(1), second = f.submit(0), third = f.submit(0);
+  REQUIRE(f.on.at(second) == f.asked[0]);
+  SECTION("the link broke") {
+    f.lose(first);
+  }
+  SECTION("the node died") {
+    f.die(f.asked[0], LeasePool::Begun::kAll);
+  }
+  CHECK(f.retried == std::map<TaskNumber, int>{{first, 1}});
+  REQUIRE(f.failed.size() == 1);
+  CHECK_THAT(f.failed.at(second), Catch::StartsWith("its worker was lost, 1 time: "));
+  f.grant(f.asked[1]);
+  f.end(first);
+  f.end(third);
+  CHECK(f.pool.tasks() == 0);
+}
+
+// Was: the same, where the first had ended as its worker was killed for it, and the second had just begun.
+TEST_CASE("What stands behind a cancelled task is asked for before its worker is killed") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  f.end(1);
+  const auto stuck = f.submit(0), behind = f.submit(0), third = f.submit(0);
+  REQUIRE(f.on.at(behind) == f.asked[0]);
+  CHECK_FALSE(f.cancel(stuck, 0s));
+  f.tick(20ms);
+  CHECK(f.asked_back.contains(behind));
+  CHECK(f.returned.empty());
+  SECTION("its worker had not begun it") {
+    f.give_back(behind);
+    f.tick(0s);
+    CHECK(f.returned.contains(f.asked[0]));
+    f.grant(f.asked[1]);
+    f.end(behind);
+    f.end(third);
+    CHECK(f.failed.size() == 1);
+  }
+  SECTION("its worker does not answer") {
+    f.tick(100ms);
+    CHECK(f.returned.contains(f.asked[0]));
+    CHECK(f.failed.size() == 2);
+  }
+}
+
 TEST_CASE("An answer of an attempt that was given up is not the task's") {
   Fixture f;
   const auto task = f.submit();
@@ -401,7 +456,8 @@ TEST_CASE("Tasks end once and leases are given back, in any order of events") {
           }
           break;
         case 4:
-          if (!granted.empty()) f.die(any(granted));
+          if (!granted.empty())
+            f.die(any(granted), random.next() % 2 == 0 ? LeasePool::Begun::kOldest : LeasePool::Begun::kAll);
           break;
         case 5:
           if (const auto task = any(open.empty() ? std::set<TaskNumber>{1} : open); f.on.contains(task))
