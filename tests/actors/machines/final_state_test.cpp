@@ -12,7 +12,7 @@ namespace troupe::train {
 namespace {
 
 constexpr int kShardsOfIt = 2;
-constexpr std::size_t kBytesAPiece = 50;
+constexpr std::size_t kBytesAPiece = 20;
 
 /// A state of four elements that all are `value`: what a shard is, and all of it.
 struct FourElements {
