@@ -70,10 +70,6 @@ void add_large(const std::vector<std::string>& modules, const std::vector<std::s
 
 }  // namespace
 
-void check_units(const std::vector<std::string>& modules, const std::vector<std::string>& units) {
-  (void)named_units(modules, units);
-}
-
 std::string text_of_unit(const std::string& name) {
   return name.empty() ? "the root" : "unit " + name;
 }

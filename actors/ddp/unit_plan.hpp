@@ -24,9 +24,6 @@ struct PlannedUnit {
 /// How a unit is called in errors: "unit layers.0", "the root".
 std::string text_of_unit(const std::string& name);
 
-/// Throws BadConfig for a unit that is none of the modules, or is there twice.
-void check_units(const std::vector<std::string>& modules, const std::vector<std::string>& units);
-
 /// Units in the order of their first parameters; every parameter is in one. `modules` are the names of the
 /// tree's, in its order; `containers` those that hold others and compute nothing. Throws BadConfig for a unit
 /// that is no module, is there twice or has no parameters, for a parameter that modules of two units share,

@@ -24,10 +24,14 @@ enum class Shard : std::uint8_t {
   kGradients,   ///< gradients, too, and between steps parameters: ZeRO-2
   kParameters,  ///< parameters, too, of which a unit at a time is whole: ZeRO-3
 };
+/// Whether parameters are in units: between steps no trainer of several has all of them.
+inline bool has_units(Shard shard) {
+  return shard == Shard::kGradients || shard == Shard::kParameters;
+}
 
 struct Sharding {
   Shard what = Shard::kNothing;
-  std::int64_t min_num_params = 0;   ///< of a unit; with kGradients and kParameters
+  std::int64_t min_num_params = 0;   ///< of a unit, where there are any (has_units)
   std::vector<std::string> units{};  ///< by name; the same
   bool prefetch = false;             ///< the next unit comes while one computes; the same
 };

@@ -34,7 +34,9 @@ namespace troupe::tune {
 /// What makes a sweep the one it is, by name: {"space", "lr log_uniform(0.0001, 0.1)"}. In order.
 using SweepIdentity = std::vector<std::pair<std::string, std::string>>;
 
-inline constexpr std::string_view kCpus = "cpus";
+// Of the cluster that it began on, by these names, for a resume wherever that is.
+inline constexpr std::string_view kCpus = "cpus";              ///< threads = 0 are chosen by them
+inline constexpr std::string_view kPlaces = "max_concurrent";  ///< trials at a time
 
 /// The first line, without its end.
 std::string first_line(const SweepIdentity& identity);
@@ -52,7 +54,7 @@ std::string without_times(std::string_view line);
 Result<SweepIdentity> read_first_line(std::string_view line);
 Result<SweepEvent> read_record(std::string_view line);
 /// What two sweeps differ in, with both sides; empty if in nothing. Not compared are "again", a command for a
-/// shell that trains its trial TRIAL again, and "cpus", those of the cluster that it began on.
+/// shell that trains its trial TRIAL again, and what is of the cluster.
 std::string difference(const SweepIdentity& recorded, const SweepIdentity& ours);
 
 /// The file, open. While it is, nobody else can open it. Movable. Not thread-safe.

@@ -43,11 +43,9 @@ class Sweep {
   Sweep(const DriverSession& session, SweepPlan plan)
       : plan_(std::move(plan)),
         folder_(plan_.folder + "/" + plan_.name),
-        places_(plan_.max_concurrent > 0 ? plan_.max_concurrent : places_for(session.nodes(), plan_.train)),
-        machine_(machine_of(plan_, places_)),
-        records_(records_of(plan_, folder_, train::cpus_of(session.nodes()))),
-        cpus_(records_.recorded(kCpus).empty() ? train::cpus_of(session.nodes())
-                                               : std::strtod(records_.recorded(kCpus).c_str(), nullptr)),
+        first_(cluster_of(plan_, session.nodes())),
+        records_(records_of(plan_, folder_, first_)),
+        machine_(machine_of(plan_, first_.places)),
         states_(folder_),
         spare_(session),
         of_{plan_.metric, plan_.train.epochs == SweepPlan::kItsOwnEnd ? 0 : plan_.train.epochs,
@@ -63,10 +61,10 @@ class Sweep {
 
   SweepOutcome run() {
     say("sweep " + plan_.name + ": " + count_of(plan_.trials * plan_.repeats, "trial") + " of " + plan_.job +
-        ", " + std::to_string(places_) + " at a time, " + plan_.metric + ", " +
+        ", " + std::to_string(first_.places) + " at a time, " + plan_.metric + ", " +
         (plan_.own_scheduler ? "a scheduler of its own" : to_text(plan_.scheduler)) +
         (plan_.trains && plan_.train.threads == 0
-             ? ", " + count_of(train::threads_of(plan_.train, cpus_), "thread") + " a trainer"
+             ? ", " + count_of(train::threads_of(plan_.train, first_.cpus), "thread") + " a trainer"
              : "") +
         "; records in " + records_.path());
     begin();
@@ -245,7 +243,7 @@ class Sweep {
       ErrorInfo why = error.info();
       why.origin.clear();  // the trial is named, and its actor is gone
       runs_.erase(number);
-      failures_.push_back({number, why.message()});
+      failures_.push_back({number, why.message(), why.code == ErrorCode::kBadConfig});
       return std::nullopt;
     } catch (const std::exception& error) {
       runs_.erase(number);
@@ -376,7 +374,7 @@ class Sweep {
   }
   /// The machine as it was before: a sweep is a function of what was decided.
   void forget_last_step() {
-    machine_ = machine_of(plan_, places_);
+    machine_ = machine_of(plan_, first_.places);
     machine_->start();
     for (const SweepEvent& event : decided_) machine_->step(event);
   }
@@ -429,7 +427,7 @@ class Sweep {
     options.seed += static_cast<std::uint64_t>(trial.number % plan_.repeats);
     options.title = "trial " + std::to_string(trial.number);
     // Before adjust: a trial that goes on with another number of trainers computes as it did.
-    options.threads = train::threads_of(options, cpus_);
+    options.threads = train::threads_of(options, first_.cpus);
     const std::string suffix = ".trial-" + std::to_string(trial.number);
     for (std::string* file : {&options.events_json, &options.metrics_csv}) {
       if (!file->empty()) *file += suffix;
@@ -444,7 +442,7 @@ class Sweep {
                         "look at the sweep's adjust function");
       }
     }
-    options.threads = train::threads_of(options, cpus_);
+    options.threads = train::threads_of(options, first_.cpus);
     if (options.epochs > plan_.train.epochs)
       throw BadConfig("the trial's options cannot be set",
                       "it has " + std::to_string(options.epochs) + " epochs, and the sweep has " +
@@ -544,12 +542,11 @@ class Sweep {
 
   const SweepPlan plan_;
   const std::string folder_;
-  const int places_;
+  FirstCluster first_;
+  RecordFile records_;
   std::unique_ptr<SweepMachine> machine_;
   std::vector<SweepEvent> decided_;  ///< what the records have
-  RecordFile records_;
   SweepNumerics numerics_{folder_};
-  const double cpus_;  ///< of the cluster that the sweep began on: a resume chooses as many threads
   SavedStates states_;
   SpareWorkers spare_;
   struct Donor {

@@ -95,7 +95,7 @@ SweepIdentity identity_of(const SweepPlan& plan) {
   return identity;
 }
 
-SweepIdentity first_record_of(const SweepPlan& plan, double cpus) {
+SweepIdentity first_record_of(const SweepPlan& plan, const FirstCluster& first) {
   std::error_code none;
   std::string again = "cd " + shell_word(std::filesystem::current_path(none).string()) + " && " +
                       kTrialAgain + "=" + shell_word(plan.name + ":TRIAL");
@@ -103,7 +103,8 @@ SweepIdentity first_record_of(const SweepPlan& plan, double cpus) {
   for (std::string word; std::getline(file, word, '\0');) again += " " + shell_word(word);
   SweepIdentity identity = identity_of(plan);
   identity.emplace_back("again", again);
-  identity.emplace_back(kCpus, to_text(Value(cpus)));
+  identity.emplace_back(kCpus, to_text(Value(first.cpus)));
+  identity.emplace_back(kPlaces, std::to_string(first.places));
   return identity;
 }
 
@@ -184,9 +185,29 @@ std::string name_now(const std::string& job) {
   return name + text;
 }
 
-RecordFile records_of(const SweepPlan& plan, const std::string& folder, double cpus) {
-  const SweepIdentity first = first_record_of(plan, cpus);
-  return plan.resume ? RecordFile::open(folder, first).value() : RecordFile::create(folder, first).value();
+FirstCluster cluster_of(const SweepPlan& plan, const std::vector<cluster::NodeInfo>& nodes) {
+  return {train::cpus_of(nodes),
+          plan.max_concurrent > 0 ? plan.max_concurrent : places_for(nodes, plan.train)};
+}
+
+RecordFile records_of(const SweepPlan& plan, const std::string& folder, FirstCluster& first) {
+  (void)machine_of(plan, first.places);  // what that refuses has left no records
+  const SweepIdentity identity = first_record_of(plan, first);
+  RecordFile records =
+      plan.resume ? RecordFile::open(folder, identity).value() : RecordFile::create(folder, identity).value();
+  if (const std::string cpus = records.recorded(kCpus); !cpus.empty())
+    first.cpus = std::strtod(cpus.c_str(), nullptr);
+  const std::string places = records.recorded(kPlaces);
+  if (places.empty()) return records;
+  int was = 0;
+  std::from_chars(places.data(), places.data() + places.size(), was);
+  if (was < 1) refuse("'" + records.path() + "' says max_concurrent = " + escape_name(places), "restore it");
+  if (plan.max_concurrent > 0 && was != plan.max_concurrent)
+    refuse("the sweep began with max_concurrent = " + places + ", this one's is " +
+               std::to_string(plan.max_concurrent) + ", and its decisions depend on that",
+           "leave it out: a resume has the number that the sweep began with");
+  first.places = was;
+  return records;
 }
 
 std::unique_ptr<SweepMachine> machine_of(const SweepPlan& plan, int places) {

@@ -16,9 +16,17 @@ void check(const DriverSession& session, const SweepPlan& plan);
 
 /// "digits-20261125-041530"
 std::string name_now(const std::string& job);
-/// Made, or opened where the plan resumes. First it says what the sweep is, what trains one of its trials
-/// again, and the CPUs of the cluster that it begins on, by which it chooses threads.
-RecordFile records_of(const SweepPlan& plan, const std::string& folder, double cpus);
+/// What a sweep chooses by the cluster that it begins on, and keeps wherever it is resumed.
+struct FirstCluster {
+  double cpus = 0;  ///< threads = 0 are a trainer's share of them
+  int places = 1;   ///< trials at a time: which trial begins when, and what a search knows by then
+};
+FirstCluster cluster_of(const SweepPlan& plan, const std::vector<cluster::NodeInfo>& nodes);
+
+/// Made, or opened where the plan resumes: `first` is then what it began with. Its first line says what the
+/// sweep is, what trains one of its trials again, and `first`. Throws BadConfig where the plan wants another
+/// number of trials at a time than it began with.
+RecordFile records_of(const SweepPlan& plan, const std::string& folder, FirstCluster& first);
 std::unique_ptr<SweepMachine> machine_of(const SweepPlan& plan, int places);
 
 /// The trial that TROUPE_TRIAL=NAME:NUMBER in the environment wants trained again; the plan is then of the

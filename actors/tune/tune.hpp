@@ -51,7 +51,9 @@ struct SweepOptions {
   double max_seconds =
       0;  ///< then the sweep ends as at Ctrl-C, and may be resumed; 0: when all trials are over
   std::uint64_t seed = 0;  ///< of the configs and the scheduler's chance; weights and samples have train.seed
-  int max_concurrent = 0;  ///< trials at a time; 0: as many as the cluster's CPUs allow when it begins
+  /// Trials at a time; 0: as many as the cluster's CPUs allow when it begins, and as it began where it is
+  /// resumed.
+  int max_concurrent = 0;
   /// A trial trains in the processes of the one before it: they are loaded, and so are datasets that are the
   /// same (HasDataFields). What a struct keeps in statics stays there, too; false: each has its own.
   bool keep_processes = true;

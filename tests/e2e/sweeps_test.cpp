@@ -422,6 +422,38 @@ TEST_CASE("threads that a sweep chose are its own for good, on another cluster a
              Contains("its computing was 'threads of its share', this one's is '3 threads'"));
 }
 
+// Was chosen anew by a resume: on another cluster the replay had other trials run than the records tell of,
+// and refused them; where it did not, TPE knew of other trials when it drew.
+TEST_CASE("a sweep that began with four trials at a time goes on with four, on a cluster of one CPU, too") {
+  const e2e::TempFolder folder;
+  auto options = options_in(folder.path());
+  options.space = {{&Job::lr, tune::log_uniform(1e-3, 1e-1)}};
+  options.scheduler = tune::Fifo{};
+  options.search = tune::Tpe{.n_startup_trials = 1};
+  options.train.epochs = 2;
+  options.adjust = {};
+  options.max_concurrent = 0;
+  const auto of_catch = ::signal(SIGINT, SIG_DFL);
+  {
+    auto session = init(0, nullptr, {.cpus_per_node = 4});
+    auto interrupted = options;
+    interrupted.train.on_event = [epochs = std::make_shared<int>(0)](const report::Event& event) {
+      if (std::holds_alternative<report::EpochDone>(event) && ++*epochs == 5) ::raise(SIGINT);
+    };
+    CHECK(tune::run(session, Job{}, interrupted).signal == SIGINT);
+  }
+  ::signal(SIGINT, of_catch);
+  auto session = init(0, nullptr, {.cpus_per_node = 1});
+  auto fewer = options;
+  fewer.max_concurrent = 2;
+  CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::resume(session, Job{}, fewer); }),
+             Catch::Contains("the sweep began with max_concurrent = 4, this one's is 2"));
+  for (const tune::Trial& trial : tune::resume(session, Job{}, options).trials) {
+    CAPTURE(trial.number);
+    CHECK(trial.state == tune::TrialState::kFinished);
+  }
+}
+
 TEST_CASE("as many trials run at a time as nodes with their labels have room for") {
   const auto node = [](std::int64_t cpus, const cluster::OtherResources& other) {
     cluster::NodeInfo info;

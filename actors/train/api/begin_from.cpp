@@ -6,7 +6,6 @@
 
 #include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/checkpoint/safetensors.hpp"
-#include "actors/ddp/unit_plan.hpp"
 #include "actors/train/engine/train_state.hpp"
 #include "actors/train/job/leaf_random.hpp"
 
@@ -144,19 +143,6 @@ Snapshot begin_with_state(const RunPlan& plan, const std::string& path, std::vec
 }
 
 }  // namespace
-
-void check_shard_units(const RunPlan& plan) {
-  if (plan.options.shard_units.empty()) return;
-  std::unique_ptr<TrainingModel> model;
-  try {
-    model = model_of(plan);
-  } catch (const std::exception&) {  // the trainers say what is wrong with it
-    return;
-  }
-  std::vector<std::string> modules;
-  for (const Setup::NamedModule& one : model->setup().all_modules()) modules.push_back(one.name);
-  check_units(modules, plan.options.shard_units);
-}
 
 void begin_from(RunPlan& plan) {
   const TrainOptions& options = plan.options;

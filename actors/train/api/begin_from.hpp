@@ -1,14 +1,9 @@
-/// What a run begins with that names another one's weights or state on disk (TrainOptions::from); and what
-/// else the program has to make the job's model for.
+/// What a run begins with that names another one's weights or state on disk (TrainOptions::from).
 #pragma once
 
 #include "actors/train/api/train.hpp"
 
 namespace troupe::train {
-
-/// Throws BadConfig where shard_units names what is no module of the job's, which is made in this process
-/// then.
-void check_shard_units(const RunPlan& plan);
 
 /// Reads it, makes the job's model in this process, and gives the plan the state that all trainers begin
 /// with, and what is to be told. Throws BadConfig for what does not fit the job, IoError.

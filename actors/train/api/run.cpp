@@ -452,7 +452,7 @@ std::string Run::numerics() const try {
 
 RunWeights Run::weights(Duration timeout) const {
   Parts& p = parts();
-  if (p.plan.options.shard >= Shard::kGradients)
+  if (has_units(p.plan.options.shard))
     throw BadConfig("cannot copy the weights of a run",
                     "its parameters are sharded over its trainers: none has all of them",
                     "give a checkpoint's path, or use Shard::kOptimizer");

@@ -110,7 +110,7 @@ void check(const TrainOptions& o) {
     refuse("resume without a checkpoint folder", "name the folder");
   if (!o.stop_early.metric.empty() && o.stop_early.patience < 1)
     refuse("stop_early.patience = " + std::to_string(o.stop_early.patience), "use at least 1 epoch");
-  if (o.shard == Shard::kGradients || o.shard == Shard::kParameters) {
+  if (has_units(o.shard)) {
     const std::string shard = o.shard == Shard::kGradients ? "Shard::kGradients" : "Shard::kParameters";
     if (o.find_unused_parameters)
       refuse(shard + " with find_unused_parameters: all leaves use the same units",
@@ -122,7 +122,7 @@ void check(const TrainOptions& o) {
   if (const char* of_units = !o.shard_units.empty() ? "shard_units"
                              : o.shard_prefetch     ? "shard_prefetch"
                                                     : nullptr;
-      of_units != nullptr && o.shard != Shard::kGradients && o.shard != Shard::kParameters)
+      of_units != nullptr && !has_units(o.shard))
     refuse(std::string(of_units) + " with " +
                (o.shard == Shard::kOptimizer ? "Shard::kOptimizer, which knows no units" : "no shard"),
            "leave it out, or use Shard::kGradients or kParameters");
@@ -387,10 +387,7 @@ Run start_training(const DriverSession& session, RunPlan plan) {
     plan.options.from_state = plan.options.from_partial = false;
   }
   check_options(session, plan.job_type, plan.options);
-  if (!plan.evaluates) {
-    check_shard_units(plan);
-    begin_from(plan);
-  }
+  if (!plan.evaluates) begin_from(plan);
   // For good: other nodes have other CPUs.
   if (plan.options.threads == 0)
     plan.options.threads = threads_before(plan).value_or(threads_of(plan.options, cpus_of(session.nodes())));

@@ -128,6 +128,7 @@ void DriverMachine::lose_checkpoint(const std::string& why) {
   const std::int64_t step = saving_.order().step;
   if (saving_.is_copied() && !saving_.is_given_up()) {
     agenda_.saved(step - 1);
+    checkpoints_.note_failure();
     out_.push_back(Notice{"no checkpoint of step " + std::to_string(step) + ": " + why, {}});
   }
   saving_.end();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "actors/checkpoint/safetensors.hpp"
 #include "actors/train/engine/held_shards.hpp"
@@ -13,7 +14,7 @@ namespace {
 constexpr Duration kPieceArrives = std::chrono::seconds(60);
 constexpr int kPieceTries = 3;
 
-void lose(Promise<wire::Bytes>& piece, const std::string& why) {
+void lose(Promise<FinalPiece>& piece, const std::string& why) {
   piece.fail({ErrorCode::kUnavailable, "the job's state is lost", why, "take its newest checkpoint"});
 }
 
@@ -34,35 +35,58 @@ Result<void> check_parts(wire::ByteView file, const std::vector<PartHash>& parts
 
 namespace {
 
-/// All of it, or of a shard.
-wire::Bytes take_pieces(const ActorHandle<TrainDriver>& driver, bool weights_only, int shard,
-                        const std::function<bool()>& goes_on) {
-  wire::Bytes all;
-  for (int failures = 0;;) {
-    try {
-      const auto piece =
-          driver.call<&TrainDriver::final_state>(weights_only, shard, all.size()).get(kPieceArrives);
-      if (piece.empty()) return all;
-      all.insert(all.end(), piece.begin(), piece.end());
-    } catch (const Error&) {
-      if (++failures == kPieceTries || !goes_on()) throw;
+/// Takes pieces of one state alone.
+class OneState {
+ public:
+  explicit OneState(const AskForPiece& ask) : ask_(ask) {}
+  /// All of it, or of a shard.
+  wire::Bytes all_of(int shard) {
+    wire::Bytes all;
+    for (;;) {
+      const FinalPiece piece = ask_(shard, all.size());
+      if (state_.value_or(piece.state) != piece.state)
+        throw_error({ErrorCode::kUnavailable, "the job's state did not come back whole",
+                     "the job has come to another state since the first piece of it was taken",
+                     "take it again"});
+      state_ = piece.state;
+      shards_ = piece.shards;
+      if (piece.bytes.empty()) return all;
+      all.insert(all.end(), piece.bytes.begin(), piece.bytes.end());
     }
   }
-}
+  int shards() const { return shards_; }
+
+ private:
+  const AskForPiece& ask_;
+  std::optional<std::uint64_t> state_;
+  int shards_ = 0;
+};
 
 }  // namespace
 
+wire::Bytes join_pieces(const AskForPiece& ask) {
+  OneState pieces(ask);
+  wire::Bytes first = pieces.all_of(0);
+  if (pieces.shards() == 0) return first;
+  JoinedShards joined;
+  joined.add(first).value();
+  first = {};
+  for (int shard = 1; shard < pieces.shards(); ++shard) joined.add(pieces.all_of(shard)).value();
+  return joined.finish().value();
+}
+
 wire::Bytes take_final_state(const ActorHandle<TrainDriver>& driver, bool weights_only,
                              const std::function<bool()>& goes_on) {
-  const int shards = driver.call<&TrainDriver::final_shards>().get(kPieceArrives);
-  wire::Bytes all;
-  if (shards == 0) all = take_pieces(driver, weights_only, 0, goes_on);
-  if (shards > 0) {
-    JoinedShards joined;
-    for (int shard = 0; shard < shards; ++shard)
-      joined.add(take_pieces(driver, weights_only, shard, goes_on)).value();
-    all = joined.finish().value();
-  }
+  int failures = 0;
+  const wire::Bytes all = join_pieces([&](int shard, std::uint64_t offset) {
+    for (;;) {
+      try {
+        return driver.call<&TrainDriver::final_state>(weights_only, shard, offset).get(kPieceArrives);
+      } catch (const Error&) {
+        if (++failures == kPieceTries || !goes_on()) throw;
+      }
+    }
+  });
   const auto parts = driver.call<&TrainDriver::final_parts>().get(kPieceArrives);
   if (!parts.empty()) check_parts(all, parts).value();  // where a job only holds nobody hashes them
   return all;
@@ -70,47 +94,53 @@ wire::Bytes take_final_state(const ActorHandle<TrainDriver>& driver, bool weight
 
 // The driver's side.
 
-int TrainDriver::final_shards() const {
-  return end_state_.in_shards ? static_cast<int>(end_state_.holders.size()) : 0;
+void TrainDriver::set_end_state(const EndState& state) {
+  end_state_ = state;
+  ++end_states_;
 }
 
-Future<wire::Bytes> TrainDriver::final_state(bool weights_only, int shard, std::uint64_t offset) {
-  Promise<wire::Bytes> piece;
+Future<FinalPiece> TrainDriver::final_state(bool weights_only, int shard, std::uint64_t offset) {
+  Promise<FinalPiece> piece;
   if (end_state_.in_shards) {
     ask_for_shard(weights_only, shard, offset, piece);
     return piece.future();
   }
   // Whoever has not answered by now holds it in vain.
   if (asked_) std::erase(end_state_.holders, *std::exchange(asked_, std::nullopt));
-  ask_holder(weights_only, offset, piece, "no trainer is left that has it");
+  ask_holder(weights_only, offset, piece, end_states_, "no trainer is left that has it");
   return piece.future();
 }
 
 void TrainDriver::ask_for_shard(bool weights_only, int shard, std::uint64_t offset,
-                                Promise<wire::Bytes> piece) {
+                                Promise<FinalPiece> piece) {
   const auto number = static_cast<std::size_t>(shard);
-  if (number >= end_state_.holders.size()) return lose(piece, "it has no such shard");
+  const auto shards = end_state_.holders.size();
+  if (number >= shards) return lose(piece, "it has no such shard");
   const ActorId holder = end_state_.holders[number];
   const auto seat = trainers_.find(holder);
   if (seat == trainers_.end()) return lose(piece, names_[holder] + " is gone, and its shards with it");
   seat->second.handle.call<&Trainer::final_state>(HeldWish{weights_only, true}, offset)
-      .then([this, piece, holder](Result<HeldPiece> held) mutable {
+      .then([this, piece, holder, shards, state = end_states_](Result<HeldPiece> held) mutable {
         if (!held) return lose(piece, names_[holder] + ": " + held.error().message());
-        if (held->steps != end_state_.steps || held->lineage != end_state_.lineage)
-          return lose(piece, text_of_other_state(holder, *held));
-        piece.set(std::move(held->bytes));
+        if (const auto why = why_not_of(state, holder, *held); !why.empty()) return lose(piece, why);
+        piece.set(FinalPiece{state, static_cast<int>(shards), std::move(held->bytes)});
       });
 }
 
-std::string TrainDriver::text_of_other_state(ActorId holder, const HeldPiece& held) {
-  return names_[holder] + " holds " + std::to_string(held.steps) + " steps, the job has " +
-         std::to_string(end_state_.steps);
+/// Why that piece is none of the state of this number; empty: it is.
+std::string TrainDriver::why_not_of(std::uint64_t state, ActorId holder, const HeldPiece& held) {
+  if (state != end_states_) return "the job has come to another state";
+  if (held.steps == end_state_.steps && held.lineage == end_state_.lineage) return "";
+  return names_[holder] + " holds " + std::to_string(held.steps) + " steps of generation " +
+         to_string(held.lineage) + ", the job has " + std::to_string(end_state_.steps) + " of " +
+         to_string(end_state_.lineage);
 }
 
 /// Asks one after the other until one of them holds what the job ended with. All hold the same bytes, so each
 /// piece may be another one's.
-void TrainDriver::ask_holder(bool weights_only, std::uint64_t offset, Promise<wire::Bytes> piece,
-                             const std::string& why_none) {
+void TrainDriver::ask_holder(bool weights_only, std::uint64_t offset, Promise<FinalPiece> piece,
+                             std::uint64_t state, const std::string& why_none) {
+  if (state != end_states_) return lose(piece, "the job has come to another state");
   auto& holders = end_state_.holders;
   std::erase_if(holders, [this](ActorId holder) { return !trainers_.contains(holder); });
   if (holders.empty()) return lose(piece, why_none);
@@ -118,13 +148,12 @@ void TrainDriver::ask_holder(bool weights_only, std::uint64_t offset, Promise<wi
   asked_ = holder;
   trainers_.at(holder)
       .handle.call<&Trainer::final_state>(HeldWish{weights_only, false}, offset)
-      .then([this, weights_only, offset, piece, holder](Result<HeldPiece> held) mutable {
+      .then([this, weights_only, offset, piece, state, holder](Result<HeldPiece> held) mutable {
         if (asked_ == holder) asked_.reset();
-        const bool same = held && held->steps == end_state_.steps && held->lineage == end_state_.lineage;
-        if (same) return piece.set(std::move(held->bytes));
-        std::erase(end_state_.holders, holder);
-        ask_holder(weights_only, offset, std::move(piece),
-                   held ? text_of_other_state(holder, *held) : held.error().message());
+        const std::string why = held ? why_not_of(state, holder, *held) : held.error().message();
+        if (why.empty()) return piece.set(FinalPiece{state, 0, std::move(held->bytes)});
+        if (state == end_states_) std::erase(end_state_.holders, holder);
+        ask_holder(weights_only, offset, std::move(piece), state, why);
       });
 }
 

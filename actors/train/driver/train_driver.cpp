@@ -138,9 +138,10 @@ void TrainDriver::tell_who_waits() {
   }
 }
 
-/// A refusal is for good (the job has ended, another build): trying again would end as this did.
+/// A refusal is for good (the job has ended, another build), and so is what makes no sense of the struct and
+/// the options together, which a trainer finds as it makes the model: trying again would end as this did.
 void TrainDriver::spawn_failed(std::uint64_t token, const ErrorInfo& why) {
-  if (why.code == ErrorCode::kRefused) return finish(why);
+  if (why.code == ErrorCode::kRefused || why.code == ErrorCode::kBadConfig) return finish(why);
   feed(SpawnFailed{token, why.message(), why.code});
 }
 
@@ -442,7 +443,7 @@ void TrainDriver::act(const Recovered& action) {
 }
 
 void TrainDriver::act(const Held& action) {
-  end_state_ = action.state;
+  set_end_state(action.state);
   history_ = action.history;
   tell_where();
 }
@@ -461,7 +462,7 @@ void TrainDriver::act(const JobDone& action) {
   so_far_.unsaved =
       !options_.settings.checkpoint_folder.empty() && action.steps > std::max(action.saved, action.begun_at);
   history_ = action.history;
-  end_state_ = action.state;
+  set_end_state(action.state);
   report::JobDone done{action.hash, action.steps, so_far_.seconds, so_far_.faults};
   done.begun_at = action.begun_at;
   done.expired = so_far_.expired;

@@ -70,6 +70,14 @@ struct RunOptions {
   } embedded{};
 };
 
+/// A piece of the state that a job ended with, or holds, and which state that is. A job that loses a hold may
+/// come to another state of as many steps, by other trainers: pieces of both are no state.
+struct FinalPiece {
+  std::uint64_t state = 0;  ///< a number of the driver's
+  int shards = 0;           ///< that the state is in; 0: it is whole
+  wire::Bytes bytes;        ///< none: the file, or the shard, ended before
+};
+
 /// Trainers and loaders of a run that is over, for the next one.
 struct Workers {
   std::vector<ActorAddress> trainers;
@@ -161,11 +169,10 @@ class TrainDriver {
   void go_on();
   /// Ends the job at once, or what is left of one that is over: its trainers.
   void abandon(const std::string& reason);
-  /// The state that the job ended with is in so many shards; 0: it is whole.
-  int final_shards() const;
-  /// A piece of it, as a safetensors file, or of a shard (write_shard): from a trainer that held it then, and
-  /// from no other. Fails with Unavailable when none of them is left. See take_final_state.
-  Future<wire::Bytes> final_state(bool weights_only, int shard, std::uint64_t offset);
+  /// A piece of the state that the job ended with, or holds: of a safetensors file, or of a shard
+  /// (write_shard). From a trainer that held it then, and from no other. Fails with Unavailable when none of
+  /// them is left. See take_final_state.
+  Future<FinalPiece> final_state(bool weights_only, int shard, std::uint64_t offset);
   /// What that state consists of, as its holders said.
   std::vector<PartHash> final_parts() const;
   /// Where the job ended. REQUIRES: it did, and did not fail.
@@ -280,9 +287,10 @@ class TrainDriver {
   void serve_weights_asks();
   bool serve(std::uint64_t number, WeightsAsk& ask);
   void weights_copied(std::uint64_t number, ActorId trainer, const Result<KeptState>& copy);
-  void ask_for_shard(bool weights_only, int shard, std::uint64_t offset, Promise<wire::Bytes> piece);
-  std::string text_of_other_state(ActorId holder, const HeldPiece& held);
-  void ask_holder(bool weights_only, std::uint64_t offset, Promise<wire::Bytes> piece,
+  void set_end_state(const EndState& state);
+  void ask_for_shard(bool weights_only, int shard, std::uint64_t offset, Promise<FinalPiece> piece);
+  std::string why_not_of(std::uint64_t state, ActorId holder, const HeldPiece& held);
+  void ask_holder(bool weights_only, std::uint64_t offset, Promise<FinalPiece> piece, std::uint64_t state,
                   const std::string& why_none);
 
   // chaos.cpp
@@ -307,6 +315,7 @@ class TrainDriver {
   std::vector<std::shared_ptr<CallState>> starting_;  ///< workers; some may be there by now
   std::string history_;                               ///< of the state that the job ended with
   EndState end_state_;
+  std::uint64_t end_states_ = 0;                 ///< so far: the number of the last one
   std::optional<ActorId> asked_;                 ///< for a piece of that, and has not answered
   bool stops_ = false;                           ///< at the next step
   std::optional<Promise<JobPlace>> asks_where_;  ///< that is

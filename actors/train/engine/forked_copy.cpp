@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <string>
 
+#include "actors/ddp/freed_memory.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::train {
@@ -63,6 +64,8 @@ ForkedCopy::ForkedCopy(const std::vector<StatePart>& parts) : StateCopy(parts) {
   requests_ = UniqueFd(ends[0]);
   const UniqueFd childs(ends[1]);
   const pid_t parent = ::getpid();
+  // Of free memory that steps take again the child would keep each page, as it is now.
+  give_back_freed_memory();
   // Not fork(): that would run the handlers of the libraries, which are for children that go on with the
   // program.
   child_ = ::_Fork();

@@ -1,5 +1,6 @@
 /// A copy of a state that costs no copying: a forked child has the memory as it was at that moment, and the
-/// kernel copies the pages that the parent changes afterwards.
+/// kernel copies the pages that the parent changes afterwards. What is free then goes back to the kernel
+/// first.
 #pragma once
 
 #include <sys/types.h>

@@ -37,7 +37,7 @@ EngineOptions options_of(const RunSettings& settings, torch::Device device) {
   options.seed = settings.seed;
   options.reducer.allow_unused = settings.find_unused_parameters;
   options.shard_optimizer = settings.sharding.what == Shard::kOptimizer;
-  if (settings.sharding.what == Shard::kGradients || settings.sharding.what == Shard::kParameters) {
+  if (has_units(settings.sharding.what)) {
     options.shard_parameters = FsdpOptions{
         .units = settings.sharding.units,
         .min_num_params = static_cast<std::size_t>(settings.sharding.min_num_params),

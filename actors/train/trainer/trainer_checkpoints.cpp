@@ -54,7 +54,7 @@ TrainerResult TrainerCheckpoints::write(const WriteCheckpoint& order, const Data
                                                      static_cast<std::uint64_t>(order.step)},
                                         .metadata = {{kHistoryKey, order.history}}};
   const auto files = floor_.files(progress);
-  if (settings_.sharding.what >= Shard::kGradients) {
+  if (has_units(settings_.sharding.what)) {
     CheckpointStored stored = save_state(*engine_.walk(kWriter), store(*files, progress), request, progress);
     stored.parts = compared(progress);
     return stored;

@@ -114,7 +114,8 @@ TEST_CASE("what was not copied by all is given up, and nothing else is written b
   }
 }
 
-TEST_CASE("a checkpoint whose writer dies is told, and is due again where no step has come since") {
+TEST_CASE(
+    "a checkpoint whose writer dies is told and counted, and is due again where no step has come since") {
   Script s(saving(2));
   s.run_from_start({kA, kB});
   run_to(s, {kA, kB}, 2);
@@ -125,6 +126,13 @@ TEST_CASE("a checkpoint whose writer dies is told, and is due again where no ste
   s.formed(kB);
   REQUIRE(s.order<WriteCheckpoint>(kB));
   CHECK(s.order<WriteCheckpoint>(kB)->step == 2);
+  for (const std::int64_t step : {2, 4, 6, 8}) {
+    run_to(s, {kB}, step);
+    s.written(kB, step);
+  }
+  s.on(TrainerFinished{kB, s.g(), 8, "h8"});
+  REQUIRE(s.all<JobDone>().size() == 1);
+  CHECK(s.all<JobDone>()[0].failed_checkpoints == 1);
 }
 
 // Nobody of the members computed, and three such standstills in a row failed the job.

@@ -1,5 +1,4 @@
 // The driver's machine as scripts: trainers A, B, C report, the driver orders.
-#include "actors/train/driver/final_state.hpp"
 #include "tests/actors/machines/driver_script.hpp"
 
 using namespace troupe;
@@ -965,27 +964,6 @@ TEST_CASE("a job's end names the trainers that hold its state, and none that fol
   CHECK(state.steps == 4);
   CHECK(state.lineage == s.lineage);
   CHECK(state.parts == Script::parts_after(4));
-}
-
-TEST_CASE("a state that comes back with other bytes than its holders said is refused, and its part named") {
-  std::uint64_t w = 7, b = 8;
-  const auto parts = [&] {
-    const auto bytes = [](const std::uint64_t& word) { return std::as_bytes(std::span(&word, 1)); };
-    return std::vector<StatePart>{{"w", checkpoint::DType::kU64, {1}, bytes(w)},
-                                  {"b", checkpoint::DType::kU64, {1}, bytes(b)}};
-  };
-  const auto said = hash_parts(parts());
-  const auto file = [&](std::size_t count) {
-    auto some = parts();
-    some.resize(count);
-    return checkpoint::write_safetensors(checkpoint::lay_out_safetensors(some).value());
-  };
-  CHECK(check_parts(file(2), said).ok());
-  CHECK(check_parts(file(1), said).ok());  // the weights alone
-  b = 9;
-  REQUIRE_FALSE(check_parts(file(2), said).ok());
-  CHECK_THAT(check_parts(file(2), said).error().message(), Catch::Contains("'b' has other bytes"));
-  CHECK_FALSE(check_parts({}, said).ok());
 }
 
 TEST_CASE("a state of no steps may be what a job begins from") {

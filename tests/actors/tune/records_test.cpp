@@ -110,10 +110,14 @@ TEST_CASE("another sweep, one that runs and one that is there already are refuse
 TEST_CASE("the cluster that a sweep began on is what its first line says, wherever it is resumed") {
   const TempFolder folder;
   auto first = kIdentity, later = kIdentity;
-  first.emplace_back(kCpus, "2");
-  later.emplace_back(kCpus, "64");
-  CHECK(RecordFile::create(folder.path(), first).value().recorded(kCpus) == "2");
-  CHECK(RecordFile::open(folder.path(), later).value().recorded(kCpus) == "2");
+  for (const auto key : {kCpus, kPlaces}) {
+    first.emplace_back(key, "2");
+    later.emplace_back(key, "64");
+  }
+  (void)RecordFile::create(folder.path(), first).value();
+  const auto resumed = RecordFile::open(folder.path(), later).value();
+  CHECK(resumed.recorded(kCpus) == "2");
+  CHECK(resumed.recorded(kPlaces) == "2");
 }
 
 TEST_CASE("a trial that computes otherwise than the first is told, once; threads and GPUs are the options'") {
