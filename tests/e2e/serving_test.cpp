@@ -17,10 +17,12 @@
 #include "tests/actors/serve/http/exposition.hpp"
 #include "tests/actors/serve/http/raw_client.hpp"
 #include "tests/e2e/support.hpp"
+#include "tests/e2e/weights.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
 using Catch::Contains;
+using e2e::weights_of;
 
 namespace {
 
@@ -71,16 +73,6 @@ struct Odd {
     return output;
   }
 };
-
-wire::Bytes weights_of(const Net& net) {
-  std::vector<checkpoint::TensorView> views;
-  for (const auto& item : net->named_parameters())
-    views.push_back({item.key(),
-                     checkpoint::DType::kF32,
-                     item.value().sizes().vec(),
-                     {static_cast<const std::byte*>(item.value().data_ptr()), item.value().nbytes()}});
-  return checkpoint::write_safetensors(checkpoint::lay_out_safetensors(views).value());
-}
 
 struct Asked {
   int status = 0;

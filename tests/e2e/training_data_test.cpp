@@ -119,12 +119,7 @@ Trained outcome_of(const DriverSession& session, const Job& job, const train::Tr
 
 template <class Job>
 std::string failure_of(const DriverSession& session, const Job& job) {
-  try {
-    train::run(session, job, options_of(4, 2, 2));
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "it did not fail";
+  return e2e::message_of([&] { train::run(session, job, options_of(4, 2, 2)); });
 }
 
 }  // namespace
