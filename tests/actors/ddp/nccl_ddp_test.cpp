@@ -79,7 +79,7 @@ void train(DistributedDataParallel<Pair>& ddp, int steps) {
 }
 
 TEST_CASE("gradients over NCCL have the bits of the native group, with every hook") {
-  const int ranks = GENERATE(1, 3);
+  const int ranks = GENERATE(1, 4);
   const std::string hook = GENERATE("none", "allreduce", "fp16", "bf16", "power_sgd", "own");
   CAPTURE(ranks, hook);
   check_same_bits(ranks, [&](const Group& group) -> std::string {
@@ -97,7 +97,7 @@ TEST_CASE("gradients over NCCL have the bits of the native group, with every hoo
 }
 
 TEST_CASE("a DistributedOptimizer over NCCL has the bits of the native group") {
-  const int ranks = GENERATE(1, 3);
+  const int ranks = GENERATE(1, 4);
   const auto op = GENERATE(GradientOp::kAverage, GradientOp::kAdasum);
   const auto compression = GENERATE(Compression::kNone, Compression::kFp16);
   CAPTURE(ranks, op == GradientOp::kAdasum, compression == Compression::kFp16);
