@@ -13,6 +13,7 @@
 #include "actors/data/transforms.hpp"
 #include "actors/train/api/train.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
+#include "tests/e2e/support.hpp"
 
 using namespace troupe;
 using train::ChaosStep;
