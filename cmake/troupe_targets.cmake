@@ -20,6 +20,33 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
 endif()
 
+# The compiler launcher of files with a precompiled header: ccache must be told that a changed header inside it is the
+# compiler's business.
+set(TROUPE_PCH_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+if(TROUPE_CCACHE)
+  set(TROUPE_PCH_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TROUPE_CCACHE})
+endif()
+
+# troupe_precompiled(name rooms... HEADERS headers...): what troupe_use_precompiled gives other targets: these headers, parsed once.
+function(troupe_precompiled name)
+  cmake_parse_arguments(PCH "" "" "HEADERS" ${ARGN})
+  file(CONFIGURE OUTPUT ${troupe_BINARY_DIR}/${name}.cpp CONTENT "// Owns a precompiled header.\n")
+  add_library(${name} OBJECT ${troupe_BINARY_DIR}/${name}.cpp)
+  troupe_flags(${name})
+  target_link_libraries(${name} PUBLIC ${PCH_UNPARSED_ARGUMENTS})
+  set_property(TARGET ${name} PROPERTY CXX_COMPILER_LAUNCHER ${TROUPE_PCH_LAUNCHER})
+  target_precompile_headers(${name} PRIVATE ${PCH_HEADERS})
+endfunction()
+
+# GCC takes one only where code generation agrees: no other -O, -f or -m. The first one that a target is given stays.
+function(troupe_use_precompiled target from)
+  get_target_property(has ${target} PRECOMPILE_HEADERS_REUSE_FROM)
+  if(TARGET ${from} AND NOT has)
+    set_property(TARGET ${target} PROPERTY CXX_COMPILER_LAUNCHER ${TROUPE_PCH_LAUNCHER})
+    target_precompile_headers(${target} REUSE_FROM ${from})
+  endif()
+endfunction()
+
 # Flags of every target of ours: warnings, and the sanitizers of the preset.
 function(troupe_flags target)
   if(TROUPE_WERROR)
@@ -139,6 +166,8 @@ function(troupe_test name)
   # A test's own types in templates of ours: for GCC a file that another includes is a header.
   target_compile_options(test_${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   target_link_libraries(test_${name} PRIVATE ${MODULE_LINKS} troupe_test_main)
+  # At the folder's end: it may use LibTorch's instead.
+  cmake_language(EVAL CODE "cmake_language(DEFER CALL troupe_use_precompiled test_${name} troupe_test_pch)")
   set(alone "")
   if(MODULE_ALONE)
     set(alone ALONE)

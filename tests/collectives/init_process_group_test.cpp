@@ -30,7 +30,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-const std::string kKey(64, '7');
+const std::string kJobKey(64, '7');
 
 /// The sum over the ranks of 2^rank, as every rank got it.
 float sum_over(ProcessGroup& group) {
@@ -231,10 +231,10 @@ TEST_CASE("a rank with another size of the job ends the wait of the others at on
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
   const auto nothing = [](const std::shared_ptr<ProcessGroup>&) {};
   std::vector<std::string> thrown;
-  std::thread others([&] { thrown = run_at(url, 3, {0, 1}, nothing, {.timeout = 60s, .key = kKey}); });
+  std::thread others([&] { thrown = run_at(url, 3, {0, 1}, nothing, {.timeout = 60s, .key = kJobKey}); });
   const MonotonicClock clock;
   const Instant begun = clock.now();
-  const auto odd = run_at(url, 4, {2}, nothing, {.timeout = 60s, .key = kKey});
+  const auto odd = run_at(url, 4, {2}, nothing, {.timeout = 60s, .key = kJobKey});
   others.join();
   CHECK(clock.now() - begun < 50s);
   CHECK_THAT(odd[0], Catch::Contains("rank 0 has another size of the job than the 4 of rank 2"));
@@ -248,7 +248,7 @@ TEST_CASE("a rank that is missing because its key is wrong: the others are told"
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
   const auto nothing = [](const std::shared_ptr<ProcessGroup>&) {};
   std::vector<std::string> thrown;
-  std::thread others([&] { thrown = run_at(url, 3, {0, 1}, nothing, {.timeout = 2s, .key = kKey}); });
+  std::thread others([&] { thrown = run_at(url, 3, {0, 1}, nothing, {.timeout = 2s, .key = kJobKey}); });
   const auto odd = run_at(url, 3, {2}, nothing, {.timeout = 60s, .key = std::string(64, '8')});
   others.join();
   CHECK_THAT(odd[0], Catch::Contains("another job key"));
@@ -335,7 +335,7 @@ TEST_CASE("two processes with one rank and another key are found out at once") {
   std::vector<std::string> thrown;
   std::thread zero([&] {
     const auto nothing = [](const std::shared_ptr<ProcessGroup>&) {};
-    thrown = run_at(url, 3, {0}, nothing, {.timeout = 60s, .key = kKey}, "fake");
+    thrown = run_at(url, 3, {0}, nothing, {.timeout = 60s, .key = kJobKey}, "fake");
   });
   const auto refused = [&](const InitOptions& options) {
     std::string what;
@@ -351,16 +351,16 @@ TEST_CASE("two processes with one rank and another key are found out at once") {
   // The first rank 1 is in, by hand.
   const std::shared_ptr<StoreClient> first =
       StoreClient::connect({.at = parse_endpoint(url.substr(6)).value(),
-                            .key = parse_job_key(kKey, "the test").value(),
+                            .key = parse_job_key(kJobKey, "the test").value(),
                             .rank = 1,
                             .world_size = 3})
           .value();
   CHECK(first->join("pid of the first").status == StoreStatus::kOk);
-  CHECK_THAT(refused({.rank = 1, .size = 3, .timeout = 60s, .key = kKey, .name = "a"}),
+  CHECK_THAT(refused({.rank = 1, .size = 3, .timeout = 60s, .key = kJobKey, .name = "a"}),
              Catch::Contains("two processes with rank 1: pid of the first was first"));
-  CHECK_THAT(refused({.rank = 0, .size = 3, .timeout = 1s, .key = kKey, .name = "a"}),
+  CHECK_THAT(refused({.rank = 0, .size = 3, .timeout = 1s, .key = kJobKey, .name = "a"}),
              Catch::Contains("rank 0 cannot serve the store") && Catch::Contains("in use"));
-  CHECK_THAT(refused({.rank = 0, .size = 3, .timeout = 1s, .key = kKey}),
+  CHECK_THAT(refused({.rank = 0, .size = 3, .timeout = 1s, .key = kJobKey}),
              Catch::Contains("rank 0 has a group of this name in this process"));
   // Rank 2 comes: none of these got in the way.
   std::thread one([&] {
@@ -368,7 +368,7 @@ TEST_CASE("two processes with one rank and another key are found out at once") {
     (void)formation.enter({.ranks = {0, 1, 2}, .value = "\n\nhere\n127.0.0.1:1"}, 60s);
     formation.ready(60s);
   });
-  CHECK(refused({.rank = 2, .size = 3, .timeout = 60s, .data_bytes = 1 << 20, .key = kKey}).empty());
+  CHECK(refused({.rank = 2, .size = 3, .timeout = 60s, .data_bytes = 1 << 20, .key = kJobKey}).empty());
   one.join();
   first->leave(60s);
   zero.join();
@@ -415,7 +415,7 @@ TEST_CASE("bad options, addresses and paths are errors that say what to do") {
              Catch::Contains("5000 bytes"));
   CHECK_THAT(refused("native", "tcp://no-such-host.invalid:29999", one),
              Catch::Contains("cannot find the host"));
-  CHECK_THAT(refused("native", "tcp://203.0.113.1:29999", {.rank = 0, .size = 1, .key = kKey}),
+  CHECK_THAT(refused("native", "tcp://203.0.113.1:29999", {.rank = 0, .size = 1, .key = kJobKey}),
              Catch::Contains("cannot serve the store"));
   CHECK_THAT(refused("native", "file://" + (folder / "no/such"), one), Catch::Contains("cannot write '"));
   CHECK_THAT(refused("native", "file://" + (folder / "x"), {.rank = 0, .size = 1, .key = "short"}),
@@ -543,7 +543,7 @@ TEST_CASE("ranks that share no memory connect, with the addresses that the store
 /// Looks at the store of a job from outside: how many keys it has but those it was told of.
 std::int64_t keys_left(const std::string& url, int rank, int size) {
   const auto store = StoreClient::connect({.at = parse_endpoint(url.substr(6)).value(),
-                                           .key = parse_job_key(kKey, "the test").value(),
+                                           .key = parse_job_key(kJobKey, "the test").value(),
                                            .rank = rank,
                                            .world_size = size})
                          .value();
@@ -587,7 +587,7 @@ TEST_CASE("a thousand groups and generations leave nothing at the store") {
         }
         test::yield_until([&] { return done >= 3; });
       },
-      {.timeout = 60s, .key = kKey}, "native, which says much");
+      {.timeout = 60s, .key = kJobKey}, "native, which says much");
   for (const auto& what : thrown) CHECK(what.empty());
   CHECK(left == 0);
 }

@@ -183,33 +183,6 @@ TEST_CASE("a rank may send to itself, up to a limit") {
   CHECK(self.in_flight() == 0);
 }
 
-TEST_CASE("too many messages in flight are refused") {
-  Mailbox a(0, 1, {});
-  Bytes bytes(1);
-  for (std::size_t i = 0; i < kMaxMessages; ++i) a.post(recv_of(bytes, 1, 0));
-  CHECK_THROWS_WITH(a.post(send_of(bytes, 1, 0)), Catch::Contains("4096 sends and receives are in flight"));
-}
-
-TEST_CASE("a receive of another count or dtype names both calls") {
-  for (int order = 0; order < 2; ++order) {
-    for (const std::size_t count : {std::size_t{4}, 2 * kEagerBytes}) {
-      Mailbox a(0, 1, {}), b(1, 0, {});
-      Bytes bytes(count), into(count + 1);
-      if (order == 0) b.post(recv_of(into, 0, 9));
-      a.post(send_of(bytes, 1, 9));
-      const auto frame = a.next();
-      const auto target = b.begin(frame->header);
-      if (frame->header.kind == FrameKind::kRequestToSend)
-        std::fill(target.begin(), target.end(), std::byte{0});
-      b.end();
-      if (order == 1) b.post(recv_of(into, 0, 9));
-      CHECK(b.failure() == "rank 1 called recv(" + std::to_string(count + 1) +
-                               " x u8, from 0, tag 9) and rank 0 send(" + std::to_string(count) +
-                               " x u8, to 1, tag 9)");
-    }
-  }
-}
-
 TEST_CASE("frames that nobody may send now are found, and nothing is written for them") {
   SeededRandom random(8);
   std::size_t refused = 0;

@@ -85,19 +85,6 @@ TEST_CASE("large messages both ways at once, from and to the group's memory and 
   }
 }
 
-TEST_CASE("a rank sends to itself") {
-  run(1, {}, [](ProcessGroup& group) {
-    Bytes a = message(0, 0, 1, 100000), b = message(0, 0, 2, 3), in(100000), small(3);
-    group.send(buffer_of(a), 0, 1)->wait();
-    const auto early = group.recv(buffer_of(small), 0, 2);
-    require(!early->is_completed(), "nothing was sent with tag 2");
-    group.send(buffer_of(b), 0, 2)->wait();
-    early->wait();
-    group.recv(buffer_of(in), 0, 1)->wait();
-    require(in == a && small == b, "wrong message");
-  });
-}
-
 TEST_CASE("messages pass collectives that have not come about") {
   // Rank 0 has launched collectives, small and large, that rank 1 launches only after it has received what
   // rank 0 sends behind them, over the same connection: rank 1 must not stop reading at the first. Rank 2 is

@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-std::span<const std::byte> bytes_of(const std::string& text) {
+std::span<const std::byte> passed_bytes(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
@@ -118,7 +118,7 @@ TEST_CASE("a sealed frame that was altered, repeated, left out, reordered or cut
   SecretSealer sealer(key);
   const auto sealed = [&](const std::string& text) {
     std::vector<std::byte> frame;
-    sealer.seal(bytes_of(text), frame);
+    sealer.seal(passed_bytes(text), frame);
     return frame;
   };
   const auto first = sealed("one");
@@ -155,7 +155,7 @@ TEST_CASE("a sealed frame that was altered, repeated, left out, reordered or cut
 TEST_CASE("a sealed frame that is too long is refused at its length, and noise opens nothing") {
   SessionKey key{};
   SecretOpener endless(key, 16);
-  endless.feed(bytes_of(std::string(24, 'h') + "\x11" + std::string(3, '\0')));
+  endless.feed(passed_bytes(std::string(24, 'h') + "\x11" + std::string(3, '\0')));
   CHECK(endless.next().error().code == ErrorCode::kLimit);
   SeededRandom random(21);
   std::array<std::byte, 300> noise;

@@ -208,21 +208,6 @@ TEST_CASE("death: calls fail, monitors hear why, abort words are set", "[actors]
   CHECK(text.find("signal 9") != std::string::npos);
 }
 
-TEST_CASE("a node that dies takes its actors with it, and the others hear of it", "[actors]") {
-  auto session = init(0, nullptr, {.nodes = 2});
-  const auto nodes = session.nodes();
-  REQUIRE(nodes.size() == 2);
-  const NodeId other = nodes[0].id == session.node() ? nodes[1].id : nodes[0].id;
-  auto far = session.spawn<Counter>({.isolated = true, .node = other}, 7);
-  auto near = session.spawn<Relay>({.isolated = true, .node = session.node()}, far);
-  CHECK(far.call<&Counter::add>(1).get(10s) == 8);
-  CHECK(near.call<&Relay::blocking>(1).get(10s) == 9);
-  CHECK(far.call<&Counter::repeat>(1.5, std::uint64_t{300'000}).get(20s).size() == 300'000);
-  ::kill(session.embedded()->node_pids().at(1), SIGKILL);
-  const auto text = message_of<ActorDied>([&] { call_until_it_is_dead(far); });
-  CHECK(text.find("gone") != std::string::npos);
-}
-
 TEST_CASE("the head dies: calls go on, and spawns work again when it is back", "[actors]") {
   auto session = init(0, nullptr);
   auto counter = session.spawn<Counter>({}, 1);
@@ -311,25 +296,4 @@ TEST_CASE("of many that spawn an actor by name if there is none, one does", "[ac
   session.kill(first);
   CHECK(test::eventually([&] { return session.spawn<Counter>(options) != first; }));
   CHECK(session.spawn<Counter>(options).call<&Counter::add>(1).get(10s) == 1);
-}
-
-TEST_CASE("the name of an actor is free when its death is told", "[actors]") {
-  // Was: refused for some milliseconds after the monitors had been told.
-  auto session = init(0, nullptr, {.nodes = 2});
-  std::size_t refused = 0;
-  for (int i = 0; i < 200; ++i) {
-    try {
-      auto named = session.spawn<Counter>({.isolated = i % 2 == 0, .name = "the one"});
-      Promise<void> gone;
-      session.monitor(named, [gone](const std::string&) mutable { gone.set(); });
-      session.kill(named);
-      gone.future().get(20s);
-    } catch (const Refused&) {
-      ++refused;
-    }
-  }
-  CHECK(refused == 0);
-  auto living = session.spawn<Counter>({.name = "the living"});
-  CHECK_THROWS_AS(session.spawn<Counter>({.name = "the living"}), Refused);
-  CHECK(living.call<&Counter::get>().get(20s) == 0);
 }

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -583,65 +584,27 @@ TEST_CASE("what `troupe start` prints works as it stands, and its log says what 
   CHECK(stop().code == 0);
 }
 
-TEST_CASE("a head or a node of `troupe start` that dies while it starts is started again", "[cluster]") {
-  // Was: "the head of the cluster did not come up", and the whole command ended.
-  const TempFolder folder;
-  for (const std::size_t victim : {0, 1}) {  // in the order in which they are started: the head, the node
-    std::atomic<int> killed{0};
-    for (int round = 0; round < 20 && killed == 0;
-         ++round) {  // on a busy machine all may be up before it is seen
-      const std::string own = folder.path() + "/" + std::to_string(victim) + "." + std::to_string(round);
-      std::atomic<bool> stop{false};
-      std::thread killer([&] {
-        while (!stop && killed == 0) {
-          const std::string pid = read_file(own + "/head.run");
-          if (pid.empty()) continue;
-          const pid_t start = std::atoi(pid.c_str());
-          if (!children(start, "troupe").empty()) continue;  // it is about to go on in the background
-          auto started = children(start);
-          // A child that was not yet made into another program may be the one that goes on in the background.
-          std::erase_if(started, [](pid_t child) {
-            return read_file("/proc/" + std::to_string(child) + "/environ").find("TROUPE_ROLE=") ==
-                   std::string::npos;
-          });
-          if (started.size() <= victim) continue;
-          std::sort(started.begin(), started.end());
-          ::kill(started[victim], SIGKILL);
-          ++killed;
-        }
-      });
-      const auto started = shell(TROUPE_CLI " start --head --port 0 --cpus 1 --detach --folder " + own);
-      stop = true;
-      killer.join();
-      INFO(victim << ": " << started.output << read_file(own + "/head.log"));
-      CHECK(started.code == 0);
-      CHECK(eventually(
-          [&] { return count(shell(TROUPE_CLI " status --folder " + own).output, "alive") == 1; }));
-      CHECK(shell(TROUPE_CLI " stop --folder " + own).code == 0);
-    }
-    CHECK(killed == 1);
-  }
-}
-
-TEST_CASE("a head or a node of `troupe start` that hangs is killed and started again", "[cluster]") {
+TEST_CASE("a head and a node of `troupe start` that hang are killed and started again", "[cluster]") {
   // Was: it stayed so until somebody killed it.
   const Cluster cluster;
   const pid_t start = cluster.supervisor("a");
-  for (const std::string name : {"head", "node"}) {
-    const pid_t hangs = children(start, "troupe-" + name).at(0);
-    REQUIRE(stand_still(hangs));
+  std::map<std::string, pid_t> hang;
+  for (const std::string name : {"head", "node"}) hang[name] = children(start, "troupe-" + name).at(0);
+  for (const auto& [name, pid] : hang) REQUIRE(stand_still(pid));
+  for (const auto& [name, pid] : hang) {
+    INFO(name);
     CHECK(eventually(
-        [&] {
+        [&, name = name, pid = pid] {
           const auto now = children(start, "troupe-" + name);
-          return now.size() == 1 && now[0] != hangs;
+          return now.size() == 1 && now[0] != pid;
         },
         90s));
-    CHECK_FALSE(is_alive(hangs));
-    CHECK(eventually(
-        [&] { return count(cluster.troupe("status --folder " + cluster.root + "/a").output, " alive") == 2; },
-        60s));
+    CHECK_FALSE(is_alive(pid));
     CHECK(cluster.log().find("the " + name +
                              " hangs or is stopped: it has given no sign of life for 10 s; it is killed") !=
           std::string::npos);
   }
+  CHECK(eventually(
+      [&] { return count(cluster.troupe("status --folder " + cluster.root + "/a").output, " alive") == 2; },
+      60s));
 }

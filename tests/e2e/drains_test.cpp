@@ -133,18 +133,6 @@ TEST_CASE("SIGTERM drains the node of its machine, a second one ends it at once"
   CHECK(cluster.two_has_ended());
 }
 
-TEST_CASE("a head that is killed while a node drains hears of it again", "[drains]") {
-  const Cluster cluster;
-  JobClient jobs = cluster.jobs();
-  const std::string job = cluster.on_two(jobs);
-  CHECK(cluster.drain("two --grace 600 --no-wait").code == 0);
-  ::kill(children(cluster.supervisor("a"), "troupe-head").at(0), SIGKILL);
-  CHECK(eventually([&] { return contains(cluster.status(), "draining"); }));
-  cluster.finish();
-  CHECK(jobs.wait(job).exit_code == 0);
-  CHECK(cluster.two_has_ended());
-}
-
 TEST_CASE("what cannot be drained is refused with the reason", "[drains]") {
   const Cluster cluster;
   const auto refused = [&](const std::string& words, const std::string& part, int code = 1) {

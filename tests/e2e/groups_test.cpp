@@ -6,7 +6,6 @@
 #include <mutex>
 #include <numeric>
 #include <set>
-#include <thread>
 
 #include "collectives/rendezvous/group_member.hpp"
 #include "scheduler/init/init.hpp"
@@ -160,33 +159,6 @@ TEST_CASE("a group that has no room says why, and leaves nothing behind", "[grou
       [&] { session.spawn_group<Worker>(3, {.num_cpus = 100, .isolated = true}, kPlace); });
   CHECK(why.find("member 0 of 3") != std::string::npos);
   CHECK(session.spawn_group<Worker>(8, {.num_cpus = 1, .isolated = true}, kPlace).size() == 8);
-}
-
-// Each had a part of the CPUs, and waited for the other's until both were given up.
-TEST_CASE("two groups that each need most of the cluster start one after the other", "[groups]") {
-  auto session = init(0, nullptr, {.nodes = 2, .cpus_per_node = 2});
-  const ActorOptions options{.num_cpus = 1, .isolated = true, .group_strategy = PlacementStrategy::kSpread};
-  std::mutex mutex;
-  std::vector<ActorGroup<Worker>> started;
-  std::vector<std::thread> both;
-  for (int i = 0; i < 2; ++i) {
-    both.emplace_back([&] {
-      auto group = session.spawn_group<Worker>(3, options, kPlace);
-      const std::lock_guard lock(mutex);
-      started.push_back(std::move(group));
-    });
-  }
-  const auto count = [&] {
-    const std::lock_guard lock(mutex);
-    return started.size();
-  };
-  CHECK(eventually([&] { return count() == 1; }));
-  const auto nodes = started[0].call_all<&Worker::node>().get(60s);
-  CHECK(std::set(nodes.begin(), nodes.end()).size() == 2);
-  started[0].kill();
-  CHECK(eventually([&] { return count() == 2; }));
-  for (auto& one : both) one.join();
-  CHECK(started[1].call_all<&Worker::where>().get(60s) == std::vector<std::size_t>{0, 1, 2});
 }
 
 TEST_CASE("members form a process group in a line, and again with those that live", "[groups]") {

@@ -1,7 +1,6 @@
 // A full store over real nodes and workers: objects leave memory for disk, and come back.
 #include "runtime/objects/objects.hpp"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -189,20 +188,4 @@ TEST_CASE("A disk that takes nothing is an error of the put, and nothing is lost
   std::filesystem::create_directory(folder.path() + "/missing");
   CHECK(put(session, 1)[0].get() == Numbers(kCount, 0.0F));
   for (int i = 0; i < 2; ++i) CHECK(objects[std::size_t(i)].get() == Numbers(kCount, float(i)));
-}
-
-TEST_CASE("An object whose file was changed is lost, and the error names the file") {
-  TempFolder folder;
-  auto session = small_stores(folder.path());
-  const auto objects = put(session, 3);
-  REQUIRE(spilled(session) == 1);
-  const auto files = files_in(folder.path());
-  REQUIRE(files.size() == 1);
-  UniqueFd file(::open(files[0].c_str(), O_WRONLY | O_CLOEXEC));
-  REQUIRE(::pwrite(file.get(), "!", 1, 1'500'000) == 1);
-  const auto why = message_of<ObjectLost>([&] { objects[0].get(); });
-  INFO(why);
-  CHECK(why.find("/fd/") != std::string::npos);
-  CHECK(why.find(folder.path()) != std::string::npos);
-  for (int i = 1; i < 3; ++i) CHECK(objects[std::size_t(i)].get() == Numbers(kCount, float(i)));
 }

@@ -9,11 +9,11 @@
 #include <set>
 #include <thread>
 
-#include "actors/checkpoint/safetensors.hpp"
 #include "actors/serve/serve.hpp"
 #include "tests/actors/serve/http/raw_client.hpp"
 #include "tests/e2e/support.hpp"
 #include "tests/e2e/two_nodes.hpp"
+#include "tests/e2e/weights.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -43,13 +43,7 @@ wire::Bytes weights_of(int version) {
   Net net;
   net->linear->weight.fill_(version);
   net->linear->bias.fill_(0);
-  std::vector<checkpoint::TensorView> views;
-  for (const auto& item : net->named_parameters())
-    views.push_back({item.key(),
-                     checkpoint::DType::kF32,
-                     item.value().sizes().vec(),
-                     {static_cast<const std::byte*>(item.value().data_ptr()), item.value().nbytes()}});
-  return checkpoint::write_safetensors(checkpoint::lay_out_safetensors(views).value());
+  return e2e::weights_of(net);
 }
 
 int port_of(const std::string& url) {
@@ -81,7 +75,8 @@ TEST_CASE("every node answers, without the head, too; a proxy that dies and a no
   auto session = init(0, nullptr, {.nodes = 2});
   auto served =
       serve::run(session, "sum", Sum{}, weights_of(1), {.replicas = 1, .port = 0, .on_every_node = true});
-  CHECK(served.urls().size() == 2);  // was: later, and a successor at another port had the former program told
+  CHECK(served.urls().size() ==
+        2);  // was: later, and a successor at another port had the former program told
   REQUIRE(all_answer(served, 2));
   const std::string there = served.urls().at(1);
   CHECK(ask(there).body == "{\"outputs\": [[3]]}\n");

@@ -11,6 +11,7 @@
 #include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/data/digits.hpp"
 #include "actors/train/api/train.hpp"
+#include "tests/e2e/small_net.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
@@ -18,22 +19,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
-    register_module("hidden", hidden);
-    register_module("norm", norm);
-    register_module("dropout", dropout);
-    register_module("out", out);
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    return out(dropout(torch::relu(norm(hidden(x.flatten(1))))));
-  }
-  torch::nn::Linear hidden{28 * 28, 24};
-  torch::nn::BatchNorm1d norm{24};
-  torch::nn::Dropout dropout{0.2};
-  torch::nn::Linear out{24, 10};
-};
-TORCH_MODULE(Net);
+using Net = e2e::SmallNet;
 
 struct Job {
   double lr = 0.01;

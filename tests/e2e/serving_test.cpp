@@ -17,10 +17,12 @@
 #include "tests/actors/serve/http/exposition.hpp"
 #include "tests/actors/serve/http/raw_client.hpp"
 #include "tests/e2e/support.hpp"
+#include "tests/e2e/weights.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
 using Catch::Contains;
+using e2e::weights_of;
 
 namespace {
 
@@ -71,16 +73,6 @@ struct Odd {
     return output;
   }
 };
-
-wire::Bytes weights_of(const Net& net) {
-  std::vector<checkpoint::TensorView> views;
-  for (const auto& item : net->named_parameters())
-    views.push_back({item.key(),
-                     checkpoint::DType::kF32,
-                     item.value().sizes().vec(),
-                     {static_cast<const std::byte*>(item.value().data_ptr()), item.value().nbytes()}});
-  return checkpoint::write_safetensors(checkpoint::lay_out_safetensors(views).value());
-}
 
 struct Asked {
   int status = 0;
@@ -273,27 +265,6 @@ TEST_CASE("a net that hangs costs its own request alone", "[serving]") {
   // Only those that crashed were in the log.
   CHECK(e2e::eventually(
       [&] { return printed.text().find("failed: it has not answered for 2 s") != std::string::npos; }));
-}
-
-// The others got 503 "no replica comes up", at once.
-TEST_CASE("one client's requests that replicas die of take no answer from the others", "[serving]") {
-  auto session = init(0, nullptr);
-  const auto served = serve::run(session, "odd", Odd{}, weights_of(Net()), {.replicas = {0, 2}, .port = 0});
-  std::vector<std::future<Asked>> bad, good;
-  const auto ask_for = [&](const std::string& last) {
-    return std::async(std::launch::async, [&served, last] {
-      return ask(served.url(), R"({"inputs": [[1, 2, 3, )" + last + "]]}");
-    });
-  };
-  for (int i = 0; i < 8; ++i) bad.push_back(ask_for("666"));
-  CHECK(bad[0].get().status == 500);  // two replicas have died
-  for (int i = 0; i < 12; ++i) good.push_back(ask_for("1"));
-  for (auto& one : good) CHECK(one.get().status == 200);
-  for (std::size_t i = 1; i < bad.size(); ++i) {
-    const Asked died = bad[i].get();
-    CHECK(died.status == 500);
-    CHECK(died.body.value("error", "") == "two replicas died while they computed it");
-  }
 }
 
 TEST_CASE("a port that somebody else has is told", "[serving]") {

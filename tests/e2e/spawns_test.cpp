@@ -1,5 +1,4 @@
-// Starting many actors, large ones, and what a node must refuse: nothing that one program asks for may end
-// the head or a node.
+// Starting many actors, and what they print: nothing that one program asks for may end the head or a node.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -27,12 +26,6 @@ struct Small {
   int pid() { return ::getpid(); }
 };
 
-struct Large {
-  explicit Large(std::string b) : bytes(std::move(b)) {}
-  std::uint64_t size() const { return bytes.size(); }
-  std::string bytes;
-};
-
 struct Printer {
   void only_an_empty_line() {
     std::fprintf(stderr, "\n");
@@ -56,10 +49,6 @@ struct Printer {
   }
   int pid() { return ::getpid(); }
 };
-
-std::string text_of(const std::exception& error) {
-  return error.what();
-}
 
 /// Lines of `file` that begin with "[label] `word` ", as their numbers in the order in which they came.
 bool has_lines_in_order(const std::string& file, const std::string& word, int lines) {
@@ -125,49 +114,6 @@ TEST_CASE("program: sixty thousand spawns", "[.program]") {
   std::this_thread::sleep_for(2min);
 }
 
-TEST_CASE("a region larger than a node may give is refused with the limit, and the node lives on",
-          "[spawns]") {
-  // Was: 12,000 MiB were touched page by page on the node's loop, and the node was declared dead. 10 TB took
-  // all of the machine's memory.
-  const MemoryGuard guard(std::uint64_t{8} << 30);
-  auto session = init(0, nullptr);
-  auto small = session.spawn<Small>({.isolated = true});
-  const auto refused = [&](std::size_t bytes) {
-    try {
-      session.open_region("large", bytes, "a test", false);
-    } catch (const Error& error) {
-      UNSCOPED_INFO(text_of(error));
-      return std::string(error_code_name(error.code()));
-    }
-    return std::string("it was given");
-  };
-  const std::string limit(error_code_name(ErrorCode::kLimit));
-  CHECK(refused(std::size_t{10} << 40) == limit);
-  CHECK(refused(~std::size_t{0}) == limit);
-  CHECK(refused(~std::size_t{0} - 4095) == limit);
-  const char* old_code = std::getenv("TROUPE_TEST_OLD");  // which nothing would stop at 12,000 MiB
-  if (old_code == nullptr) CHECK((refused(std::size_t{12'000} << 20) != "timeout"));
-  CHECK(small.call<&Small::same>(4).get(20s) == 4);
-  CHECK(session.open_region("small", 1 << 20, "a test", false).size() >= (1u << 20));
-}
-
-TEST_CASE("large constructor arguments reach their actor, and the head lives on", "[spawns]") {
-  // Was: above 16 MiB the head could not store them and ended; its node sent them again, and so did the next
-  // head end.
-  auto session = init(0, nullptr);
-  const pid_t head = session.embedded()->head_pid();
-  for (const std::size_t mebibytes : {17, 70}) {
-    for (const bool isolated : {true, false}) {
-      const std::string bytes(mebibytes << 20, 'x');
-      INFO(mebibytes << " MiB, " << (isolated ? "isolated" : "light"));
-      const auto large = session.spawn_async<Large>({.isolated = isolated}, bytes).get(60s);
-      CHECK(large.call<&Large::size>().get(20s) == bytes.size());
-    }
-  }
-  CHECK(session.spawn<Small>({.isolated = true}).call<&Small::same>(5).get(20s) == 5);
-  CHECK(session.embedded()->head_pid() == head);
-}
-
 TEST_CASE("whatever a worker prints arrives in whole lines, in order, and harms nobody", "[spawns]") {
   // Was: an empty line on standard error was undefined behaviour in the node; the reason of the worker's
   // death then carried 300 bytes of the node's memory. A line longer than 64 KiB was cut by a line end that
@@ -215,19 +161,6 @@ TEST_CASE("program: prints", "[.program]") {
   CHECK(reason.size() < 100);
   for (const char c : reason) CHECK((c >= ' ' && static_cast<unsigned char>(c) < 0x7f));
   CHECK(printer.call<&Printer::pid>().get(20s) > 0);
-}
-
-TEST_CASE("spawns that wait for a CPU hold up nothing that needs none", "[spawns]") {
-  // Was: 256 of them held every place of this process at its node: nodes(), the first call to an actor and
-  // every other spawn timed out.
-  auto session = init(0, nullptr, {.cpus_per_node = 1});
-  const auto holder = session.spawn<Small>({.num_cpus = 1, .isolated = true});
-  std::vector<Future<ActorHandle<Small>>> waiting;
-  for (int i = 0; i < 300; ++i) waiting.push_back(session.spawn_async<Small>({.num_cpus = 1}));
-  CHECK(session.nodes().size() == 1);
-  CHECK(holder.call<&Small::same>(1).get(20s) == 1);
-  CHECK(session.spawn_async<Small>().get(20s).call<&Small::same>(2).get(20s) == 2);
-  CHECK(session.spawn_async<Small>({.isolated = true}).get(20s).call<&Small::same>(3).get(20s) == 3);
 }
 
 TEST_CASE("a program whose output nobody reads hears of deaths, and ends with every line", "[spawns]") {

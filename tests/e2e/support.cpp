@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -86,22 +85,6 @@ void for_each_process(const std::function<void(pid_t, const fs::path&)>& visit) 
   }
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSpaceIsShadow = true;  // a sanitizer maps terabytes that it does not use
-#else
-constexpr bool kSpaceIsShadow = false;
-#endif
-
-/// Returns the former limit.
-std::uint64_t limit_to(int resource, std::uint64_t bytes) {
-  rlimit limit{};
-  ::getrlimit(resource, &limit);
-  const std::uint64_t former = limit.rlim_cur;
-  limit.rlim_cur = bytes;
-  if (::setrlimit(resource, &limit) != 0) fail("setrlimit");
-  return former;
-}
-
 }  // namespace
 
 BusyLoops::BusyLoops(int count) {
@@ -122,19 +105,6 @@ BusyLoops::~BusyLoops() {
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
   }
-}
-
-MemoryGuard::MemoryGuard(std::uint64_t bytes) {
-  // What the signal does not end gets an error instead. Programs that we start inherit that, and the limits.
-  ::signal(SIGXFSZ, SIG_IGN);
-  former_space_ = limit_to(RLIMIT_AS, kSpaceIsShadow ? RLIM_INFINITY : bytes);
-  former_file_ = limit_to(RLIMIT_FSIZE, bytes);
-}
-
-MemoryGuard::~MemoryGuard() {
-  limit_to(RLIMIT_AS, former_space_);
-  limit_to(RLIMIT_FSIZE, former_file_);
-  ::signal(SIGXFSZ, SIG_DFL);
 }
 
 Program::Program(const std::string& test_case, const std::string& folder) {

@@ -1,4 +1,4 @@
-/// What the end-to-end tests share: load on the machine, limits, programs run as children, and a tally that
+/// What the end-to-end tests share: load on the machine, programs run as children, and a tally that
 /// lets no call get lost.
 #pragma once
 
@@ -32,20 +32,6 @@ class BusyLoops {
 
  private:
   std::vector<pid_t> pids_;
-};
-
-/// Bounds the address space and the files (shared memory, too) of this process and of every process started
-/// while this object lives: a request that nothing else bounds then fails instead of taking the machine down.
-class MemoryGuard {
- public:
-  explicit MemoryGuard(std::uint64_t bytes);
-  ~MemoryGuard();
-  MemoryGuard(const MemoryGuard&) = delete;
-  MemoryGuard& operator=(const MemoryGuard&) = delete;
-
- private:
-  std::uint64_t former_space_ = 0;
-  std::uint64_t former_file_ = 0;
 };
 
 /// A hidden test case of this executable (a name without commas), run as a program of its own. Everything it

@@ -8,7 +8,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 #include <tuple>
@@ -614,45 +613,6 @@ TEST_CASE("trials follow each other in the same processes, with the data that ar
   CHECK(text_of(tune::run(session, Counting{folder.path()}, options)) == kept);
   CHECK(made() == 3 + 9);
   CHECK(e2e::eventually([&] { return e2e::children(session.embedded()->node_pids().front()).empty(); }));
-}
-
-// Records showed a clone's functions as its donor had them.
-TEST_CASE("PBT: every report is written down under the fields that its job had") {
-  const e2e::TempFolder folder;
-  auto session = init(0, nullptr, {.cpus_per_node = 2});
-  tune::SweepOptions<Told> options{
-      .space = {{&Told::which, tune::integer(3, 9)},
-                {&Told::lr, tune::log_uniform(1e-6, 1e-1)},
-                {&Told::decay, [](const Told& job) { return job.lr / 8; }}},
-      .trials = 3,
-      .metric = "validation/accuracy",
-      .scheduler = tune::Pbt{.perturbation_interval = 1, .quantile_fraction = 0.34, .mutations = {&Told::lr}},
-      .train = {.micro_batch = 20, .epochs = 4, .seed = 7},
-      .seed = 5,
-      .max_concurrent = 1,
-      .name = "six",
-      .folder = folder.path(),
-      .show_progress = false};
-  const auto best = tune::run(session, Told{}, options);
-  std::istringstream lines(records_in(folder.path()));
-  INFO(records_in(folder.path()));
-  int reports = 0, clones = 0;
-  for (std::string text; std::getline(lines, text);) {
-    const auto line = nlohmann::json::parse(text);
-    clones += line["event"] == "clone";
-    if (line["event"] != "report") continue;
-    ++reports;
-    const auto& fields = line["config"];
-    CHECK(line["metrics"]["validation/lr"].get<double>() ==
-          Approx(fields["lr"].get<double>()).epsilon(1e-12));
-    CHECK(line["metrics"]["validation/decay"].get<double>() ==
-          Approx(fields["decay"].get<double>()).epsilon(1e-12));
-  }
-  CHECK(reports >= 12);
-  CHECK(clones >= 1);
-  int counted = 0;
-  for (const tune::Trial& trial : best.trials) counted += static_cast<int>(trial.clones.size());
-  CHECK(counted == clones);
 }
 
 // Each of these ended the sweep, or counted as finished.

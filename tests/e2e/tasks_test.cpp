@@ -206,26 +206,6 @@ TEST_CASE("What a task throws is its answer, and it is not tried again") {
   CHECK(code_of([&] { session.with({.num_cpus = -1}).submit<&twice>(1); }) == "bad config");
 }
 
-// Was: "a call gave no answer ... look at what the actor does", of a task that had not begun.
-TEST_CASE("A task that waits for room says so when its time is over") {
-  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 2});
-  TempFolder folder;
-  const std::string file = folder.path() + "/go";
-  const auto runs = session.submit<&wait_for>(file);
-  const auto waits = session.with({.num_cpus = 2}).submit<&twice>(4);
-  const auto told = [&] { return message_of<Timeout>([&] { waits.get(0s); }); };
-  const std::string why =
-      "it still waits: for a worker: no node has 2 CPU free: the largest has 2, and the most that are free "
-      "on one are ";
-  CHECK(eventually([&] { return told().find(why) != std::string::npos; }, 60s));
-  CHECK(eventually(
-      [&] { return message_of<Timeout>([&] { runs.get(0s); }).find("gave no answer") != std::string::npos; },
-      60s));
-  write_file(file, "");
-  CHECK(runs.get(60s) == 7);
-  CHECK(waits.get(60s) == 8);
-}
-
 // Was: "ObjectRef::get in a light actor" was refused once, and the same call answered a moment later.
 TEST_CASE("A light actor that gets an object before it is here is told so, and has it later") {
   auto session = two_nodes();

@@ -13,6 +13,7 @@
 #include "actors/data/transforms.hpp"
 #include "actors/train/api/train.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
+#include "tests/e2e/support.hpp"
 
 using namespace troupe;
 using train::ChaosStep;
@@ -119,12 +120,7 @@ Trained outcome_of(const DriverSession& session, const Job& job, const train::Tr
 
 template <class Job>
 std::string failure_of(const DriverSession& session, const Job& job) {
-  try {
-    train::run(session, job, options_of(4, 2, 2));
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "it did not fail";
+  return e2e::message_of([&] { train::run(session, job, options_of(4, 2, 2)); });
 }
 
 }  // namespace

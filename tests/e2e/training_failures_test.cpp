@@ -329,37 +329,6 @@ TEST_CASE("SIGTERM before the first step ends the job with 128 + 15", "[training
   ::signal(SIGTERM, of_catch);
 }
 
-TEST_CASE("a resume is told; a job that was through is evaluated once more", "[training]") {
-  auto session = init(0, nullptr);
-  const TempFolder folder;
-  auto options = quick();
-  options.checkpoint_folder = folder.path();
-  const auto first = run(session, options, {});
-  CHECK(first.result.saved_step == 40);
-  CHECK(first.result.exit_code() == 0);
-  options.resume = true;
-  const auto again = run(session, options, {});
-  CHECK(again.result.state_hash == first.result.state_hash);
-  CHECK(again.told ==
-        std::vector<std::string>{"resumed at 40, epoch 3",
-                                 "nothing is left to train: what was resumed has 2 epochs, 2 are asked for"});
-  CHECK(again.result.metrics.at("test/accuracy") == first.result.metrics.at("test/accuracy"));
-  // The newest is torn: what runs again is told once, and evaluated.
-  std::filesystem::path newest;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
-    if (entry.path().extension() == ".safetensors" && entry.path() > newest) newest = entry.path();
-  std::filesystem::resize_file(newest, 100);
-  int epochs = 0;
-  options.on_event = [&](const report::Event& event) {
-    epochs += std::holds_alternative<report::EpochDone>(event);
-  };
-  const auto older = run(session, options, {});
-  CHECK(older.result.state_hash == first.result.state_hash);
-  CHECK(count(older, "resumed at 20, epoch 2") == 1);
-  CHECK(count(older, "run again") == 1);
-  CHECK(epochs == 1);
-}
-
 TEST_CASE("a job whose checkpoints cannot be written says so and does not end with 0", "[training]") {
   auto session = init(0, nullptr);
   const TempFolder folder;

@@ -15,6 +15,7 @@
 #include "actors/train/api/predict.hpp"
 #include "actors/train/api/train.hpp"
 #include "actors/train/api/weights.hpp"
+#include "tests/e2e/small_net.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
@@ -24,22 +25,7 @@ using train::ChaosStep;
 
 namespace {
 
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(std::int64_t classes) : out(24, classes) {
-    register_module("hidden", hidden);
-    register_module("norm", norm);
-    register_module("dropout", dropout);
-    register_module("out", out);
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    return out(dropout(torch::relu(norm(hidden(x.flatten(1))))));
-  }
-  torch::nn::Linear hidden{28 * 28, 24};
-  torch::nn::BatchNorm1d norm{24};
-  torch::nn::Dropout dropout{0.2};
-  torch::nn::Linear out;
-};
-TORCH_MODULE(Net);
+using Net = e2e::SmallNet;
 
 /// 40 steps an epoch of two leaves, or 20 of four.
 struct Cosine {

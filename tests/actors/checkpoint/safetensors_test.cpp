@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "runtime/core/random.hpp"
+#include "tests/fuzz/mutate.hpp"
 
 using namespace troupe;
 using namespace troupe::checkpoint;
@@ -187,26 +188,7 @@ TEST_CASE("mutated files give a value or an error, and views stay inside") {
     CHECK_FALSE(read_safetensors("f", std::span(good).first(size)).ok());
   }
   for (int round = 0; round < 30'000; ++round) {
-    Bytes file = good;
-    for (auto edits = 1 + random.below(4); edits > 0; --edits) {
-      const auto at = static_cast<std::ptrdiff_t>(random.below(file.size()));
-      // Bytes that mean something to a JSON parser find more than noise does.
-      static constexpr std::string_view kTelling = "{}[]\",:0123456789-.eE \\";
-      const auto value = random.below(2) == 0
-                             ? static_cast<std::byte>(random.next())
-                             : static_cast<std::byte>(kTelling[random.below(kTelling.size())]);
-      switch (random.below(3)) {
-        case 0:
-          file[static_cast<std::size_t>(at)] = value;
-          break;
-        case 1:
-          file.insert(file.begin() + at, value);
-          break;
-        default:
-          file.erase(file.begin() + at);
-          break;
-      }
-    }
+    const Bytes file = fuzz::mutate(good, good, random);
     const auto decoded = read_safetensors("f", file);
     if (!decoded) continue;
     for (const auto& tensor : decoded->tensors) {

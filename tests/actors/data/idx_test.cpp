@@ -4,6 +4,7 @@
 
 #include "runtime/core/random.hpp"
 #include "tests/actors/data/idx_files.hpp"
+#include "tests/fuzz/mutate.hpp"
 
 using namespace troupe;
 using namespace troupe::data;
@@ -92,22 +93,7 @@ TEST_CASE("mutated files give a value or an error") {
   const auto plain = image_file(4, 5, 6);
   const auto packed = gzip(plain);
   for (int round = 0; round < 20'000; ++round) {
-    auto bytes = round % 2 == 0 ? plain : packed;
-    for (auto edits = 1 + random.below(4); edits > 0; --edits) {
-      const auto at = static_cast<std::ptrdiff_t>(random.below(bytes.size()));
-      const auto value = static_cast<std::byte>(random.next());
-      switch (random.below(3)) {
-        case 0:
-          bytes[static_cast<std::size_t>(at)] = value;
-          break;
-        case 1:
-          bytes.insert(bytes.begin() + at, value);
-          break;
-        default:
-          bytes.erase(bytes.begin() + at);
-          break;
-      }
-    }
+    const Bytes bytes = fuzz::mutate(round % 2 == 0 ? plain : packed, plain, random);
     const auto decoded = decode_idx("f", bytes, IdxKind::kImages);
     if (decoded.ok()) {
       CHECK(decoded->data.size() == std::size_t{decoded->count} * decoded->rows * decoded->columns);

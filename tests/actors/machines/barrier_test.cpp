@@ -22,16 +22,3 @@ TEST_CASE("a barrier waits for each member once, and for its own task alone") {
   barrier.end();
   CHECK_FALSE(barrier.is(BarrierTask::kEvaluate));
 }
-
-TEST_CASE("the end is the first member's, and others are compared with who told first") {
-  Barrier barrier;
-  barrier.begin(BarrierTask::kFinish, {kA, kB});
-  CHECK(barrier.finish(kB, "h", {{"w", {2, 2}}}));
-  CHECK(barrier.finish(kA, "h", {{"w", {1, 1}}}));
-  CHECK(barrier.hash() == "h");
-  CHECK(barrier.parts() == std::vector<PartHash>{{"w", {1, 1}}});
-  barrier.begin(BarrierTask::kFinish, {kA, kB});
-  CHECK(barrier.finish(kA, "one", {}));
-  CHECK_FALSE(barrier.finish(kB, "other", {}));
-  CHECK(barrier.hash() == "one");
-}

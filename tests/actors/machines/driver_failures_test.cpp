@@ -398,6 +398,7 @@ TEST_CASE("checkpoints that could not be written are counted, and the newest one
   for (std::int64_t k = 4; k < 8; ++k) s.applied(kA, k);
   answer_evaluation(s);
   s.on(CheckpointFailed{kA, s.g(), 8, "the disk is full"});
+  CHECK_FALSE(s.order<PruneCheckpoints>(kA));
   s.on(TrainerFinished{kA, s.g(), 8, "h8"});
   REQUIRE(s.all<JobDone>().size() == 1);
   CHECK(s.all<JobDone>()[0].failed_checkpoints == 1);

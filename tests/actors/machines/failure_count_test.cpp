@@ -1,7 +1,6 @@
-// When failures are enough, and what an interruption was.
+// When failures are enough.
 #include "actors/train/driver/failure_count.hpp"
 
-#include "actors/train/driver/interruption.hpp"
 #include "tests/actors/machines/driver_script.hpp"
 
 using namespace troupe;
@@ -61,32 +60,4 @@ TEST_CASE("after three failed generations the one that others waited for most go
   for (int n = 0; n < RestartPolicy().budget; ++n) CHECK_FALSE(failures.generation_failed("timed out"));
   CHECK(failures.generation_failed("timed out")->reason ==
         "17 generations failed in a row, the last one: timed out");
-}
-
-TEST_CASE("an interruption lasts until a step runs, and a death is its cause") {
-  Interruption interruption;
-  CHECK_FALSE(interruption.end({1, 1}, 2, seconds(1)));
-  interruption.add("the group was aborted", true, seconds(1));
-  interruption.member_died("trainer 2 died", true);
-  interruption.member_left(seconds(2));
-  interruption.member_died("trainer 3 died", true);
-  interruption.add("a checkpoint could not be read", false, seconds(3));
-  CHECK(interruption.detected() == seconds(1));
-  const auto told = interruption.end({1, 3}, 2, seconds(4));
-  REQUIRE(told);
-  CHECK(told->cause == "trainer 2 died; trainer 3 died; a checkpoint could not be read");
-  CHECK(told->fault);
-  CHECK(told->detected == seconds(1));
-  CHECK(told->left == seconds(2));
-  CHECK(told->training_again == seconds(4));
-  CHECK_FALSE(interruption.is_on());
-}
-
-TEST_CASE("a death that was ordered, or that opened the generation, is told as what opened it") {
-  Interruption interruption;
-  interruption.add("trainer 2 is killed: no sign of life", true, seconds(1));
-  interruption.member_died("trainer 2 died", false);
-  CHECK(interruption.end({1, 2}, 1, seconds(2))->cause == "trainer 2 is killed: no sign of life");
-  interruption.add("trainer 3 joined", false, seconds(3));
-  CHECK_FALSE(interruption.end({1, 3}, 1, seconds(4))->fault);
 }

@@ -112,17 +112,11 @@ TEST_CASE("a newcomer that helped the job further than ever ends the count of fa
   CHECK(s.roster.given_up_trainers());
 }
 
-TEST_CASE("a spawn without an answer is cancelled, and told what it waits for once") {
+TEST_CASE("a spawn without an answer is cancelled") {
   Lists s(config_of(1));
   s.add_loader(kLoader);
   s.roster.spawn_missing(true, seconds(1), s.out);
   const auto token = s.take<SpawnActor>().at(0).token;
-  CHECK_FALSE(s.roster.spawn_waits({99, "no CPU"}, s.out));
-  for (int n = 0; n < 2; ++n) CHECK(s.roster.spawn_waits({token, "no CPU"}, s.out));
-  const auto notices = s.take<Notice>();
-  REQUIRE(notices.size() == 1);
-  CHECK(notices[0].text == "a trainer waits: no CPU");
-  CHECK_THAT(s.roster.too_few_came().todo, Contains("one more waits: no CPU"));
   CHECK_FALSE(s.roster.check_spawns(seconds(90), s.out));
   CHECK(s.out.empty());
   CHECK_FALSE(s.roster.check_spawns(seconds(91), s.out));

@@ -19,12 +19,12 @@
 #include <thread>
 #include <vector>
 
-#include "actors/checkpoint/safetensors.hpp"
 #include "actors/serve/serve.hpp"
 #include "runtime/core/fd.hpp"
 #include "runtime/core/random.hpp"
 #include "scheduler/init/process_roles.hpp"
 #include "tests/e2e/support.hpp"
+#include "tests/e2e/weights.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -51,13 +51,7 @@ wire::Bytes weights_of(int version) {
   Net net;
   net->linear->weight.fill_(version);
   net->linear->bias.fill_(100 * version);
-  std::vector<checkpoint::TensorView> views;
-  for (const auto& item : net->named_parameters())
-    views.push_back({item.key(),
-                     checkpoint::DType::kF32,
-                     item.value().sizes().vec(),
-                     {static_cast<const std::byte*>(item.value().data_ptr()), item.value().nbytes()}});
-  return checkpoint::write_safetensors(checkpoint::lay_out_safetensors(views).value());
+  return e2e::weights_of(net);
 }
 
 struct Tally {

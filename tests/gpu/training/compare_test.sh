@@ -18,7 +18,7 @@ case " $* " in *" ${ON:---never} "*)
   esac ;;
 esac
 now=$(date +%s.%N)
-sleep 0.2
+[ -z "${TAKES:-}" ] || sleep "$TAKES"
 printf 'samples_per_s 1000.5\nmeasured from %s to %s\nloss 0.5\n' "$now" "$(date +%s.%N)"
 echo "state sha256 $hash"
 TEXT
@@ -60,7 +60,7 @@ ON=cifar10 GIVE=no-data expect 0 'cifar10 .* left out' "there is no CIFAR-10" --
 ON=--trainers GIVE=nothing expect 1 'FAILED: it printed no hash' "a program ends without a hash" --on-cpu
 ON=--kill-at GIVE=failure expect 1 'FAILED: exit code 1' "a program fails" --on-cpu
 grep -q 'net: it broke' "$folder/said" || { echo "FAILED: what a failed program said is not shown" && failed=1; }
-PATH=$folder/path:$PATH expect 0 'mnist +2 trainers .* 75 % +2048 +a{12} same' "how busy the GPU is"
+TAKES=0.2 PATH=$folder/path:$PATH expect 0 'mnist +2 trainers .* 75 % +2048 +a{12} same' "how busy the GPU is"
 grep -qE 'mnist +examples/mnist, sharded, a GPU each .* same' "$folder/said" || { echo "FAILED: no row with shards over NCCL" && failed=1; }
 grep -qE 'cifar10 +2 trainers, a GPU each .* same' "$folder/said" || { echo "FAILED: no row with a GPU each" && failed=1; }
 printf '#!/bin/sh\nexit 9\n' >"$folder/path/nvidia-smi"

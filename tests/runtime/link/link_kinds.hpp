@@ -15,7 +15,7 @@
 #include "runtime/link/socket/socket_link.hpp"
 #include "runtime/link/zmq/zmq_transport.hpp"
 #include "tests/runtime/link/messages.hpp"
-#include "tests/runtime/link/sim_link.hpp"
+#include "tests/support/eventually.hpp"
 
 namespace troupe::test {
 
@@ -28,24 +28,14 @@ struct Received {
 class LinkKind {
  public:
   virtual ~LinkKind() = default;
-  /// Thread-safe, but for the simulated kind. The body belongs to the header (messages.hpp).
+  /// Thread-safe. The body belongs to the header (messages.hpp).
   virtual Sent send(const wire::FrameHeader& header, const wire::Bytes& body) = 0;
   /// The receiver reads nothing more, or goes on.
   virtual void pause(bool on) = 0;
   /// Ends the link at the receiver's side while messages are under way.
   virtual void break_off() = 0;
   /// Lets time pass until `done`; false when that takes more than a minute.
-  virtual bool run_until(const std::function<bool()>& done) {
-    const Instant deadline = MonotonicClock().now() + std::chrono::seconds(60);
-    while (!done()) {
-      if (MonotonicClock().now() > deadline) return false;
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-    return true;
-  }
-  /// Lets a little time pass.
-  virtual void breathe() { std::this_thread::sleep_for(std::chrono::microseconds(200)); }
-  virtual bool has_threads() const { return true; }
+  bool run_until(const std::function<bool()>& done) { return eventually(done, std::chrono::minutes(1)); }
 
   std::vector<Received> received() {
     const std::lock_guard lock(mutex_);
@@ -128,49 +118,39 @@ class SocketKind final : public LinkKind {
   std::thread writer_;
 };
 
-/// What the kinds with a Transport share: a server that receives, a client that sends.
-class TransportKind : public LinkKind {
+/// A server that receives, a client that sends.
+class ZmqKind final : public LinkKind {
  public:
-  Sent send(const wire::FrameHeader& header, const wire::Bytes& body) override {
-    return client_->send(wire::whole_frame(header, body));
-  }
-
- protected:
-  void start(Transport& servers, Transport& clients, const Clock& clock, std::size_t queue_bytes) {
-    authorizer_ = std::make_shared<Authorizer>(clock);
+  explicit ZmqKind(std::size_t queue_bytes) {
+    authorizer_ = std::make_shared<Authorizer>(clock_);
     authorizer_->allow(client_keys_.public_key(), "sender");
     ServerHandlers handlers;
-    handlers.on_message = [this](const PeerName&, const wire::Bytes& frame) { hear_frame(frame); };
+    handlers.on_message = [this](const PeerName&, const wire::Bytes& frame) {
+      std::unique_lock lock(pause_mutex_);
+      resumed_.wait(lock, [this] { return !paused_; });
+      hear(frame);
+    };
     server_ =
-        servers.serve({{}, server_keys_, authorizer_, LogLevel::kError, queue_bytes}, std::move(handlers))
+        host_a_->serve({{}, server_keys_, authorizer_, LogLevel::kError, queue_bytes}, std::move(handlers))
             .value();
     ClientHandlers heard;
     heard.on_state = [this](LinkState state, const std::string& why) {
       if (state == LinkState::kLost) sender_heard_ = !why.empty();
     };
-    client_ = clients
-                  .connect({server_->address(), server_keys_.public_key(), client_keys_,
-                            std::chrono::seconds(20), queue_bytes},
-                           std::move(heard))
+    client_ = host_b_
+                  ->connect({server_->address(), server_keys_.public_key(), client_keys_,
+                             std::chrono::seconds(20), queue_bytes},
+                            std::move(heard))
                   .value();
     REQUIRE(run_until([this] { return client_->state() == LinkState::kConnected; }));
   }
-  virtual void hear_frame(const wire::Bytes& frame) { hear(frame); }
-
-  CurveKeyPair server_keys_ = CurveKeyPair::generate();
-  CurveKeyPair client_keys_ = CurveKeyPair::generate();
-  std::shared_ptr<Authorizer> authorizer_;
-  std::unique_ptr<LinkServer> server_;
-  std::unique_ptr<LinkClient> client_;
-};
-
-class ZmqKind final : public TransportKind {
- public:
-  explicit ZmqKind(std::size_t queue_bytes) { start(*host_a_, *host_b_, clock_, queue_bytes); }
   ~ZmqKind() override {
     pause(false);
     client_.reset();
     server_.reset();
+  }
+  Sent send(const wire::FrameHeader& header, const wire::Bytes& body) override {
+    return client_->send(wire::whole_frame(header, body));
   }
   void pause(bool on) override {
     const std::lock_guard lock(pause_mutex_);
@@ -180,51 +160,22 @@ class ZmqKind final : public TransportKind {
   void break_off() override { authorizer_->revoke(client_keys_.public_key()); }
 
  private:
-  void hear_frame(const wire::Bytes& frame) override {
-    std::unique_lock lock(pause_mutex_);
-    resumed_.wait(lock, [this] { return !paused_; });
-    hear(frame);
-  }
   MonotonicClock clock_;
+  CurveKeyPair server_keys_ = CurveKeyPair::generate();
+  CurveKeyPair client_keys_ = CurveKeyPair::generate();
+  std::shared_ptr<Authorizer> authorizer_;
   std::unique_ptr<Transport> host_a_ = make_zmq_transport(clock_);
   std::unique_ptr<Transport> host_b_ = make_zmq_transport(clock_);
   std::mutex pause_mutex_;
   std::condition_variable resumed_;
   bool paused_ = false;
+  std::unique_ptr<LinkServer> server_;
+  std::unique_ptr<LinkClient> client_;
 };
 
-class SimKind final : public TransportKind {
- public:
-  SimKind(std::size_t queue_bytes, std::uint64_t seed) : network_(clock_, seed) {
-    start(*host_, *host_, clock_, queue_bytes);
-  }
-  ~SimKind() override {
-    client_.reset();
-    server_.reset();
-  }
-  void pause(bool on) override { network_.pause("sender", on); }
-  void break_off() override { network_.break_link("sender", "broken off"); }
-  bool run_until(const std::function<bool()>& done) override {
-    const Instant deadline = clock_.now() + std::chrono::seconds(60);
-    while (!done()) {
-      if (clock_.now() > deadline || !network_.step()) return false;
-    }
-    return true;
-  }
-  void breathe() override { network_.step(); }
-  bool has_threads() const override { return false; }
-
- private:
-  ManualClock clock_;
-  SimNetwork network_;
-  std::unique_ptr<Transport> host_ = network_.host();
-};
-
-inline std::unique_ptr<LinkKind> make_kind(const std::string& kind, std::size_t queue_bytes,
-                                           std::uint64_t seed) {
+inline std::unique_ptr<LinkKind> make_kind(const std::string& kind, std::size_t queue_bytes) {
   if (kind == "socket") return std::make_unique<SocketKind>(queue_bytes);
-  if (kind == "zmq") return std::make_unique<ZmqKind>(queue_bytes);
-  return std::make_unique<SimKind>(queue_bytes, seed);
+  return std::make_unique<ZmqKind>(queue_bytes);
 }
 
 }  // namespace troupe::test

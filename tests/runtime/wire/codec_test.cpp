@@ -98,9 +98,11 @@ std::size_t depth_of(const Tree& tree) {
   return tree.children.empty() ? 1 : 1 + depth_of(tree.children[0]);
 }
 
+/// Not inlined: GCC 12 warns of a read beyond the bytes that there is not.
 template <class T>
-bool same_after_the_way(const T& value) {
-  return wire::decode<T>(wire::encode(value)).value() == value;
+[[gnu::noinline]] bool same_after_the_way(const T& value) {
+  const auto back = wire::decode<T>(wire::encode(value));
+  return back.value() == value;
 }
 
 }  // namespace
@@ -273,34 +275,10 @@ TEST_CASE("a recursive type goes 32 deep and no deeper, on either side") {
   CHECK(back.error().why.find("32 deep") != std::string::npos);
 }
 
-TEST_CASE("changed, cut or random bytes give a value or an error, for little memory") {
+TEST_CASE("a value that is cut anywhere is an error") {  // changed bytes: tests/fuzz, call_arguments
   const Bytes whole = wire::encode(Everything{});
   for (std::size_t size = 0; size < whole.size(); ++size) {
     CHECK_FALSE(wire::decode<Everything>(ByteView(whole).first(size)).ok());
-  }
-  const std::uint64_t seed = 17;
-  CAPTURE(seed);
-  SeededRandom random(seed);
-  std::size_t most = 0;
-  int values = 0;
-  for (int i = 0; i < 50'000; ++i) {
-    Bytes changed = whole;
-    const auto changes = 1 + random.next() % 4;
-    for (std::uint64_t c = 0; c < changes; ++c) {
-      changed[random.next() % changed.size()] = static_cast<std::byte>(random.next());
-    }
-    bytes_asked_for = 0;
-    if (const auto back = wire::decode<Everything>(changed)) ++values;
-    most = std::max(most, bytes_asked_for);
-  }
-  CHECK(values > 0);
-  CHECK(most < 100 * whole.size());
-  for (int i = 0; i < 50'000; ++i) {
-    Bytes noise(static_cast<std::size_t>(random.next() % 300));
-    random.fill(noise);
-    (void)wire::decode<Everything>(noise);
-    (void)wire::decode<Tree>(noise);
-    (void)wire::decode<cluster::ClusterEvent>(noise);
   }
 }
 

@@ -115,20 +115,6 @@ struct Scene {
 
 }  // namespace
 
-// Arguments above 16 MiB were more than the store takes: the head's loop ended, the node sent the request
-// again, and after five deaths `troupe start` left for good.
-TEST_CASE("a spawn with large arguments is refused, and the head goes on") {
-  Scene s;
-  s.join();
-  const JobId job = s.job();
-  s.spawn(job, 1, std::size_t{20} << 20);
-  REQUIRE(s.get<SpawnAnswered>() != nullptr);
-  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kLimit);
-  s.spawn(job, 2, kMaxPayloadBytes);
-  CHECK(s.get<StartActor>() != nullptr);
-  CHECK_FALSE(s.head->trouble());
-}
-
 // head.log said nothing of who came and went.
 TEST_CASE("the log says which nodes come and go, once") {
   Scene s;
