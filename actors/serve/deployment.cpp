@@ -304,24 +304,27 @@ void Deployment::obey(const StartReplica& action) {
   metrics_->started->add();
   starts_[action.replica] = {
       .version = action.version, .weights = weights_.at(action.version).file, .since = clock_.now()};
-  const auto started_or_not = [me = shared_from_this(),
-                               id = action.replica](Result<ActorHandle<Replica>> replica) {
-    me->post([me, id, replica] { me->started(id, replica); });
-  };
-  const auto start_it = [me = shared_from_this(), started_or_not](const ReplicaCalls& calls) {
-    try {
-      me->parts_.start_replica(calls, started_or_not);
-    } catch (const Error& error) {
-      started_or_not(error.info());
-    }
-  };
-  if (parts_.asks.empty()) return start_it(ReplicaCalls{});
+  if (parts_.asks.empty()) return spawn(action.replica, ReplicaCalls{});
   const Duration most = parts_.config.health_timeout * 3 / 4;
   parts_.calls->with_entrance(
-      [start_it, started_or_not, most](const Result<ActorHandle<Entrance>>& entrance) {
-        if (!entrance) return started_or_not(entrance.error());
-        start_it(ReplicaCalls{*entrance, most.count()});
+      [me = shared_from_this(), id = action.replica, most](const Result<ActorHandle<Entrance>>& entrance) {
+        me->post([me, id, most, entrance] {
+          entrance ? me->spawn(id, ReplicaCalls{*entrance, most.count()}) : me->started(id, entrance.error());
+        });
       });
+}
+
+void Deployment::spawn(ReplicaId id, const ReplicaCalls& calls) {
+  const auto start = starts_.find(id);
+  if (start == starts_.end()) return;  // it is not wanted any more
+  const auto started_or_not = [me = shared_from_this(), id](Result<ActorHandle<Replica>> replica) {
+    me->post([me, id, replica] { me->started(id, replica); });
+  };
+  try {
+    start->second.spawn = parts_.start_replica(calls, started_or_not);
+  } catch (const Error& error) {
+    started_or_not(error.info());
+  }
 }
 
 void Deployment::obey(const StopReplica& action) {
@@ -331,6 +334,8 @@ void Deployment::obey(const StopReplica& action) {
   if (action.has_failed) note_failure(action.replica, action.reason);
   const auto start = starts_.extract(action.replica);
   if (start.empty()) return;
+  if (const auto& spawn = start.mapped().spawn)  // else it waits on, for a CPU, and goes before those wanted
+    spawn->cancel({ErrorCode::kUnavailable, "a replica was not started", action.reason, ""});
   if (sender_.has(action.replica)) {
     const auto handle = sender_.handle(action.replica);
     parts_.session.kill(handle, action.reason);
@@ -347,6 +352,7 @@ void Deployment::started(ReplicaId id, Result<ActorHandle<Replica>> replica) {
     if (replica) parts_.session.kill(*replica, "it is not wanted any more");
     return;
   }
+  start->second.spawn = nullptr;
   if (!replica) return failed(id, replica.error());
   sender_.add(id, *replica, start->second.version);
   parts_.session.monitor(*replica, [weak = weak_from_this(), id](const std::string& why) {

@@ -43,8 +43,8 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
     std::string name;
     DeploymentConfig config;
     ReplicaSetup setup;
-    /// Starts a replica, without weights, and hands it over.
-    std::function<void(const ReplicaCalls&, Started)> start_replica;
+    /// Starts a replica, without weights, and hands it over. Returns what withdraws that.
+    std::function<std::shared_ptr<CallState>(const ReplicaCalls&, Started)> start_replica;
     KeptWeights weights;             ///< of version 1
     std::set<std::string> asks{};    ///< names of other deployments
     std::shared_ptr<Calls> calls{};  ///< null: it neither asks nor is asked
@@ -107,6 +107,7 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   struct Start {
     VersionId version = 0;
     std::shared_ptr<const wire::Bytes> weights;  ///< until they are loaded
+    std::shared_ptr<CallState> spawn{};          ///< until it is there
     int pid = 0;
     Instant since{};
   };
@@ -135,6 +136,7 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   std::string named(VersionId version) const;
   void begin_update(VersionId version, UpdateDone done);
   void end_update(VersionId version, Result<VersionId> result);
+  void spawn(ReplicaId id, const ReplicaCalls& calls);
   void started(ReplicaId id, Result<ActorHandle<Replica>> replica);
   void load(ReplicaId id, std::uint64_t offset);
   void warm_up(ReplicaId id, const ActorHandle<Replica>& replica);
