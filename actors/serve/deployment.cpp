@@ -414,7 +414,6 @@ void Deployment::warm_up(ReplicaId id, const ActorHandle<Replica>& replica) {
         const std::lock_guard lock(me->mutex_);
         me->output_ = *info;
       }
-      // The sender's answer comes in me's turn.
       me->sender_.ask_clock(id, [me = me.get(), id, pid = info->pid](const Result<void>& timed) {
         timed ? me->ready(id, pid) : me->failed(id, timed.error());
       });
@@ -437,14 +436,10 @@ void Deployment::ready(ReplicaId id, int pid) {
 }
 
 void Deployment::obey(const CheckReplica& action) {
-  sender_.handle(action.replica)
-      .call<&Replica::clock>()
-      .then([me = shared_from_this(), id = action.replica](Result<std::int64_t> clock) {
-        me->post([me, id, clock] {
-          if (clock) return me->step(ReplicaAlive{id});
-          me->died(id, clock.error().message());
-        });
-      });
+  // The sender's answer comes in this one's turn, while it lives.
+  sender_.ask_clock(action.replica, [this, id = action.replica](const Result<void>& timed) {
+    timed ? step(ReplicaAlive{id}) : died(id, timed.error().message());
+  });
 }
 
 void Deployment::obey(const GiveUp& action) {
