@@ -14,6 +14,11 @@ namespace troupe::serve {
 namespace {
 
 constexpr double kStartBounds[] = {0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120};
+/// Of weights, under way at a time, of 16 MiB each: objects in this process's own memory, of which all that
+/// it sends, large batches too, has 1 GiB.
+constexpr int kMostPieces = 16;
+/// When a piece is sent again for which there was no room.
+constexpr Duration kRoomAgain = std::chrono::milliseconds(250);
 
 }  // namespace
 
@@ -384,25 +389,66 @@ void Deployment::note_failure(ReplicaId id, const std::string& why) {
   metrics_->failures->add();
 }
 
-/// One piece after the other.
+/// One piece after the other. Who has begun goes before those that have not: some are ready early.
 void Deployment::load(ReplicaId id, std::uint64_t offset) {
   if (!starts_.contains(id)) return;
   const std::uint64_t all = starts_.at(id).weights->size();
   step(ReplicaLoads{id, std::min(offset, all), all});
+  if (offset == 0) {
+    loads_.emplace_back(id, offset);
+  } else {
+    loads_.emplace_front(id, offset);
+  }
+  send_pieces();
+}
+
+void Deployment::send_pieces() {
+  while (pieces_ < kMostPieces && !waits_for_room_ && !loads_.empty()) {
+    const auto [id, offset] = loads_.front();
+    if (!send_piece(id, offset)) return;
+    loads_.pop_front();
+  }
+}
+
+/// False: there is no room for it now.
+bool Deployment::send_piece(ReplicaId id, std::uint64_t offset) {
   const auto at = starts_.find(id);
-  if (at == starts_.end()) return;  // it is late
+  if (at == starts_.end()) return true;  // it is late
   const ActorHandle<Replica>& handle = sender_.handle(id);
   const wire::Bytes piece = train::state_piece(*at->second.weights, offset);
   if (piece.empty()) {
     at->second.weights = nullptr;
-    return warm_up(id, handle);
+    warm_up(id, handle);
+    return true;
   }
-  handle.call<&Replica::add_weights>(piece).then([me = shared_from_this(), id, offset](Result<void> done) {
-    me->post([me, id, offset, done] {
-      if (!done) return me->failed(id, done.error());
-      me->load(id, offset + train::kStatePiece);
+  const auto done = [me = shared_from_this(), id, offset](const Result<void>& had) {
+    me->post([me, id, offset, had] {
+      --me->pieces_;
+      had ? me->load(id, offset + train::kStatePiece) : me->failed(id, had.error());
+      me->send_pieces();
     });
-  });
+  };
+  try {
+    handle.call<&Replica::add_weights>(piece).then(done);
+  } catch (const LimitExceeded& error) {
+    waits_for_room_ = true;
+    if (!std::exchange(is_full_, true))
+      log(LogLevel::kWarning,
+          parts_.name + ": the weights of replica " + std::to_string(id) + " wait for room: " + error.what());
+    parts_.session.process().later(kRoomAgain, [me = shared_from_this()] {
+      me->post([me] {
+        me->waits_for_room_ = false;
+        me->send_pieces();
+      });
+    });
+    return false;
+  } catch (const Error& error) {
+    failed(id, error.info());
+    return true;
+  }
+  ++pieces_;
+  is_full_ = false;
+  return true;
 }
 
 void Deployment::warm_up(ReplicaId id, const ActorHandle<Replica>& replica) {
