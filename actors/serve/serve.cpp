@@ -455,8 +455,11 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
                              .fleet = {},
                              .in_place_of = other ? other->fleet : "",
                              .names = {}};
-    state->fleet =
-        state->endpoint->fleet([&] { return std::make_shared<ProxyFleet>(Session(session), listen); });
+    // Other deployments of the endpoint have the same fleet, also when this one is gone.
+    const auto interrupts = options.handle_signals ? std::make_shared<train::Interrupts>() : nullptr;
+    const auto interrupted = [interrupts] { return interrupts && interrupts->signal() != 0; };
+    state->fleet = state->endpoint->fleet(
+        [&] { return std::make_shared<ProxyFleet>(Session(session), listen, interrupted); });
     state->fleet->add(deployment);
   }
   Served served(std::move(state));
