@@ -443,10 +443,15 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
   state->port = state->endpoint->address().port;
   state->session_life = session.life();
   state->drain_timeout = options.drain_timeout;
-  state->calls = parts.calls = Calls::of(session);
-  const auto deployment = std::make_shared<Deployment>(std::move(parts), state->endpoint->metrics());
-  state->endpoint->add(deployment);
-  state->deployment = deployment;
+  try {
+    state->calls = parts.calls = Calls::of(session);
+    state->deployment = std::make_shared<Deployment>(std::move(parts), state->endpoint->metrics());
+    state->endpoint->add(state->deployment);
+  } catch (...) {  // another deployment may serve there by now: its requests wait for this one
+    state->endpoint->know_all();
+    throw;
+  }
+  const auto deployment = state->deployment;
   if (options.on_every_node) {
     const ProxyListen listen{.host = options.host,
                              .port = static_cast<std::uint16_t>(options.port),
