@@ -10,19 +10,18 @@ void BatchSender::add(ReplicaId id, const ActorHandle<Replica>& replica, Version
 
 bool BatchSender::is_timed(ReplicaId id) const {
   const auto seat = seats_.find(id);
-  return seat != seats_.end() && seat->second.clock_offset;
+  return seat != seats_.end() && seat->second.clock.is_known();
 }
 
 void BatchSender::ask_clock(ReplicaId id, std::function<void(const Result<void>&)> answered) {
-  const Instant asked = clock_.now();
   seats_.at(id).handle.call<&Replica::clock>().then(
-      [this, life = owner_.life(), id, asked,
+      [this, life = owner_.life(), id, asked = clock_.now(),
        answered = std::move(answered)](const Result<std::int64_t>& theirs) {
-        owner_.post([this, life, id, answered, theirs, ours = (asked + clock_.now()) / 2] {
+        owner_.post([this, life, id, answered, theirs, asked, heard = clock_.now()] {
           const auto seat = seats_.find(id);
           if (seat == seats_.end()) return;
           if (!theirs) return answered(theirs.error());
-          seat->second.clock_offset = Instant(*theirs) - ours;
+          seat->second.clock.heard(asked, Instant(*theirs), heard);
           answered({});
         });
       });
@@ -30,12 +29,17 @@ void BatchSender::ask_clock(ReplicaId id, std::function<void(const Result<void>&
 
 void BatchSender::send(const SendBatch& batch) {
   const Seat& seat = seats_.at(batch.replica);
-  const BatchInput input = book_.batch_of(batch, *seat.clock_offset, me_);
-  const auto done = [this, life = owner_.life(), batch, version = seat.version,
+  const Instant sent = clock_.now();
+  const BatchInput input = book_.batch_of(batch, seat.clock.offset(sent), me_);
+  const auto done = [this, life = owner_.life(), batch, sent, version = seat.version,
                      rows = input.rows](Result<BatchOutput> output) {
     const auto shared = std::make_shared<Result<BatchOutput>>(std::move(output));  // work is copied
-    owner_.post(
-        [this, life, batch, version, rows, shared] { answered(batch, version, rows, std::move(*shared)); });
+    owner_.post([this, life, batch, sent, version, rows, shared, heard = clock_.now()] {
+      const auto there = seats_.find(batch.replica);
+      if (there != seats_.end() && shared->ok())
+        there->second.clock.heard(sent, Instant((*shared)->began_at), heard);
+      answered(batch, version, rows, std::move(*shared));
+    });
   };
   try {
     seat.handle.call<&Replica::predict>(input).then(done);

@@ -4,10 +4,10 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "actors/serve/clock_offset.hpp"
 #include "actors/serve/replica.hpp"
 #include "actors/serve/request_book.hpp"
 #include "runtime/client/actor_handle.hpp"
@@ -40,8 +40,9 @@ class BatchSender {
     std::erase_if(seats_, [&](const auto& one) { return !keep(one.first); });
   }
 
-  /// Deadlines travel in the replica's time: it is asked for that before its first batch. `answered` is told
-  /// unless the replica was removed meanwhile. REQUIRES: has().
+  /// Deadlines travel in the replica's time: it is asked for that before its first batch, says it with each
+  /// answer, and may be asked again. `answered` is told in the owner's Serial, unless the replica was removed
+  /// meanwhile. REQUIRES: has().
   void ask_clock(ReplicaId id, std::function<void(const Result<void>&)> answered);
   /// It can be sent batches.
   bool is_timed(ReplicaId id) const;
@@ -52,7 +53,7 @@ class BatchSender {
   struct Seat {
     ActorHandle<Replica> handle;
     VersionId version = 0;
-    std::optional<Duration> clock_offset{};  ///< its clock minus ours
+    ClockOffset clock{};  ///< its own, to ours
   };
   void answered(const SendBatch& sent, VersionId version, const std::vector<std::int64_t>& rows,
                 Result<BatchOutput> output);

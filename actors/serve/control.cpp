@@ -229,15 +229,17 @@ std::string Control::answer(std::string_view text, std::vector<UniqueFd>* fds) t
   const std::string what = text_in(question, "do");
   Asking asking(*this);
   if (what == "status") {
-    Json all = Json::array();
+    Json all = Json::array(), refused = Json::object();
     for (Controlled* one : asking.all()) {
       const DeploymentStatus status = one->status();
       if (!status.stopped) all.push_back(as_json(status));
+      if (!status.refused.empty()) refused[status.name] = status.refused;
     }
     const char* const job = std::getenv(node::kJobIdVariable);
     const std::lock_guard lock(mutex_);
     return dump({{"pid", ::getpid()},
                  {"deployments", std::move(all)},
+                 {"refused", std::move(refused)},
                  {"job", job == nullptr ? Json() : Json(job)},
                  {"config", config_}});
   }

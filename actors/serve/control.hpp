@@ -2,7 +2,8 @@
 /// Question and answer are JSON:
 ///
 /// ```
-/// {"do":"status"} {"pid":77,"deployments":[{"name":"digits","port":8000,...}],"job":"...","config":"..."}
+/// {"do":"status"} {"pid":77,"deployments":[{"name":"digits","port":8000,...}],"refused":{"name":"why",...},
+///                  "job":"...","config":"..."}
 /// {"do":"applied","config":"..."}                       {"applied":true}
 /// {"do":"scale","name":"digits","min":1,"max":4}        {"deployment":{...}}
 /// {"do":"update","name":"digits","weights":"/a/file"}   {"version":2}
@@ -14,9 +15,10 @@
 ///                                            any of it: {"error":{"what":"...","why":"...","todo":"..."}}
 /// ```
 /// `"port"` beside the name tells deployments of one name apart. An answer comes when what was asked for is
-/// done. `"job"` is the submitted job that the program is, or null; `"config"` what troupe serve run has
-/// applied to it last, as TOML ("applied" keeps that: nothing else is done with it). A program that takes
-/// this one's place asks it to hand over where it listens, and says when it listens there (take_over.hpp).
+/// done. `"refused"` are those whose place another program keeps. `"job"` is the submitted job that the
+/// program is, or null; `"config"` what troupe serve run has applied to it last, as TOML ("applied" keeps
+/// that: nothing else is done with it). A program that takes this one's place asks it to hand over where it
+/// listens, and says when it listens there (take_over.hpp).
 #pragma once
 
 #include <condition_variable>
@@ -38,7 +40,8 @@ namespace troupe::serve {
 struct DeploymentStatus {
   std::string name, url;
   int port = 0;
-  bool stopped = false;  ///< it serves nothing any more, and is told of no more
+  bool stopped = false;   ///< it serves nothing any more, or not yet, and is told of no more
+  std::string refused{};  ///< why it does not take the place of another program; empty: it may yet
   DeploymentMachine::View view{};
   std::string weights_from{}, update_from{};  ///< Deployment::weights_from
   std::vector<int> pids;                      ///< of the replicas that are ready

@@ -14,6 +14,11 @@ namespace troupe::serve {
 namespace {
 
 constexpr double kStartBounds[] = {0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120};
+/// Of weights, under way at a time, of 16 MiB each: objects in this process's own memory, of which all that
+/// it sends, large batches too, has 1 GiB.
+constexpr int kMostPieces = 16;
+/// When a piece is sent again for which there was no room.
+constexpr Duration kRoomAgain = std::chrono::milliseconds(250);
 
 }  // namespace
 
@@ -304,24 +309,27 @@ void Deployment::obey(const StartReplica& action) {
   metrics_->started->add();
   starts_[action.replica] = {
       .version = action.version, .weights = weights_.at(action.version).file, .since = clock_.now()};
-  const auto started_or_not = [me = shared_from_this(),
-                               id = action.replica](Result<ActorHandle<Replica>> replica) {
-    me->post([me, id, replica] { me->started(id, replica); });
-  };
-  const auto start_it = [me = shared_from_this(), started_or_not](const ReplicaCalls& calls) {
-    try {
-      me->parts_.start_replica(calls, started_or_not);
-    } catch (const Error& error) {
-      started_or_not(error.info());
-    }
-  };
-  if (parts_.asks.empty()) return start_it(ReplicaCalls{});
+  if (parts_.asks.empty()) return spawn(action.replica, ReplicaCalls{});
   const Duration most = parts_.config.health_timeout * 3 / 4;
   parts_.calls->with_entrance(
-      [start_it, started_or_not, most](const Result<ActorHandle<Entrance>>& entrance) {
-        if (!entrance) return started_or_not(entrance.error());
-        start_it(ReplicaCalls{*entrance, most.count()});
+      [me = shared_from_this(), id = action.replica, most](const Result<ActorHandle<Entrance>>& entrance) {
+        me->post([me, id, most, entrance] {
+          entrance ? me->spawn(id, ReplicaCalls{*entrance, most.count()}) : me->started(id, entrance.error());
+        });
       });
+}
+
+void Deployment::spawn(ReplicaId id, const ReplicaCalls& calls) {
+  const auto start = starts_.find(id);
+  if (start == starts_.end()) return;  // it is not wanted any more
+  const auto started_or_not = [me = shared_from_this(), id](Result<ActorHandle<Replica>> replica) {
+    me->post([me, id, replica] { me->started(id, replica); });
+  };
+  try {
+    start->second.spawn = parts_.start_replica(calls, started_or_not);
+  } catch (const Error& error) {
+    started_or_not(error.info());
+  }
 }
 
 void Deployment::obey(const StopReplica& action) {
@@ -331,6 +339,8 @@ void Deployment::obey(const StopReplica& action) {
   if (action.has_failed) note_failure(action.replica, action.reason);
   const auto start = starts_.extract(action.replica);
   if (start.empty()) return;
+  if (const auto& spawn = start.mapped().spawn)  // else it waits on, for a CPU, and goes before those wanted
+    spawn->cancel({ErrorCode::kUnavailable, "a replica was not started", action.reason, ""});
   if (sender_.has(action.replica)) {
     const auto handle = sender_.handle(action.replica);
     parts_.session.kill(handle, action.reason);
@@ -347,6 +357,7 @@ void Deployment::started(ReplicaId id, Result<ActorHandle<Replica>> replica) {
     if (replica) parts_.session.kill(*replica, "it is not wanted any more");
     return;
   }
+  start->second.spawn = nullptr;
   if (!replica) return failed(id, replica.error());
   sender_.add(id, *replica, start->second.version);
   parts_.session.monitor(*replica, [weak = weak_from_this(), id](const std::string& why) {
@@ -378,25 +389,66 @@ void Deployment::note_failure(ReplicaId id, const std::string& why) {
   metrics_->failures->add();
 }
 
-/// One piece after the other.
+/// One piece after the other. Who has begun goes before those that have not: some are ready early.
 void Deployment::load(ReplicaId id, std::uint64_t offset) {
   if (!starts_.contains(id)) return;
   const std::uint64_t all = starts_.at(id).weights->size();
   step(ReplicaLoads{id, std::min(offset, all), all});
+  if (offset == 0) {
+    loads_.emplace_back(id, offset);
+  } else {
+    loads_.emplace_front(id, offset);
+  }
+  send_pieces();
+}
+
+void Deployment::send_pieces() {
+  while (pieces_ < kMostPieces && !waits_for_room_ && !loads_.empty()) {
+    const auto [id, offset] = loads_.front();
+    if (!send_piece(id, offset)) return;
+    loads_.pop_front();
+  }
+}
+
+/// False: there is no room for it now.
+bool Deployment::send_piece(ReplicaId id, std::uint64_t offset) {
   const auto at = starts_.find(id);
-  if (at == starts_.end()) return;  // it is late
+  if (at == starts_.end()) return true;  // it is late
   const ActorHandle<Replica>& handle = sender_.handle(id);
   const wire::Bytes piece = train::state_piece(*at->second.weights, offset);
   if (piece.empty()) {
     at->second.weights = nullptr;
-    return warm_up(id, handle);
+    warm_up(id, handle);
+    return true;
   }
-  handle.call<&Replica::add_weights>(piece).then([me = shared_from_this(), id, offset](Result<void> done) {
-    me->post([me, id, offset, done] {
-      if (!done) return me->failed(id, done.error());
-      me->load(id, offset + train::kStatePiece);
+  const auto done = [me = shared_from_this(), id, offset](const Result<void>& had) {
+    me->post([me, id, offset, had] {
+      --me->pieces_;
+      had ? me->load(id, offset + train::kStatePiece) : me->failed(id, had.error());
+      me->send_pieces();
     });
-  });
+  };
+  try {
+    handle.call<&Replica::add_weights>(piece).then(done);
+  } catch (const LimitExceeded& error) {
+    waits_for_room_ = true;
+    if (!std::exchange(is_full_, true))
+      log(LogLevel::kWarning,
+          parts_.name + ": the weights of replica " + std::to_string(id) + " wait for room: " + error.what());
+    parts_.session.process().later(kRoomAgain, [me = shared_from_this()] {
+      me->post([me] {
+        me->waits_for_room_ = false;
+        me->send_pieces();
+      });
+    });
+    return false;
+  } catch (const Error& error) {
+    failed(id, error.info());
+    return true;
+  }
+  ++pieces_;
+  is_full_ = false;
+  return true;
 }
 
 void Deployment::warm_up(ReplicaId id, const ActorHandle<Replica>& replica) {
@@ -408,7 +460,6 @@ void Deployment::warm_up(ReplicaId id, const ActorHandle<Replica>& replica) {
         const std::lock_guard lock(me->mutex_);
         me->output_ = *info;
       }
-      // The sender's answer comes in me's turn.
       me->sender_.ask_clock(id, [me = me.get(), id, pid = info->pid](const Result<void>& timed) {
         timed ? me->ready(id, pid) : me->failed(id, timed.error());
       });
@@ -431,14 +482,10 @@ void Deployment::ready(ReplicaId id, int pid) {
 }
 
 void Deployment::obey(const CheckReplica& action) {
-  sender_.handle(action.replica)
-      .call<&Replica::clock>()
-      .then([me = shared_from_this(), id = action.replica](Result<std::int64_t> clock) {
-        me->post([me, id, clock] {
-          if (clock) return me->step(ReplicaAlive{id});
-          me->died(id, clock.error().message());
-        });
-      });
+  // The sender's answer comes in this one's turn, while it lives.
+  sender_.ask_clock(action.replica, [this, id = action.replica](const Result<void>& timed) {
+    timed ? step(ReplicaAlive{id}) : died(id, timed.error().message());
+  });
 }
 
 void Deployment::obey(const GiveUp& action) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "actors/serve/batch_sender.hpp"
@@ -43,8 +45,8 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
     std::string name;
     DeploymentConfig config;
     ReplicaSetup setup;
-    /// Starts a replica, without weights, and hands it over.
-    std::function<void(const ReplicaCalls&, Started)> start_replica;
+    /// Starts a replica, without weights, and hands it over. Returns what withdraws that.
+    std::function<std::shared_ptr<CallState>(const ReplicaCalls&, Started)> start_replica;
     KeptWeights weights;             ///< of version 1
     std::set<std::string> asks{};    ///< names of other deployments
     std::shared_ptr<Calls> calls{};  ///< null: it neither asks nor is asked
@@ -107,6 +109,7 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   struct Start {
     VersionId version = 0;
     std::shared_ptr<const wire::Bytes> weights;  ///< until they are loaded
+    std::shared_ptr<CallState> spawn{};          ///< until it is there
     int pid = 0;
     Instant since{};
   };
@@ -135,8 +138,11 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   std::string named(VersionId version) const;
   void begin_update(VersionId version, UpdateDone done);
   void end_update(VersionId version, Result<VersionId> result);
+  void spawn(ReplicaId id, const ReplicaCalls& calls);
   void started(ReplicaId id, Result<ActorHandle<Replica>> replica);
   void load(ReplicaId id, std::uint64_t offset);
+  void send_pieces();
+  bool send_piece(ReplicaId id, std::uint64_t offset);
   void warm_up(ReplicaId id, const ActorHandle<Replica>& replica);
   void ready(ReplicaId id, int pid);
   void failed(ReplicaId id, const ErrorInfo& why);
@@ -155,6 +161,11 @@ class Deployment final : public Front, public std::enable_shared_from_this<Deplo
   std::unordered_map<ReplicaId, Start> starts_;
   RequestBook book_;
   BatchSender sender_;  ///< to replicas that have started
+  /// Replicas, and how much each has of its weights, whose next piece waits for room.
+  std::deque<std::pair<ReplicaId, std::uint64_t>> loads_;
+  int pieces_ = 0;               ///< of weights, on their way
+  bool is_full_ = false;         ///< the last one found no room: other objects of this process have it
+  bool waits_for_room_ = false;  ///< it is sent again a little later
   std::map<ProxyId, ActorHandle<Proxy>> proxies_;
   std::map<VersionId, KeptWeights> weights_;
   VersionId last_version_ = 1;

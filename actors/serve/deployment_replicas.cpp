@@ -355,7 +355,10 @@ void DeploymentMachine::look_after_replicas() {
       out_.push_back(CheckReplica{id});
     }
   }
-  for (const ReplicaId id : unready) on_event(ReplicaFailed{id, not_ready_in_time(replicas_.at(id))});
+  for (const ReplicaId id : unready) {  // the first may end an update, and the others with it
+    if (const auto at = replicas_.find(id); at != replicas_.end())
+      on_event(ReplicaFailed{id, not_ready_in_time(at->second)});
+  }
   for (const ReplicaId id : silent)
     on_event(ReplicaDied{id, "it has not answered for " + seconds(config_.health_timeout)});
 }

@@ -120,17 +120,19 @@ bool HttpEndpoint::listens() const {
 }
 
 /// False: something that the other serves is not ready here, and it may become so yet.
-bool HttpEndpoint::is_wanted_there(const Predecessor& other, bool all) const {
+bool HttpEndpoint::is_wanted_there(const Predecessor& other, Takes when) const {
   const std::lock_guard lock(mutex_);
   std::string missing;
-  bool any = other.is_certain;
+  bool any = other.is_certain, waits = false;
   for (const std::string& name : other.names) {
     const auto at = deployments_.find(name);
-    any = any || at != deployments_.end();
-    if (at == deployments_.end() || !at->second->is_ready())
-      missing += (missing.empty() ? "'" : ", '") + name + "'";
+    const bool is_here = at != deployments_.end();
+    any = any || is_here;
+    if (is_here && at->second->is_ready()) continue;
+    waits = waits || is_here || when == Takes::kAllReady;
+    missing += (missing.empty() ? "'" : ", '") + name + "'";
   }
-  if (all) return any && missing.empty();
+  if (when != Takes::kNow && (!any || waits)) return false;
   const std::string process = "process " + std::to_string(other.pid);
   if (!any)
     throw_error({ErrorCode::kUnavailable, "cannot listen on port " + std::to_string(other.port),
@@ -142,8 +144,16 @@ bool HttpEndpoint::is_wanted_there(const Predecessor& other, bool all) const {
   return true;
 }
 
-void HttpEndpoint::take_over(bool all) {
+void HttpEndpoint::take_over(Takes when) try {
   const std::lock_guard taking(taking_);
+  take_place_of_other(when);
+} catch (const Error& error) {
+  const std::lock_guard lock(mutex_);
+  refused_ = error.what();
+  throw;
+}
+
+void HttpEndpoint::take_place_of_other(Takes when) {
   std::optional<Predecessor> other;
   std::shared_ptr<ProxyFleet> fleet;
   {
@@ -151,7 +161,7 @@ void HttpEndpoint::take_over(bool all) {
     other = other_;
     fleet = fleet_;
   }
-  if (!other || !is_wanted_there(*other, all)) return;
+  if (!other || !is_wanted_there(*other, when)) return;
   auto sockets = ask_for_sockets(*other);
   const bool is_gone = !sockets && sockets.error().code == ErrorCode::kUnavailable;
   if (!sockets && !is_gone) throw_error(sockets.error());
@@ -161,6 +171,7 @@ void HttpEndpoint::take_over(bool all) {
     const std::lock_guard lock(mutex_);
     server_ = std::move(server);
     other_.reset();
+    refused_.clear();
   }
   log(LogLevel::kInfo,
       "this program listens on " + url() + " in place of process " + std::to_string(other->pid));
@@ -169,6 +180,11 @@ void HttpEndpoint::take_over(bool all) {
   if (is_gone || other->who == Serving::kProxy) return;  // a proxy is told by its program
   if (const auto told = tell_taken(*other); !told && told.error().code != ErrorCode::kUnavailable)
     log(LogLevel::kWarning, "both programs answer: " + told.error().message());
+}
+
+std::string HttpEndpoint::refused() const {
+  const std::lock_guard lock(mutex_);
+  return refused_;
 }
 
 std::vector<UniqueFd> HttpEndpoint::listening() const {

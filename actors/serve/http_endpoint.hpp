@@ -23,6 +23,13 @@ namespace troupe::serve {
 
 class ProxyFleet;
 
+/// When an endpoint takes the place of another program, by what that serves there.
+enum class Takes : std::uint8_t {
+  kAllReady,     ///< all of that is ready here
+  kServedReady,  ///< what of that is served here is ready: the rest is gone
+  kNow,
+};
+
 /// Thread-safe.
 class HttpEndpoint {
  public:
@@ -52,11 +59,13 @@ class HttpEndpoint {
   bool drain(std::chrono::milliseconds timeout);
 
   /// Listens in place of the other program, unless it does so already: on its sockets, or, where it has
-  /// ended, anew; so do its proxies (ProxyFleet::take_over). With `all` not before everything that it served
-  /// here is ready. Throws Refused where it does not hand them over, Unavailable for a port that somebody
-  /// has, and where nothing of what a program serves is served here that only has the port.
-  void take_over(bool all);
+  /// ended, anew; so do its proxies (ProxyFleet::take_over). Throws Refused where it does not hand them over,
+  /// Unavailable for a port that somebody has, and, with kNow, where nothing of what a program serves is
+  /// served here that only has the port.
+  void take_over(Takes when);
   bool listens() const;
+  /// What take_over() threw; empty: it listens, or waits for what is to be ready.
+  std::string refused() const;
   /// http::Server's, of the program that is replaced.
   std::vector<UniqueFd> listening() const;
   void leave();
@@ -74,7 +83,8 @@ class HttpEndpoint {
   http::Handler handler();
 
  private:
-  bool is_wanted_there(const Predecessor& other, bool all) const;
+  void take_place_of_other(Takes when);
+  bool is_wanted_there(const Predecessor& other, Takes when) const;
   bool hold(http::Request& request, http::Answer& answer);
   void drop(std::uint64_t held);
   void release();
@@ -97,6 +107,7 @@ class HttpEndpoint {
   std::mutex taking_;                 ///< held while it takes over
   mutable std::mutex mutex_;          ///< guards what follows
   std::optional<Predecessor> other_;  ///< whose place it is to take
+  std::string refused_;               ///< why it does not
   bool closed_ = false;               ///< its last deployment is gone
   std::map<std::string, std::shared_ptr<Front>> deployments_;
   std::set<std::string> unknown_;

@@ -87,7 +87,7 @@ std::string Proxy::url() const {
 }
 
 bool Proxy::take_over(bool all) {
-  endpoint_->take_over(all);
+  endpoint_->take_over(all ? Takes::kAllReady : Takes::kNow);
   return endpoint_->listens();
 }
 

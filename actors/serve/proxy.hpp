@@ -52,7 +52,7 @@ class Proxy {
 
   /// "http://10.0.0.7:8000"
   std::string url() const;
-  /// HttpEndpoint's. Returns whether it listens.
+  /// HttpEndpoint's; with `all` not before everything is ready. Returns whether it listens.
   bool take_over(bool all);
   Future<ProxyReport> hear(const ProxyTold& told);
   /// The deployment is over. Responses under way are sent first where it was the last.

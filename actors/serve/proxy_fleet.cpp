@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <thread>
 #include <utility>
 
 #include "runtime/core/log.hpp"
@@ -20,6 +19,8 @@ constexpr std::int64_t kDrainMs = 20'000;
 
 /// Until all have taken the places of others.
 constexpr Duration kPlaces = std::chrono::seconds(10);
+/// How often a signal is looked for.
+constexpr Duration kLookForSignal = std::chrono::milliseconds(50);
 constexpr Duration kPlaceAgain = std::chrono::milliseconds(50);
 
 /// Of "http://10.0.0.7:8000"; 0: it has none.
@@ -36,12 +37,13 @@ std::string random_id() {
 
 }  // namespace
 
-ProxyFleet::ProxyFleet(const Session& session, ProxyListen listen)
+ProxyFleet::ProxyFleet(const Session& session, ProxyListen listen, std::function<bool()> interrupted)
     : session_(session),
       listen_([&] {
         listen.fleet = random_id();
         return std::move(listen);
       }()),
+      interrupted_(std::move(interrupted)),
       waits_(!listen_.in_place_of.empty()) {}
 
 void ProxyFleet::add(const std::shared_ptr<Deployment>& deployment) {
@@ -120,6 +122,7 @@ void ProxyFleet::nodes_seen(const std::vector<NodeId>& nodes) {
     const std::lock_guard lock(mutex_);
     if (!runs_) return;
     starts = machine_.nodes(nodes, clock_.now());
+    changed_.notify_all();  // one that has left keeps nobody waiting
   }
   for (const auto& one : starts) start(one);
 }
@@ -172,6 +175,7 @@ void ProxyFleet::listens(ProxyId id, const std::string& url) {
     seat->second.url = url;
     machine_.listens(id, port_of(url), clock_.now());
     if (listen_.in_place_of.empty()) machine_.placed(id);
+    changed_.notify_all();
     for (const auto& [name, deployment] : deployments_) deployment->add_proxy(id, seat->second.handle);
     if (!waits_ && !listen_.in_place_of.empty()) takes_place = seat->second.handle;
   }
@@ -195,12 +199,14 @@ void ProxyFleet::take_over() {
 }
 
 void ProxyFleet::wait_placed() {
-  for (;; std::this_thread::sleep_for(kPlaceAgain)) {
-    const std::lock_guard lock(mutex_);
-    if (machine_.all_placed()) return;
+  std::unique_lock lock(mutex_);
+  while (!machine_.all_placed()) {
     if (places_by_ == Instant{}) places_by_ = clock_.now() + kPlaces;
     if (clock_.now() >= places_by_) break;
+    if (interrupted_()) return;
+    changed_.wait_for(lock, kLookForSignal);
   }
+  if (machine_.all_placed()) return;
   log(LogLevel::kWarning, "on some node no proxy listens yet: who asks there is refused until one does");
 }
 
@@ -225,6 +231,7 @@ void ProxyFleet::take_place(ProxyId id, const ActorHandle<Proxy>& proxy) {
       });
     const std::lock_guard lock(me->mutex_);
     me->machine_.placed(id);
+    me->changed_.notify_all();
   });
 }
 
@@ -265,6 +272,7 @@ void ProxyFleet::leaves(ProxyId id, bool stays) {
   {
     const std::lock_guard lock(mutex_);
     machine_.leaves(id, stays);
+    changed_.notify_all();
     if (const auto seat = seats_.find(id); seat != seats_.end() && !stays) handle = seat->second.handle;
   }
   if (!handle) return;

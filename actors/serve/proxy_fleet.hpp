@@ -2,6 +2,7 @@
 /// serve the same deployments there.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,14 +14,15 @@
 #include "actors/serve/fleet_machine.hpp"
 #include "actors/serve/proxy.hpp"
 #include "runtime/client/session.hpp"
+#include "runtime/core/condition.hpp"
 
 namespace troupe::serve {
 
 /// Thread-safe. Held by shared_ptr.
 class ProxyFleet : public std::enable_shared_from_this<ProxyFleet> {
  public:
-  /// `listen`: without its fleet, which is this one.
-  ProxyFleet(const Session& session, ProxyListen listen);
+  /// `listen`: without its fleet, which is this one. `interrupted`: nobody is to wait any longer.
+  ProxyFleet(const Session& session, ProxyListen listen, std::function<bool()> interrupted);
 
   /// The deployment is served by all of them from here on.
   void add(const std::shared_ptr<Deployment>& deployment);
@@ -35,8 +37,8 @@ class ProxyFleet : public std::enable_shared_from_this<ProxyFleet> {
   /// Those that are to take another fleet's place (ProxyListen::in_place_of) do so, each once it has heard of
   /// what is served. Waits for that.
   void take_over();
-  /// Until every node has a proxy that listens, for ten seconds from the first call, or from take_over(), at
-  /// most: a node without one keeps nobody waiting longer.
+  /// Until every node has a proxy that listens, or a signal came, for ten seconds from the first call, or
+  /// from take_over(), at most: a node without one keeps nobody waiting longer.
   void wait_placed();
   /// Another program's proxies listen where these do: these answer what they have accepted, and take no more.
   /// No other is started. Does not wait.
@@ -62,9 +64,11 @@ class ProxyFleet : public std::enable_shared_from_this<ProxyFleet> {
 
   const Session session_;
   const ProxyListen listen_;
+  const std::function<bool()> interrupted_;
   const MonotonicClock clock_;
 
   mutable std::mutex mutex_;  ///< guards what follows
+  Condition changed_;         ///< who is placed
   FleetMachine machine_;
   std::map<ProxyId, Seat> seats_;
   std::map<std::string, std::shared_ptr<Deployment>> deployments_;

@@ -139,6 +139,7 @@ BatchOutput Replica::predict(const BatchInput& batch) {
   BatchOutput result;
   result.verdicts.resize(requests);
   result.credits = credits;
+  result.began_at = begin.count();
   std::vector<torch::Tensor> inputs;  // of those in time
   std::vector<std::size_t> places;    // theirs
   for (std::size_t i = 0, row = 0; i < requests; row += static_cast<std::size_t>(batch.rows[i++])) {

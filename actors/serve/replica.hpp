@@ -35,6 +35,7 @@ struct BatchOutput {
   wire::Bytes values;
   std::int64_t computed_ns = 0;
   std::uint32_t credits = 0;  ///< batches that this proxy may have here at a time
+  std::int64_t began_at = 0;  ///< Replica::clock(), when it began with it
 };
 
 /// What it was started with.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <optional>
 #include <set>
 #include <utility>
@@ -124,9 +125,10 @@ std::string not_served(const WaitingPlaces& places) {
   return missing;
 }
 
-/// Endpoints whose deployments are all ready take the places that they wait for. Others go on waiting: a
-/// replica may have died this moment.
-void take_places() {
+/// Endpoints whose deployments are ready take the places that they wait for. Others go on waiting: a replica
+/// may have died this moment. One that is refused says so (HttpEndpoint::refused), and throws it where it is
+/// `own`; the others take theirs.
+void take_places(Takes when, const HttpEndpoint* own = nullptr) {
   WaitingPlaces& places = waiting_places();
   std::vector<std::weak_ptr<HttpEndpoint>> ready;
   {
@@ -134,14 +136,22 @@ void take_places() {
     if (places.endpoints.empty() || !not_served(places).empty()) return;
     ready = std::exchange(places.endpoints, {});
   }
+  std::exception_ptr refused;
   for (const auto& one : ready) {
     const auto there = one.lock();
     if (there == nullptr) continue;
-    there->take_over(true);
+    try {
+      there->take_over(when);
+    } catch (const Error& error) {
+      log(LogLevel::kWarning, error.what());
+      if (there.get() == own) refused = std::current_exception();
+      continue;
+    }
     if (there->listens()) continue;
     const std::lock_guard lock(places.mutex);
     places.endpoints.push_back(one);
   }
+  if (refused) std::rethrow_exception(refused);
 }
 
 /// `endpoint` has come to serve `name`.
@@ -152,7 +162,7 @@ void take_places(const std::string& name, const std::shared_ptr<HttpEndpoint>& e
     places.served.insert(name);
     places.endpoints.push_back(endpoint);
   }
-  take_places();
+  take_places(Takes::kAllReady, endpoint.get());
 }
 
 void refuse_place_without_all() {
@@ -219,10 +229,12 @@ struct Served::State final : Controlled {
 
   // What is asked from outside.
   DeploymentStatus status() override {
+    const bool over = stopped || leaves;
     return {.name = deployment->name(),
             .url = url + "/v1/" + deployment->name(),
             .port = port,
-            .stopped = stopped || leaves || !endpoint->listens(),
+            .stopped = over || !endpoint->listens(),
+            .refused = over ? "" : endpoint->refused(),
             .view = deployment->view(),
             .weights_from = deployment->weights_from().first,
             .update_from = deployment->weights_from().second,
@@ -390,14 +402,10 @@ void Served::stop() {
 int Served::wait() {
   const auto signal = [&] { return state_->interrupts ? state_->interrupts->signal() : 0; };
   if (!state_->endpoint->listens()) refuse_place_without_all();
-  state_->endpoint->take_over(false);
+  state_->endpoint->take_over(Takes::kNow);
   while (signal() == 0 && !state_->stopped && !state_->leaves) {
     if (state_->deployment->wait_stopped(kLook)) break;
-    try {
-      take_places();  // of deployments that nobody may wait() for
-    } catch (const Error& error) {
-      log(LogLevel::kWarning, error.what());
-    }
+    take_places(Takes::kServedReady);  // of deployments that nobody may wait() for
   }
   if (state_->leaves) {  // what comes on connections that it has accepted is answered first
     state_->endpoint->drain(std::chrono::ceil<std::chrono::milliseconds>(state_->drain_timeout));
@@ -443,10 +451,15 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
   state->port = state->endpoint->address().port;
   state->session_life = session.life();
   state->drain_timeout = options.drain_timeout;
-  state->calls = parts.calls = Calls::of(session);
-  const auto deployment = std::make_shared<Deployment>(std::move(parts), state->endpoint->metrics());
-  state->endpoint->add(deployment);
-  state->deployment = deployment;
+  try {
+    state->calls = parts.calls = Calls::of(session);
+    state->deployment = std::make_shared<Deployment>(std::move(parts), state->endpoint->metrics());
+    state->endpoint->add(state->deployment);
+  } catch (...) {  // another deployment may serve there by now: its requests wait for this one
+    state->endpoint->know_all();
+    throw;
+  }
+  const auto deployment = state->deployment;
   if (options.on_every_node) {
     const ProxyListen listen{.host = options.host,
                              .port = static_cast<std::uint16_t>(options.port),
@@ -455,8 +468,11 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
                              .fleet = {},
                              .in_place_of = other ? other->fleet : "",
                              .names = {}};
-    state->fleet =
-        state->endpoint->fleet([&] { return std::make_shared<ProxyFleet>(Session(session), listen); });
+    // Other deployments of the endpoint have the same fleet, also when this one is gone.
+    const auto interrupts = options.handle_signals ? std::make_shared<train::Interrupts>() : nullptr;
+    const auto interrupted = [interrupts] { return interrupts && interrupts->signal() != 0; };
+    state->fleet = state->endpoint->fleet(
+        [&] { return std::make_shared<ProxyFleet>(Session(session), listen, interrupted); });
     state->fleet->add(deployment);
   }
   Served served(std::move(state));

@@ -157,12 +157,13 @@ Served run(const DriverSession& session, const std::string& name, const Job& job
                         setup,
                         [on = Session(session), job, setup, cpus = options.cpus, name](
                             const ReplicaCalls& calls, const Deployment::Started& started) {
-                          on.spawn_async<Actor>({.num_cpus = cpus, .isolated = true, .label = name}, job,
-                                                setup, calls)
-                              .then([started](Result<ActorHandle<Actor>> replica) {
-                                if (!replica) return started(replica.error());
-                                started(ActorHandle<Replica>(*replica));
-                              });
+                          const auto spawn = on.spawn_async<Actor>(
+                              {.num_cpus = cpus, .isolated = true, .label = name}, job, setup, calls);
+                          spawn.then([started](Result<ActorHandle<Actor>> replica) {
+                            if (!replica) return started(replica.error());
+                            started(ActorHandle<Replica>(*replica));
+                          });
+                          return spawn.state();
                         },
                         std::move(weights),
                         asked_by(job)},

@@ -19,13 +19,23 @@ int place_of_job(const std::string& name, const std::string& job) {
 }
 
 const JobInfo* find_job(const std::vector<JobInfo>& newest_first, const std::string& name) {
+  // "digits~2" may be the second of "digits", which stands before "digits~3".
+  const std::string first = name.substr(0, name.rfind('~'));
+  const int own = place_of_job(first, name);
+  const auto place_behind = [&](const std::string& job) {
+    const int place = own > 0 ? place_of_job(first, job) : 0;
+    return place > own ? place : place_of_job(name, job);
+  };
+  int latest = 1;
   const JobInfo* named = nullptr;
   const JobInfo* successor = nullptr;
   for (const JobInfo& job : newest_first) {
     if (job.id == name) return &job;
     if (named == nullptr && job.name == name) named = &job;
-    const int place = job.has_ended() ? 0 : place_of_job(name, job.name);
-    if (place > 1 && (successor == nullptr || place > place_of_job(name, successor->name))) successor = &job;
+    const int place = job.has_ended() ? 0 : place_behind(job.name);
+    if (place <= latest) continue;
+    successor = &job;
+    latest = place;
   }
   return successor != nullptr && (named == nullptr || named->has_ended()) ? successor : named;
 }

@@ -13,7 +13,8 @@ namespace troupe::cli {
 int place_of_job(const std::string& name, const std::string& job);
 
 /// The job with that id, else the newest with that name; where that was replaced (troupe serve run --replace)
-/// and has ended, the last one that took its place and has not. Null: there is none. Pure.
+/// and has ended, the last one that took its place and has not, as "digits~3" that of "digits~2" and of
+/// "digits". Null: there is none. Pure.
 const JobInfo* find_job(const std::vector<JobInfo>& newest_first, const std::string& name);
 /// Its id; empty: there is none. Says on stderr if it has another name.
 std::string job_called(JobClient& jobs, const std::string& name);

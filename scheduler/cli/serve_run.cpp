@@ -62,6 +62,7 @@ struct ServingProgramHere {
   int pid = 0;
   std::string config;  ///< what was applied last
   OrderedJson deployments;
+  OrderedJson refused;  ///< those that do not come to listen, and why
 };
 /// `silent`: why one that serves here may be it, and has not answered.
 std::optional<ServingProgramHere> program_of(const std::string& job, std::string* silent = nullptr) {
@@ -72,7 +73,8 @@ std::optional<ServingProgramHere> program_of(const std::string& job, std::string
     if (!answer || answer->value("job", OrderedJson()) != job) continue;
     const OrderedJson config = answer->value("config", OrderedJson());
     return ServingProgramHere{pid, config.is_string() ? config.get<std::string>() : std::string(),
-                              answer->value("deployments", OrderedJson::array())};
+                              answer->value("deployments", OrderedJson::array()),
+                              answer->value("refused", OrderedJson())};
   }
   return std::nullopt;
 }
@@ -99,7 +101,7 @@ std::string state_of(const JobInfo& job) {
 }
 
 /// Until all deployments of the file answer; says now and then which do not. Throws where the job ends
-/// before.
+/// before, and where one of them is not going to.
 void wait_until_up(JobClient& jobs, const std::string& id, const config::ServingFile& file, int timeout_s) {
   const Instant latest = MonotonicClock().now() + std::chrono::seconds(timeout_s);
   ProgressTimes says(MonotonicClock().now());
@@ -112,6 +114,11 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
         if (state == "starting" || state == "stopping" || waits.erase(text_of(one, "name")) == 0) continue;
         std::printf("%s: %s\n", text_of(one, "name").c_str(), text_of(one, "url").c_str());
         std::fflush(stdout);
+      }
+      if (auto refused = refused_of(waits, program->refused)) {
+        refused->todo =
+            "its program goes on (troupe job logs --follow " + id + "): troupe job stop " + id + " ends it";
+        throw_error(*std::move(refused));
       }
     }
     if (waits.empty()) return;
@@ -213,6 +220,15 @@ void change_running(const ServingProgramHere& program, const config::ServingChan
 }
 
 }  // namespace
+
+std::optional<ErrorInfo> refused_of(const std::set<std::string>& waits, const OrderedJson& refused) {
+  for (const std::string& name : waits) {
+    if (!refused.is_object() || !refused.contains(name)) continue;
+    return ErrorInfo{ErrorCode::kRefused, "'" + name + "' is not going to serve",
+                     text_of(refused, name.c_str()), ""};
+  }
+  return std::nullopt;
+}
 
 std::vector<int> left_ports(const OrderedJson& before, const OrderedJson& after) {
   const auto places_in = [](const OrderedJson& deployments) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,11 @@ struct ServeRunWords {
 };
 
 int serve_run(const ServeRunWords& words);
+
+/// Of the deployments that are waited for one that does not come to listen, and why, by what their program
+/// tells of those. Pure.
+std::optional<ErrorInfo> refused_of(const std::set<std::string>& waits,
+                                    const nlohmann::ordered_json& refused);
 
 /// Of the ports where a program serves, those that its successor leaves: all that is served there the
 /// successor serves at another one. By what both tell of their deployments. Pure.

@@ -2,6 +2,7 @@
 // are in tests/actors/serve/proxies_test.cpp; soak_serving loads them while everything dies.
 #include <signal.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -277,4 +278,34 @@ TEST_CASE("program: serves on one port twice", "[.program]") {
   CHECK(e2e::eventually(told));
   CHECK(ask(served.url()).status == 200);
   CHECK(served.urls().size() == 1);
+}
+
+// Was: ten seconds, whatever came.
+TEST_CASE("a signal ends the wait for a proxy that does not listen", "[serving]") {
+  const e2e::TempFolder folder;
+  e2e::Program program("program: is interrupted while a proxy does not listen", folder.path());
+  CHECK(program.wait(60s) == "exit code 0");
+  CHECK_THAT(e2e::read_file(folder.path() + "/err"), !Contains("on some node no proxy listens yet"));
+}
+
+TEST_CASE("program: is interrupted while a proxy does not listen", "[.program]") {
+  ::signal(SIGINT, SIG_DFL);  // not Catch's
+  auto session = init(0, nullptr, {.nodes = 2});
+  auto first = serve::run(session, "first", Sum{}, weights_of(1), {.replicas = 1, .port = 0});
+  const int port = first.port();
+  first.stop();
+  std::thread interrupts([url = "http://127.0.0.1:" + std::to_string(port) + "/v1/sum"] {
+    e2e::eventually([&] {
+      try {
+        return ask(url).status == 200;
+      } catch (const std::exception&) {  // it does not listen yet
+        return false;
+      }
+    });
+    ::kill(::getpid(), SIGINT);
+  });
+  auto served =
+      serve::run(session, "sum", Sum{}, weights_of(1), {.replicas = 1, .port = port, .on_every_node = true});
+  interrupts.join();
+  CHECK(served.wait() == SIGINT);
 }

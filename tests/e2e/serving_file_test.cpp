@@ -129,3 +129,34 @@ max_batch = 8
   CHECK(answer() == "{\"outputs\": [[2.5]]}\n");
   CHECK(e2e::shell(TROUPE_CLI " serve stop constant").code == 0);
 }
+
+// Was: it waited at the head until there was a CPU, got that before those that were wanted, loaded the
+// program and was killed. One more did each time that a replica was late.
+TEST_CASE("a replica that finds no CPU and is not wanted any more waits for none", "[serving]") {
+  const Cluster cluster("constant");
+  write_weights(cluster.root + "/one.safetensors", 1.5F);
+  const auto waiting = [&] {
+    return nlohmann::json::parse(cluster.troupe("status --json").output)["waiting"].size();
+  };
+  const auto scale = [](const char* replicas) {
+    return e2e::shell(std::string(TROUPE_CLI " serve scale constant ") + replicas).code;
+  };
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const Ran ran = cluster.run("program = \"" + self + R"("
+args = ["a program that serves"]
+num_cpus = 0
+[deployments.constant]
+weights = "one.safetensors"
+replicas = 2
+cpus = 1.0
+port = 0
+)");
+  INFO(ran.output);
+  REQUIRE(ran.code == 0);
+  CHECK(waiting() == 0);
+  REQUIRE(scale("3") == 0);
+  CHECK(e2e::eventually([&] { return waiting() == 1; }));
+  CHECK(scale("2") == 0);
+  CHECK(e2e::eventually([&] { return waiting() == 0; }));
+  CHECK(e2e::shell(TROUPE_CLI " serve stop constant").code == 0);
+}

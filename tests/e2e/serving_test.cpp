@@ -14,6 +14,7 @@
 
 #include "actors/checkpoint/safetensors.hpp"
 #include "actors/serve/serve.hpp"
+#include "runtime/host/may_wait.hpp"
 #include "tests/actors/serve/http/exposition.hpp"
 #include "tests/actors/serve/http/raw_client.hpp"
 #include "tests/e2e/support.hpp"
@@ -72,6 +73,17 @@ struct Odd {
     if (most == 98) return torch::complex(output, output);
     return output;
   }
+};
+
+/// Its weights are two pieces.
+struct HeavyNetImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return x + ballast[0]; }
+  torch::Tensor ballast = register_parameter("ballast", torch::ones({5'000'000}));
+};
+TORCH_MODULE(HeavyNet);
+struct Heavy {
+  HeavyNet model() const { return HeavyNet(); }
+  data::FieldSpec input() const { return {.shape = {4}}; }
 };
 
 struct Asked {
@@ -452,6 +464,32 @@ TEST_CASE("weights change under load, and a replica dies: each request is answer
   for (const auto& [version, count] : answers)
     counts += " version " + std::to_string(version) + ": " + std::to_string(count);
   std::printf("answers by%s\n", counts.c_str());
+}
+
+// Was: the piece that found none was never sent, and its replica came too late: the update failed, or, of
+// many replicas that loaded at a time, the deployment.
+TEST_CASE("weights wait for room in the program's own memory", "[serving]") {
+  auto session = init(0, nullptr);
+  const Printed printed;
+  const HeavyNet net;
+  auto served = serve::run(session, "heavy", Heavy{}, weights_of(*net), {.port = 0, .start_timeout = 60s});
+  std::vector<ObjectRef<std::vector<std::byte>>> objects;
+  const auto fill = [&](std::size_t bytes) {
+    const NoWaitScope in_own_memory;
+    const std::vector<std::byte> value(bytes);
+    try {
+      for (;;) objects.push_back(session.put(value));
+    } catch (const LimitExceeded&) {  // it is full
+    }
+  };
+  fill(std::size_t{16} << 20);
+  fill(std::size_t{1} << 20);
+  CHECK(objects.size() > 60);
+  auto update = std::async(std::launch::async, [&] { return served.update(weights_of(*net)); });
+  const char* const told = "heavy: the weights of replica 2 wait for room: ";
+  CHECK(e2e::eventually([&] { return printed.text().find(told) != std::string::npos; }));
+  objects.clear();
+  CHECK(update.get() == 2);
 }
 
 TEST_CASE("an update ends with its deployment, and with a word from elsewhere", "[serving]") {

@@ -87,7 +87,15 @@ TEST_CASE("what is asked of a program that serves, and what it answers") {
   CHECK(control == Control::of_this_program());
   Fake digits;
   control->add(digits);
+  digits.of.stopped = true;  // not yet
+  digits.of.refused = "it is held";
+  const auto waits = ask(*control, R"({"do":"status"})");
+  CHECK(waits["deployments"].empty());
+  CHECK(waits["refused"].value("digits", "") == "it is held");
+  digits.of.stopped = false;
+  digits.of.refused.clear();
   const auto status = ask(*control, R"({"do":"status"})");
+  CHECK(status["refused"].empty());
   CHECK(status["pid"] == ::getpid());
   const auto one = status["deployments"].at(0);
   CHECK(one["state"] == "ready");

@@ -523,6 +523,29 @@ TEST_CASE("an update of which no replica comes up fails, says why, and takes no 
   }
 }
 
+// Was: the second one ended with the update and was looked up all the same: std::out_of_range, after which no
+// timer ran: the update did not end, and no replica was looked after until something else happened.
+TEST_CASE("replicas of an update that are late at the same moment end it once") {
+  DeploymentMachine machine({.replicas = 5, .start_timeout = 5s});
+  const Instant begin = 1h;
+  (void)machine.start(begin);
+  const auto comes_up = [&](ReplicaId id) {
+    (void)machine.on(ReplicaUp{id}, begin);
+    (void)machine.on(ReplicaReady{id}, begin);
+  };
+  for (ReplicaId id = 1; id <= 5; ++id) comes_up(id);
+  (void)machine.on(UpdateAsked{2}, begin);
+  comes_up(6);
+  REQUIRE(machine.view().starting == 2);
+  REQUIRE(machine.wake_at() == begin + 5s);
+  int failed = 0;
+  for (const auto& action : machine.on(Tick{}, begin + 5s))
+    failed += std::holds_alternative<UpdateFailed>(action);
+  CHECK(failed == 1);
+  CHECK(machine.view().rolls_out == 0);
+  CHECK(machine.wake_at() <= begin + 10s);
+}
+
 TEST_CASE("new weights that replicas die of under requests go back, and the old answer those requests") {
   auto options = still(8);
   options.requests_a_second = 500;

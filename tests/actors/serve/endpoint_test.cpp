@@ -1,10 +1,13 @@
 // What an HTTP endpoint answers before it knows its deployments, without a server.
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "actors/serve/control.hpp"
 #include "actors/serve/http_endpoint.hpp"
 #include "runtime/http/exchange.hpp"
 
@@ -18,13 +21,15 @@ class NamedFront final : public Front {
   const std::string& name() const override { return name_; }
   const ReplicaSetup& setup() const override { return setup_; }
   std::size_t max_request_rows() const override { return 1; }
-  bool is_ready() const override { return true; }
+  bool is_ready() const override { return ready; }
   VersionId version() const override { return 1; }
   std::optional<ReplicaInfo> output() const override { return {}; }
   void measure() override {}
   RequestId next_request() override { return 1; }
   void submit(RequestId, data::Tensor, Instant, ReplyTo) override {}
   void leave(RequestId) override {}
+
+  bool ready = true;
 
  private:
   const std::string name_;
@@ -87,6 +92,52 @@ TEST_CASE("a request that waits for routes goes with its client") {
   CHECK(taken == 0);
   exchange->leave();
   CHECK(taken == 1);  // it was dropped, which answers
+}
+
+/// A program that serves, and hands nothing over.
+struct Keeps final : Controlled {
+  DeploymentStatus status() override { return {.name = "a", .url = "", .port = 7000, .pids = {}}; }
+  void scale(Replicas) override {}
+  VersionId update_from(const std::string&) override { return 0; }
+  VersionId roll_back() override { return 0; }
+  void stop_serving() override {}
+  std::vector<UniqueFd> listening() override {
+    throw BadConfig("it hands nothing over", "it keeps them", "");
+  }
+  void leave() override {}
+  std::string metrics() override { return ""; }
+};
+
+// Was: with its endpoint none of those behind it in the list took a place any more, and nobody was told why.
+TEST_CASE("an endpoint takes a place by what is ready here, and says why it does not get it") {
+  const auto control = Control::of_this_program();
+  REQUIRE(control);
+  Keeps keeps;
+  control->add(keeps);
+  HttpEndpoint endpoint({}, Predecessor{.pid = ::getpid(), .port = 7000, .names = {"a", "b"}}, {"a"});
+  const auto asks = [&](Takes when) {
+    try {
+      endpoint.take_over(when);
+    } catch (const Refused&) {
+      return true;
+    }
+    return false;
+  };
+  CHECK(endpoint.refused() == "");
+  const auto first = std::make_shared<NamedFront>("a");
+  endpoint.add(first);
+  CHECK_FALSE(asks(Takes::kAllReady));  // b may come yet
+  first->ready = false;
+  CHECK_FALSE(asks(Takes::kServedReady));
+  CHECK(endpoint.refused() == "");
+  CHECK(asks(Takes::kNow));
+  first->ready = true;
+  CHECK(asks(Takes::kServedReady));
+  endpoint.add(std::make_shared<NamedFront>("b"));
+  CHECK(asks(Takes::kAllReady));
+  CHECK_THAT(endpoint.refused(),
+             Catch::Contains("does not hand over its address") && Catch::Contains("it keeps them"));
+  control->remove(keeps);
 }
 
 }  // namespace

@@ -31,7 +31,11 @@ TEST_CASE("a job that was replaced is found by its name where its program runs n
                                  job_of("c", "digits~2", kEnded), job_of("b", "other", kRuns),
                                  job_of("a", "digits", kEnded)};
   CHECK(found(all, "digits") == "d");
-  CHECK(found(all, "digits~2") == "c");
+  CHECK(found(all, "digits~2") == "d");  // was "c": one in the middle led to itself, which has ended
+  CHECK(found(all, "digits~3") == "d");
+  CHECK(found(all, "digits~4") == "e");  // "d" was before it
+  CHECK(found(all, "digits~02") == "");
+  CHECK(found({job_of("b", "a~2~3", kRuns), job_of("a", "a~2", kEnded)}, "a~2") == "b");
   CHECK(found(all, "a") == "a");
   CHECK(found(all, "other") == "b");
   CHECK(found(all, "none") == "");

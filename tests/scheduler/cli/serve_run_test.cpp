@@ -30,3 +30,15 @@ TEST_CASE("the ports that a successor leaves are those of which it serves everyt
   CHECK(left(R"([{"name":"a","port":1},{"name":"a","port":2}])", R"([{"name":"a","port":2}])").empty());
   CHECK(left(R"([1,{"name":7,"port":1},{"name":"a","port":"x"}])", R"([{"name":"a","port":2}])").empty());
 }
+
+// Was: waited for until the command's own time was over.
+TEST_CASE("a deployment whose place another program keeps is told, with why") {
+  const auto told = [](const char* refused) {
+    const auto error = cli::refused_of({"a", "b"}, nlohmann::ordered_json::parse(refused));
+    return error ? error->message() : "";
+  };
+  for (const char* none : {"{}", "null", "7", R"({"c":"it is held"})"}) CHECK(told(none) == "");
+  CHECK_THAT(told(R"({"b":"it is held\n"})"),
+             Catch::Contains("'b' is not going to serve: it is held") && !Catch::Contains("\n"));
+  CHECK_THAT(told(R"({"a":7})"), Catch::Contains("'a'"));
+}
