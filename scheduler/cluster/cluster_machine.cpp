@@ -314,7 +314,7 @@ void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
   ActorRecord record{id, std::move(spawn.spec), spawn.requester, placement.node};
   record.gpus = placement.gpus;
   record.bundle = placement.bundle;
-  if (record.spec.detached) record.started_by = jobs_.find(record.spec.job)->record.started_by;
+  if (record.spec.detached) record.started_by = starter_of(record);
   const Actor& actor = actors_.add({std::move(record), true, spawn.attempts, placement.reason});
   actors_.at(id).started_at = now_;
   actors_.set_deadline(actors_.at(id), now_ + std::min(config_.slow_start, config_.start_deadline));
@@ -330,6 +330,7 @@ StartActor ClusterMachine::start_of(const Actor& actor, std::string reason) cons
     start.driver = job->record.driver;
     start.package_from = package_from(actor, *job);
   }
+  start.state = actor.state;
   const std::vector<std::string>& names = nodes_.at(record.node).info.gpus;
   for (const std::uint32_t gpu : record.gpus) {
     if (gpu < names.size()) start.gpus.push_back(names[gpu]);  // else its node came back with fewer

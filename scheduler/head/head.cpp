@@ -72,6 +72,7 @@ Result<void> Head::start() {
     carry_out(machine_.tick(clock_.now()));
     tick_clients();
     remove_expired_keys();
+    end_actors_of_strangers();
   });
   return {};
 }
@@ -113,7 +114,6 @@ Result<void> Head::restore() {
     if (!peer.name.starts_with(kMachinePrefix) && !machine_.cluster().nodes().contains(node))
       expire_key(node);
   }
-  end_actors_of_strangers();
   return {};
 }
 
@@ -163,6 +163,7 @@ void Head::on_event(const PeerName& from, const cluster::ClusterEvent& event) {
   const auto* program = std::get_if<cluster::JobRegistered>(&event);
   if (program == nullptr) return on(event);
   cluster::JobRegistered registered = *program;
+  if (!runs_there(registered)) registered.submission.clear();
   registered.started_by = starter_of(registered);
   on(registered);
 }

@@ -39,10 +39,11 @@ constexpr std::size_t fields_in(int version, const cluster::ActorSpec&) {
   return version < 3 ? 5 : version < 8 ? 7 : kAll;  // max_restarts, max_task_retries; detached
 }
 constexpr std::size_t fields_in(int version, const cluster::ActorRecord&) {
-  return version < 3   ? 7
-         : version < 5 ? 9
-         : version < 9 ? 10
-                       : kAll;  // incarnation, restarts; bundle; started_by
+  return version < 3    ? 7
+         : version < 5  ? 9
+         : version < 9  ? 10
+         : version < 10 ? 11
+                        : kAll;  // incarnation, restarts; bundle; started_by; ends_for, died_on
 }
 constexpr std::size_t fields_in(int version, const cluster::SubmissionSpec&) {
   return version < 4   ? 8

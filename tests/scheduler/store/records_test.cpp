@@ -341,6 +341,17 @@ const std::string kStarterBytes =
     "09000000"
     "6d616368696e652f31";
 const std::string kStartedActorBytes = kDetachedBytes + kStarterBytes;
+/// Since version 10: why an actor ends and where one that restarts died, at the end.
+const ActorRecord kEndingActor = [] {
+  ActorRecord record = kStartedActor;
+  record.ends_for = "why";
+  record.died_on = NodeId{2};
+  return record;
+}();
+const std::string kEndingActorBytes = kStartedActorBytes +
+                                      "03000000"
+                                      "776879"
+                                      "0200000000000000";
 const std::string kStartedJobBytes = kParkedBytes + kStarterBytes;
 
 }  // namespace
@@ -399,12 +410,19 @@ TEST_CASE("records of version 8 are read") {
   for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0800" + hex)).value() == record);
 }
 
-TEST_CASE("records of version 9 are read, and written") {
+TEST_CASE("records of version 9 are read") {
   const std::vector<std::pair<std::string, Record>> all{
       {kOfferingBytes, kOffering}, {kStartedJobBytes, kStartedJob}, {kStartedActorBytes, kStartedActor},
       {kHoldingBytes, kHolding},   {kWantingBytes, kWanting},       {kLimitedBytes, kLimited}};
+  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0900" + hex)).value() == record);
+}
+
+TEST_CASE("records of version 10 are read, and written") {
+  const std::vector<std::pair<std::string, Record>> all{
+      {kOfferingBytes, kOffering}, {kStartedJobBytes, kStartedJob}, {kEndingActorBytes, kEndingActor},
+      {kHoldingBytes, kHolding},   {kWantingBytes, kWanting},       {kLimitedBytes, kLimited}};
   for (const auto& [hex, record] : all) {
-    const wire::Bytes bytes = bytes_of("fe0900" + hex);
+    const wire::Bytes bytes = bytes_of("fe0a00" + hex);
     CHECK(decode_record(bytes).value() == record);
     CHECK(encode_record(record) == bytes);
   }
@@ -418,11 +436,11 @@ TEST_CASE("a count of bundles that the bytes do not hold is damage") {
 }
 
 TEST_CASE("a record of a newer troupe is refused with both versions, a damaged one as that") {
-  const auto newer = decode_record(bytes_of("fe0a00" + kJobBytes));
+  const auto newer = decode_record(bytes_of("fe0b00" + kJobBytes));
   REQUIRE_FALSE(newer);
   CHECK(newer.error().code == ErrorCode::kRefused);
-  CHECK(newer.error().why == "it has version 10, and this troupe knows 9");
-  for (const char* hex : {"", "fe", "fe09", "fe0900", "03", "7f00"}) {
+  CHECK(newer.error().why == "it has version 11, and this troupe knows 10");
+  for (const char* hex : {"", "fe", "fe0a", "fe0a00", "03", "7f00"}) {
     const auto damaged = decode_record(bytes_of(hex));
     REQUIRE_FALSE(damaged);
     CHECK(damaged.error().code == ErrorCode::kBadInput);
