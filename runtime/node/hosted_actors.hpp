@@ -59,6 +59,7 @@ class HostedActors {
   /// Those in `stays` outlive it.
   void end_job(JobId job, const std::string& reason, const std::vector<ActorId>& stays, Actions& out);
 
+  /// For the next life of a detached actor.
   struct Kept {
     std::string payload;
     std::string hash;  ///< of its executable

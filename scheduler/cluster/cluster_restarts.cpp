@@ -154,7 +154,7 @@ void ClusterMachine::restore_restart(ActorRecord record) {
     actors_.set_deadline(actor, now_);  // nobody may have what it is constructed with
   } else {
     ++actor.record.restarts;
-    actor.record.died_on = actor.record.node;
+    if (actor.record.process) actor.record.died_on = actor.record.node;
     actors_.restarting(actor, actor.reason, now_);
     persist(actor.record);
   }
