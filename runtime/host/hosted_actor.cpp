@@ -338,7 +338,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
   }
 
   void on_stop(StopMessage& message) {
-    if (keeper_ == nullptr || object_ == nullptr) return end(std::move(message.reason));
+    if (keeper_ == nullptr || object_ == nullptr || message.at_once)
+      return end(std::move(stop_ ? *stop_ : message.reason));
     // Answers of what has run leave first.
     if (threads_ != nullptr) threads_->stop();
     stop_ = std::move(message.reason);

@@ -80,9 +80,10 @@ struct StartMessage {};
 struct ResumeMessage {
   ProcessAddress caller;
 };
-/// Ends the actor.
+/// Ends the actor, once the answers that wait for its state have left; or (`at_once`) without them.
 struct StopMessage {
   std::string reason;
+  bool at_once = false;
 };
 
 struct ActorStart {
