@@ -266,9 +266,12 @@ class Host final : public caf::event_based_actor, public ActorContext {
     }
   }
 
+  /// A keeper that never answers keeps no actor that has ended, for which the end of its process waits.
   void keep(const caf::strong_actor_ptr& me, wire::Bytes state) {
     const auto kept = keeper_->keep(std::move(state));
-    kept->on_ready([this, me, kept] { saved(me, kept->outcome()); });
+    kept->on_ready([this, weak = caf::actor_cast<caf::weak_actor_ptr>(me), kept] {
+      if (const auto lives = weak.lock()) saved(lives, kept->outcome());
+    });
   }
 
   /// In whatever thread hears it: the actor's own may run one long method after another, and one of those may

@@ -45,9 +45,6 @@ void NodeLink::start(UniqueFd doorbell, Handlers handlers) {
 
 void NodeLink::stop() {
   channel_->stop();
-  decltype(asked_) dropped;  // after the lock: they may hold the last of something
-  const std::lock_guard lock(mutex_);
-  dropped.swap(asked_);
 }
 
 void NodeLink::tell(const wire::Control& message) {

@@ -47,7 +47,7 @@ class NodeLink {
   /// Says hello (with the process's doorbell) and begins to receive. Throws Unavailable when the link is
   /// dead.
   void start(UniqueFd doorbell, Handlers handlers);
-  /// No handler runs any more, and nobody hears what was asked.
+  /// No handler runs any more.
   void stop();
 
   Sent send(const wire::FrameHeader& header, wire::ByteView body) { return channel_->send(header, body); }

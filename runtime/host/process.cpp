@@ -135,7 +135,6 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
 
 Process::~Process() {
   end();
-  calls_.take_where([](const PendingCall&) { return true; });  // what they would tell may be held by an actor
   caf_.reset();
 }
 
