@@ -23,7 +23,7 @@ constexpr Duration kSaysWhy = std::chrono::seconds(10);
 constexpr wire::Bound kConstructorBound{
     wire::kMaxBodyBytes, "the constructor arguments of",
     "give it large data in parts, or through shared memory (Session::open_region)"};
-constexpr wire::Bound kPlacedConstructorBound{kMaxPlacedArgumentBytes, "the constructor arguments of",
+constexpr wire::Bound kPlacedConstructorBound{cluster::kMaxPayloadBytes, "the constructor arguments of",
                                               "an actor that is isolated, holds CPUs or has a name is "
                                               "started through the head: give it large data by a "
                                               "call, or through shared memory (Session::open_region)"};

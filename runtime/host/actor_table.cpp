@@ -95,14 +95,14 @@ void ActorTable::deliver(ActorId id, std::shared_ptr<IncomingCall> call, caf::ex
   enqueue(actor, caf::make_message(CallMessage{std::move(call)}), unit);
 }
 
-bool ActorTable::stop(ActorId id, std::string reason) {
+bool ActorTable::stop(ActorId id, std::string reason, bool at_once) {
   caf::strong_actor_ptr actor;
   {
     const std::lock_guard lock(mutex_);
     if (const auto at = living_.find(id); at != living_.end()) actor = at->second;
   }
   if (actor == nullptr) return false;
-  enqueue(actor, caf::make_message(StopMessage{std::move(reason)}), nullptr);
+  enqueue(actor, caf::make_message(StopMessage{std::move(reason), at_once}), nullptr);
   return true;
 }
 
@@ -145,7 +145,7 @@ std::string ActorTable::why_not_here(ActorId actor) const {
   return why != nullptr ? *why : "no such actor is in its process (any more)";
 }
 
-void ActorTable::stop_all(const std::string& reason) {
+void ActorTable::stop_all(const std::string& reason, bool at_once) {
   std::vector<ActorId> all;
   std::vector<Responder> told;
   {
@@ -154,7 +154,7 @@ void ActorTable::stop_all(const std::string& reason) {
     if (auto monitors = monitors_.extract(ActorId{})) told = std::move(monitors.mapped());
   }
   for (auto& one : told) one.answer(wire::encode(reason));
-  for (const ActorId id : all) stop(id, reason);
+  for (const ActorId id : all) stop(id, reason, at_once);
 }
 
 void ActorTable::wait_until_empty(Duration timeout) const {

@@ -25,13 +25,14 @@ class ActorTable {
   /// Puts a call into the actor's mailbox; fails it when the actor is not here.
   void deliver(ActorId actor, std::shared_ptr<IncomingCall> call, caf::execution_unit* unit);
   /// Ends the actor after its current turn. False when it is not here.
-  bool stop(ActorId actor, std::string reason);
+  bool stop(ActorId actor, std::string reason, bool at_once = false);
   /// Why it ended; nothing: it lives.
   std::optional<std::string> why_ended(ActorId actor) const;
   /// Answers (with the reason, a string) when the actor has ended: at once if it is not here. Actor 0 is the
   /// process itself.
   void monitor(ActorId actor, Responder responder);
-  void stop_all(const std::string& reason);
+  /// `at_once`: answers that wait until a state is kept are dropped.
+  void stop_all(const std::string& reason, bool at_once = false);
   /// Waits until all have ended, `timeout` at most.
   void wait_until_empty(Duration timeout) const;
   std::size_t size() const;

@@ -4,6 +4,8 @@
 #include <climits>
 #include <exception>
 #include <iterator>
+#include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "runtime/core/futex.hpp"
@@ -187,21 +189,52 @@ void CallState::set_parts(const std::vector<std::shared_ptr<CallState>>& parts, 
   if (next != nullptr) next->set_parts(parts, count);
 }
 
-/// Whether nothing but a turn of that actor can bring the answer, so far as this process knows.
+/// Whether a turn of that actor brings the answer; nothing: its parts say so.
+std::optional<bool> CallState::is_call_of(const ActorContext* actor, Parts& parts) const {
+  const std::lock_guard lock(mutex_);
+  if (ready()) return false;
+  if (own_call_of_ == actor) return true;
+  if (parts_ == nullptr) return false;
+  parts = *parts_;
+  return std::nullopt;
+}
+
+/// Whether nothing but a turn of that actor can bring the answer, so far as this process knows. Parts of
+/// parts may be many deep, and be in themselves: such a one is waited for as one that others bring.
 bool CallState::needs_turn_of(const ActorContext* actor) const {
-  Parts parts;
-  {
-    const std::lock_guard lock(mutex_);
-    if (ready()) return false;
-    if (own_call_of_ == actor) return true;
-    if (parts_ == nullptr) return false;
-    parts = *parts_;
+  struct Looked {
+    const CallState* at;
+    Parts parts;
+    std::size_t next = 0;    ///< of the parts
+    std::size_t others = 0;  ///< of those before it: that others bring
+  };
+  std::vector<Looked> way{{this, {}}};
+  if (const auto known = is_call_of(actor, way.back().parts)) return *known;
+  std::unordered_map<const CallState*, bool> needs{{this, false}};  // those on the way: false
+  std::vector<std::shared_ptr<const CallState>> seen;               // keeps their addresses theirs
+  for (;;) {
+    Looked& here = way.back();
+    if (here.next == here.parts.of.size()) {
+      const bool its = needs[here.at] = here.others < here.parts.count;
+      way.pop_back();
+      if (way.empty()) return its;
+      way.back().others += its ? 0 : 1;
+      continue;
+    }
+    const std::shared_ptr<const CallState> part = here.parts.of[here.next++].lock();
+    const auto [at, is_new] = needs.try_emplace(part.get(), false);  // null: others bring it
+    if (is_new && part != nullptr) {
+      seen.push_back(part);
+      Looked next{part.get(), {}};
+      const auto known = part->is_call_of(actor, next.parts);
+      if (!known) {
+        way.push_back(std::move(next));
+        continue;
+      }
+      at->second = *known;
+    }
+    here.others += at->second ? 0 : 1;
   }
-  const auto others = std::count_if(parts.of.begin(), parts.of.end(), [&](const auto& weak) {
-    const auto part = weak.lock();
-    return part == nullptr || !part->needs_turn_of(actor);
-  });
-  return static_cast<std::size_t>(others) < parts.count;
 }
 
 bool CallState::wait(Duration timeout) {

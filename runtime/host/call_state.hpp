@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -113,12 +114,13 @@ class CallState {
   void name_in_failure();
   std::shared_ptr<CallState> loaded() const;
   std::shared_ptr<CallState> begin_load();
-  bool needs_turn_of(const ActorContext* actor) const;
-
   struct Parts {
     std::vector<std::weak_ptr<CallState>> of;
     std::size_t count = 0;  ///< of these it is ready with
   };
+  std::optional<bool> is_call_of(const ActorContext* actor, Parts& parts) const;
+  bool needs_turn_of(const ActorContext* actor) const;
+
   Waiter* waiter_;
   std::atomic<std::uint32_t> ready_{kPending};
   std::atomic<std::uint32_t> sleepers_{0};

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <deque>
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "runtime/core/escape.hpp"
@@ -15,9 +16,13 @@
 #include "runtime/host/task_frames.hpp"
 #include "runtime/host/turn.hpp"
 #include "runtime/objects/objects.hpp"
+#include "runtime/wire/frame.hpp"
 
 namespace troupe {
 namespace {
+
+/// A state up to this size is encoded ahead: that takes some 20 microseconds.
+constexpr std::size_t kMostPreparedBytes = std::size_t{64} << 10;
 
 /// An isolated actor's thread is started by one that blocks all signals; the user's code wants them as in
 /// main.
@@ -105,13 +110,15 @@ class Host final : public caf::event_based_actor, public ActorContext {
     const CurrentActorScope scope(this);
     const Registry& registry = Registry::instance();
     const bool is_far = registry.constructor(constructor_ ^ kArgumentsInObject) != nullptr;
+    const std::uint64_t number = is_far ? constructor_ ^ kArgumentsInObject : constructor_;
+    const Registry::Constructor* constructor = registry.constructor(number);
+    if (constructor == nullptr || !constructor->saves) keeper_ = nullptr;
+    if (keeper_ != nullptr && state_ == nullptr) state_ = keeper_->last();
     if (is_far && !fetch_arguments()) return;
-    if (keeper_ != nullptr && !fetch_state()) return;
+    if (state_ != nullptr && !has_come(*state_)) return;
     objects::BorrowScope borrows;
-    auto object = is_far ? registry.make(constructor_ ^ kArgumentsInObject, fetched_->bytes->view())
-                         : registry.make(constructor_, args_);
+    auto object = registry.make(number, is_far ? fetched_->bytes->view() : wire::ByteView(args_));
     if (!object) return fail_start(object.error());
-    if (keeper_ != nullptr && !(*object)->saves()) keeper_ = nullptr;
     if (const auto loaded = load_state(**object); !loaded) return fail_start(loaded.error());
     object_ = *std::move(object);
     wire::Bytes().swap(args_);
@@ -131,24 +138,17 @@ class Host final : public caf::event_based_actor, public ActorContext {
       }
       fetched_ = objects->fetch(*name);
     }
-    if (!fetched_->done.ready()) {
-      fetched_->done.on_ready(
-          [me = handle()] { troupe::enqueue(me, caf::make_message(StartMessage{}), nullptr); });
-      return false;
-    }
-    if (!fetched_->done.outcome().ok()) fail_start(fetched_->done.outcome().error());
-    return fetched_->done.outcome().ok();
+    return has_come(fetched_->done);
   }
 
   /// As fetch_arguments().
-  bool fetch_state() {
-    if (state_ == nullptr) state_ = keeper_->last();
-    if (!state_->ready()) {
-      state_->on_ready([me = handle()] { troupe::enqueue(me, caf::make_message(StartMessage{}), nullptr); });
+  bool has_come(CallState& what) {
+    if (!what.ready()) {
+      what.on_ready([me = handle()] { troupe::enqueue(me, caf::make_message(StartMessage{}), nullptr); });
       return false;
     }
-    if (!state_->outcome().ok()) fail_start(state_->outcome().error());
-    return state_->outcome().ok();
+    if (!what.outcome().ok()) fail_start(what.outcome().error());
+    return what.outcome().ok();
   }
 
   Result<void> load_state(ActorObject& object) {
@@ -188,7 +188,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
   }
 
   bool must_wait(const IncomingCall& call) const {
-    return home_.is_congested(call.from) || (call.references != nullptr && !call.references->ready());
+    return home_.is_congested(call.from, held_.bytes_for(call.from)) ||
+           (call.references != nullptr && !call.references->ready());
   }
 
   void carry_out(std::shared_ptr<IncomingCall> call) {
@@ -199,15 +200,18 @@ class Host final : public caf::event_based_actor, public ActorContext {
   void run_method(IncomingCall& call) {
     const CurrentActorScope scope(this);
     if (keeper_ == nullptr) return run_method(call, std::move(call.responder));
+    prepare_save();
     const auto answer = std::make_shared<CallState>(nullptr);
     call.responder.passes_on(*answer);
     const Registry::Method* method = Registry::instance().method(call.method);
     const bool changes = method == nullptr || !method->is_const;
     if (changes) ++changing_;
-    auto hold = [this, answer, changes, to = std::make_shared<Responder>(std::move(call.responder))] {
+    auto hold = [this, answer, changes, from = call.from,
+                 to = std::make_shared<Responder>(std::move(call.responder))] {
       if (changes || changing_ != 0) held_.changed();
       if (changes) --changing_;
-      held_.add([this, answer, to](const ErrorInfo* not_held) {
+      const std::size_t bytes = answer->outcome().ok() ? answer->outcome()->size() : 0;
+      held_.add(from, wire::kHeaderBytes + bytes, [this, answer, to](const ErrorInfo* not_held) {
         if (not_held != nullptr) return to->fail(*not_held);
         auto give = [answer, to] { to->outcome(answer->outcome(), answer->refers_to()); };
         // A large one may have to wait for memory.
@@ -236,24 +240,49 @@ class Host final : public caf::event_based_actor, public ActorContext {
 
   void save() {
     if (!held_.begin_save()) return;
+    auto state = state_now();
+    state ? keep(handle(), *std::move(state)) : saved(handle(), state.error());
+  }
+
+  /// Before a turn that may take long: answers that wait for the save after the one under way do not wait for
+  /// that turn's end.
+  void prepare_save() {
+    if (threads_ != nullptr) return;  // methods take no turn
+    save();  // the one under way may have ended, and the turn after it is behind this
+    if (state_bytes_ > kMostPreparedBytes || !held_.wants_prepared()) return;
+    auto state = state_now();
+    if (state && !held_.prepare(*std::move(state))) save();
+  }
+
+  Result<wire::Bytes> state_now() {
     const std::string where = std::string(object_->class_name()) + "::save";
-    std::shared_ptr<CallState> kept;
     try {
       const ForkScope fork_scope(where);
-      kept = keeper_->keep(object_->save());
+      auto state = object_->save();
+      state_bytes_ = state.size();
+      return state;
     } catch (...) {
-      kept = std::make_shared<CallState>(nullptr);
-      kept->resolve(describe_exception(where));
+      return describe_exception(where);
     }
-    kept->on_ready([this, me = handle(), kept] { saved(me, kept->outcome()); });
+  }
+
+  /// A keeper that never answers keeps no actor that has ended, for which the end of its process waits.
+  void keep(const caf::strong_actor_ptr& me, wire::Bytes state) {
+    const auto kept = keeper_->keep(std::move(state));
+    kept->on_ready([this, weak = caf::actor_cast<caf::weak_actor_ptr>(me), kept] {
+      if (const auto lives = weak.lock()) saved(lives, kept->outcome());
+    });
   }
 
   /// In whatever thread hears it: the actor's own may run one long method after another, and one of those may
   /// wait for who waits for these answers.
   void saved(const caf::strong_actor_ptr& me, const Outcome& how) {
-    for (const auto& give : held_.end_save()) give(how.ok() ? nullptr : &how.error());
+    auto ended = held_.end_save();
+    for (const auto& give : ended.leave) give(how.ok() ? nullptr : &how.error());
+    if (ended.next) keep(me, *std::move(ended.next));
     in_turn(me, [this] {
       save();
+      for (const ProcessAddress caller : std::exchange(held_back_, {})) resume(caller);
       end_if_stopped();
     });
   }
@@ -268,11 +297,17 @@ class Host final : public caf::event_based_actor, public ActorContext {
     };
     if (call.references != nullptr && !call.references->ready())
       return call.references->when_ready(std::move(resume));
+    if (held_.bytes_for(call.from) != 0) {  // then until those have left
+      held_back_.insert(call.from);
+      return;
+    }
     home_.when_drained(call.from, std::move(resume));
   }
 
-  void on_resume(ResumeMessage& message) {
-    for (auto at = waiting_.find(message.caller); at != waiting_.end(); at = waiting_.find(message.caller)) {
+  void on_resume(ResumeMessage& message) { resume(message.caller); }
+
+  void resume(ProcessAddress caller) {
+    for (auto at = waiting_.find(caller); at != waiting_.end(); at = waiting_.find(caller)) {
       auto& calls = at->second;
       if (must_wait(*calls.front())) return wait_for(*calls.front());
       auto call = std::move(calls.front());
@@ -285,6 +320,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
   void on_run(RunMessage& message) {
     if (object_ == nullptr) return;
     const CurrentActorScope scope(this);
+    if (keeper_ != nullptr) prepare_save();
     try {
       const ForkScope fork_scope("a callback of an actor");
       message.work();
@@ -305,7 +341,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
   }
 
   void on_stop(StopMessage& message) {
-    if (keeper_ == nullptr || object_ == nullptr) return end(std::move(message.reason));
+    if (keeper_ == nullptr || object_ == nullptr || message.at_once)
+      return end(std::move(stop_ ? *stop_ : message.reason));
     // Answers of what has run leave first.
     if (threads_ != nullptr) threads_->stop();
     stop_ = std::move(message.reason);
@@ -342,6 +379,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
   std::shared_ptr<StateKeeper> keeper_;  ///< null: it does not save, or has no other life
   std::shared_ptr<CallState> state_;     ///< of the life before, while it starts
   HeldAnswers held_;                     ///< empty without a keeper
+  std::set<ProcessAddress> held_back_;   ///< callers whose calls wait until answers to them have left held_
+  std::size_t state_bytes_ = 0;          ///< of the object when it was encoded last
   /// Methods that may change the object and have no answer yet: others may tell of what those have changed.
   std::atomic<int> changing_{0};
   std::optional<std::string> stop_;               ///< it ends once they have left

@@ -20,21 +20,22 @@ class ActorHome {
  public:
   virtual ~ActorHome() = default;
   virtual ProcessGate& gate() = 0;
-  /// So many answers wait to be sent to `caller` that no further call of it should be carried out now.
-  virtual bool is_congested(ProcessAddress caller) = 0;
+  /// So many answers wait to be sent to `caller`, with `held` bytes that its actor holds back, that no
+  /// further call of it should be carried out now.
+  virtual bool is_congested(ProcessAddress caller, std::size_t held) = 0;
   /// Calls `resume`, in any thread, when that is over.
   virtual void when_drained(ProcessAddress caller, std::function<void()> resume) = 0;
   /// A one-way call of `bytes` left its actor's mailbox, carried out or not.
   virtual void carried_out(ProcessAddress caller, std::size_t bytes) = 0;
 };
 
-/// Keeps what an actor saves for its next life. The actor alone uses it, in its turns.
+/// Keeps what an actor saves for its next life.
 class StateKeeper {
  public:
   virtual ~StateKeeper() = default;
-  /// What the life before saved last: an encoded std::optional<wire::Bytes>.
+  /// What the life before saved last: an encoded std::optional<wire::Bytes>. Once, in the actor's first turn.
   virtual std::shared_ptr<CallState> last() = 0;
-  /// Resolved once the next life has it, whatever ends this one.
+  /// Resolved once the next life has it, whatever ends this one. Thread-safe; does not wait.
   virtual std::shared_ptr<CallState> keep(wire::Bytes state) = 0;
 };
 
@@ -79,9 +80,10 @@ struct StartMessage {};
 struct ResumeMessage {
   ProcessAddress caller;
 };
-/// Ends the actor.
+/// Ends the actor, once the answers that wait for its state have left; or (`at_once`) without them.
 struct StopMessage {
   std::string reason;
+  bool at_once = false;
 };
 
 struct ActorStart {
@@ -90,7 +92,7 @@ struct ActorStart {
   wire::Bytes args;
   bool isolated = false;  ///< a thread of its own
   std::int32_t max_concurrency = 1;
-  std::shared_ptr<StateKeeper> keeper{};  ///< null: nobody keeps what it saves
+  std::shared_ptr<StateKeeper> keeper{};  ///< null: it has no other life
 };
 using OnActorReady = std::function<void(Result<void>)>;
 using OnActorEnd = std::function<void(const ActorAddress&, const std::string& reason)>;

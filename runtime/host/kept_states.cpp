@@ -3,7 +3,7 @@
 namespace troupe {
 
 Outcome KeptStates::asked(std::uint64_t operation, wire::ByteView body) {
-  auto said = wire::decode<SavedState>(body);
+  auto said = wire::decode<StateOfLife>(body);
   if (!said) return said.error();
   bool is_new = false;
   Outcome answer = wire::Bytes{};

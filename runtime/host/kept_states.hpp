@@ -12,11 +12,11 @@
 
 namespace troupe {
 
-// Operations of a process's actor 0. The body is a SavedState.
+// Operations of a process's actor 0. The body is a StateOfLife.
 inline constexpr std::uint64_t kKeepState = 0x73617665;
 inline constexpr std::uint64_t kLastState = 0x73617666;  ///< the answer is a std::optional<wire::Bytes>
 
-struct SavedState {
+struct StateOfLife {
   ActorId actor;
   std::uint32_t incarnation = 1;  ///< the life that says or asks it
   std::optional<wire::Bytes> state{};

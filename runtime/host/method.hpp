@@ -248,7 +248,7 @@ struct MethodEntry {
 };
 
 /// What an actor saves: each of its calls sends it, and the head keeps that of detached ones in memory.
-inline constexpr wire::Bound kStateBound{kMaxPlacedArgumentBytes, "what save() returns of",
+inline constexpr wire::Bound kStateBound{cluster::kMaxPayloadBytes, "what save() returns of",
                                          "let it return what the next life cannot do without, and keep large "
                                          "data in files"};
 
@@ -306,7 +306,6 @@ struct ConstructorEntry {
     void* get() override { return &value; }
     std::uint64_t class_id() const override { return kClassId<T>; }
     std::string_view class_name() const override { return kClass; }
-    bool saves() const override { return Saves<T>; }
     wire::Bytes save() const override {
       if constexpr (Saves<T>) {
         wire::Writer to(kStateBound, kClass);
@@ -331,7 +330,7 @@ struct ConstructorEntry {
     }
   }
   static inline const bool registered =
-      Registry::instance().add_constructor(kId, {std::string(kClass), &make});
+      Registry::instance().add_constructor(kId, {std::string(kClass), &make, Saves<T>});
 };
 
 }  // namespace troupe::detail

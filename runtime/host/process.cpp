@@ -16,6 +16,8 @@ namespace troupe {
 namespace {
 
 constexpr Duration kActorsEnd = std::chrono::seconds(5);
+/// And then those that wait for nothing any more.
+constexpr Duration kActorsDrop = std::chrono::seconds(1);
 /// Large answers lie in this process until their callers have them.
 constexpr Duration kAnswersTaken = std::chrono::seconds(5);
 
@@ -146,7 +148,10 @@ void Process::end() {
   objects_->stop();
   actors_->stop_all(left_ == 0 ? "its process ended" : why_left_);
   run_turns();
-  actors_->wait_until_empty(kActorsEnd);
+  if (threads_) actors_->wait_until_empty(kActorsEnd);
+  actors_->stop_all("its process ended", true);  // what they have saved is not kept so far
+  run_turns();
+  if (threads_) actors_->wait_until_empty(kActorsDrop);
   left_ = 1;
   futex_wake(left_, INT_MAX);
   // The threads that receive end first; what actors still send goes nowhere, but to memory that is there.

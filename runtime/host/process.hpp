@@ -99,7 +99,9 @@ class Process final : public ProcessGate, public ActorHome {
  private:
   // ActorHome
   ProcessGate& gate() override { return *this; }
-  bool is_congested(ProcessAddress caller) override { return routes_->is_congested(caller); }
+  bool is_congested(ProcessAddress caller, std::size_t held) override {
+    return routes_->is_congested(caller, held);
+  }
   void when_drained(ProcessAddress caller, std::function<void()> resume) override {
     routes_->when_drained(caller, std::move(resume));
   }

@@ -16,6 +16,7 @@
 #include "runtime/host/call_state.hpp"
 #include "runtime/wire/address.hpp"
 #include "runtime/wire/groups.hpp"
+#include "runtime/wire/payload.hpp"
 
 namespace troupe {
 
@@ -75,9 +76,6 @@ using OnLeaving = std::function<void(const Leaving&)>;
 
 /// Xored to a constructor's number where its arguments are the name of an object that holds them.
 inline constexpr std::uint64_t kArgumentsInObject = 0x6f626a6563742121;
-
-/// The longest constructor arguments in a message to the head, which keeps them in memory.
-inline constexpr std::size_t kMaxPlacedArgumentBytes = std::size_t{4} << 20;
 
 /// An actor to be started. Checked: `cpu_e4`, `gpu_e4` and `other` are within limits, `args` are.
 struct ActorSpawn {

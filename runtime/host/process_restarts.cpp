@@ -65,7 +65,7 @@ class Process::Keeper final : public StateKeeper {
     if (is_kept_by_node_ || incarnation_ == 1) {
       last->resolve(wire::encode(std::exchange(state_, std::nullopt)));
     } else {
-      process_.ask_owner(owner_, kLastState, wire::encode(SavedState{actor_, incarnation_}), last);
+      process_.ask_owner(owner_, kLastState, wire::encode(StateOfLife{actor_, incarnation_}), last);
     }
     return last;
   }
@@ -80,7 +80,7 @@ class Process::Keeper final : public StateKeeper {
           .state;
     }
     auto kept = std::make_shared<CallState>(nullptr);
-    process_.ask_owner(owner_, kKeepState, wire::encode(SavedState{actor_, incarnation_, std::move(state)}),
+    process_.ask_owner(owner_, kKeepState, wire::encode(StateOfLife{actor_, incarnation_, std::move(state)}),
                        kept);
     return kept;
   }
@@ -109,6 +109,10 @@ void Process::ask_owner(ProcessAddress owner, std::uint64_t operation, wire::Byt
     const bool broke = !outcome.ok() && outcome.error().code == ErrorCode::kUnavailable;
     if (is_gone && operation == kKeepState) {
       answer->resolve(wire::Bytes{});
+    } else if (!outcome.ok() && outcome.error().code == ErrorCode::kRefused) {
+      ErrorInfo ended = outcome.error();  // to its callers this life has ended
+      ended.code = ErrorCode::kActorDied;
+      answer->resolve(std::move(ended));
     } else if (!broke || ending_ || left_ != 0) {
       answer->resolve(outcome);
     } else {

@@ -25,9 +25,8 @@ class ActorObject {
   /// Of its class (detail::ClassId).
   virtual std::uint64_t class_id() const = 0;
   virtual std::string_view class_name() const = 0;
-  /// Whether its class has `save() const` and `load(value)`: what it saves is kept for its next life.
-  virtual bool saves() const { return false; }
-  /// Encoded. Both throw what the class throws; load() also for bytes that do not decode. REQUIRES: saves().
+  /// Encoded. Both throw what the class throws; load() also for bytes that do not decode. REQUIRES: its
+  /// constructor's class saves.
   virtual wire::Bytes save() const { return {}; }
   virtual void load(wire::ByteView /*state*/) {}
 };
@@ -52,6 +51,8 @@ class Registry {
   struct Constructor {
     std::string name;  ///< of the class
     MakeObject make = nullptr;
+    bool saves =
+        false;  ///< its class has `save() const` and `load(value)`: what it saves is for its next life
   };
 
   static Registry& instance();

@@ -314,12 +314,12 @@ void Routes::own_node_lost(const std::string& reason) {
   close([](ProcessAddress) { return true; });
 }
 
-bool Routes::is_congested(ProcessAddress to) {
+bool Routes::is_congested(ProcessAddress to, std::size_t held) {
   const auto route = find(to);
-  if (route == nullptr) return false;
-  if (route->ring != nullptr) return rings_.queued_bytes(*route->ring) > limits_.congested;
+  if (route == nullptr) return held > limits_.congested;
+  if (route->ring != nullptr) return rings_.queued_bytes(*route->ring) + held > limits_.congested;
   const std::lock_guard lock(route->mutex);
-  return route->waiting_bytes > limits_.congested;
+  return route->waiting_bytes + held > limits_.congested;
 }
 
 void Routes::when_drained(ProcessAddress to, std::function<void()> resume) {

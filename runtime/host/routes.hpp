@@ -68,8 +68,8 @@ class Routes {
   /// Why nothing can be sent to `to`, if so.
   std::optional<ErrorInfo> why_closed(ProcessAddress to) const;
 
-  /// Too much waits here to be sent there.
-  bool is_congested(ProcessAddress to);
+  /// Too much waits to be sent there, here and, `held` bytes of it, in an actor.
+  bool is_congested(ProcessAddress to, std::size_t held);
   /// Calls `resume` once that is no longer so (at once if it is not), or never is again.
   void when_drained(ProcessAddress to, std::function<void()> resume);
   /// The link to the node has room again.

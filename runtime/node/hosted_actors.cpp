@@ -7,9 +7,6 @@
 namespace troupe::node {
 namespace {
 
-/// As much as the head takes (kMaxPayloadBytes).
-constexpr std::size_t kMostKeptBytes = std::size_t{4} << 20;
-
 wire::ByteView bytes_of(const std::string& payload) {
   return {reinterpret_cast<const std::byte*>(payload.data()), payload.size()};
 }
@@ -70,7 +67,7 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
                             actor.incarnation,
                             payload->owner,
                             spec.is_kept(),
-                            std::move(payload->state)};
+                            told.state.version != 0 ? std::optional(told.state.bytes) : std::nullopt};
   Hosted hosted{process->id, spec.job, false, isolated, {}};
   if (process->state == LocalProcess::State::kUp) {
     out.push_back(SendLocal{process->id, std::move(here), {}});
@@ -214,18 +211,23 @@ void HostedActors::end_job(JobId job, const std::string& reason, const std::vect
   }
 }
 
-void HostedActors::keep(ActorId actor, const std::string& payload, Instant now, Actions& out, NodeId from) {
-  const auto decoded = wire::decode<wire::ActorPayload>(bytes_of(payload));
-  if (!decoded) return;
+void HostedActors::keep(const cluster::KeepArguments& told, Instant now, Actions& out) {
+  const auto payload = wire::decode<wire::ActorPayload>(bytes_of(told.payload));
+  if (!payload) return;
   // If it does not come, the actor's next life has to be where the last one was.
-  if (from) packages_.need(decoded->package, from, now, out);
-  const auto [at, is_new] = kept_.try_emplace(actor);
+  if (told.from) packages_.need(payload->package, told.from, now, out);
+  const auto [at, is_new] = kept_.try_emplace(told.actor);
   if (is_new) {
-    at->second.hash = wire::hash_in(decoded->package);
+    at->second.hash = wire::hash_in(payload->package);
     packages_.hold(at->second.hash, out);
   }
-  at->second.payload = payload;
-  at->second.version = decoded->version;
+  at->second.payload = told.payload;
+  at->second.state = told.state;
+}
+
+void HostedActors::keep_state(const cluster::KeepState& told) {
+  const auto at = kept_.find(told.actor);
+  if (at != kept_.end() && at->second.state.version < told.state.version) at->second.state = told.state;
 }
 
 const HostedActors::Kept* HostedActors::kept(ActorId actor) const {
@@ -233,29 +235,22 @@ const HostedActors::Kept* HostedActors::kept(ActorId actor) const {
   return at == kept_.end() ? nullptr : &at->second;
 }
 
-Result<cluster::ArgumentsChanged> HostedActors::saved(const LocalProcess& process, const wire::SaveAsk& ask) {
+Result<cluster::StateSaved> HostedActors::saved(const LocalProcess& process, const wire::SaveAsk& ask) {
   constexpr int kSavesOfALife = 40;  // bits
   const auto life = find(process, ask.actor);
   const auto at = kept_.find(ask.actor);
   if (life == actors_.end() || at == kept_.end())
-    return ErrorInfo{ErrorCode::kRefused, "cannot keep the state of actor " + to_string(ask.actor),
+    return ErrorInfo{ErrorCode::kActorDied, "cannot keep the state of actor " + to_string(ask.actor),
                      "it is not in that process, or has no other life", ""};
   const std::uint32_t incarnation = life->first.incarnation;
   Kept& kept = at->second;
-  auto payload = wire::decode<wire::ActorPayload>(bytes_of(kept.payload)).value();
-  payload.version = std::max(kept.version + 1, std::uint64_t{incarnation} << kSavesOfALife);
-  payload.state = ask.state;
-  const wire::Bytes bytes = wire::encode(payload);
+  cluster::SavedState state{std::max(kept.state.version + 1, std::uint64_t{incarnation} << kSavesOfALife),
+                            ask.state};
   // The head would refuse it, also from a node that has nothing else for a next life.
-  if (bytes.size() > kMostKeptBytes)
-    return ErrorInfo{ErrorCode::kLimit, "cannot keep the state of actor " + to_string(ask.actor),
-                     "with its constructor's arguments it has " + std::to_string(bytes.size()) +
-                         " bytes of " + std::to_string(kMostKeptBytes),
-                     "let save() return less"};
-  kept.version = payload.version;
-  kept.payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  return cluster::ArgumentsChanged{
-      {{self_.info.id, process.id}, ask.request}, ask.actor, incarnation, kept.payload, kept.version};
+  if (auto too_large = cluster::state_too_large(ask.actor, kept.payload.size(), state)) return *too_large;
+  kept.state = state;
+  return cluster::StateSaved{
+      {{self_.info.id, process.id}, ask.request}, ask.actor, incarnation, std::move(state)};
 }
 
 void HostedActors::let_go(ActorId actor) {

@@ -59,20 +59,23 @@ class HostedActors {
   /// Those in `stays` outlive it.
   void end_job(JobId job, const std::string& reason, const std::vector<ActorId>& stays, Actions& out);
 
-  /// What a detached actor is constructed with, and its executable.
+  /// For the next life of a detached actor.
   struct Kept {
     std::string payload;
-    std::string hash;           ///< of its executable
-    std::uint64_t version = 0;  ///< of the state that the payload has: lives, and saves of the last one
+    std::string hash;  ///< of its executable
+    cluster::SavedState state;
   };
-  /// The executable comes from `from` if it is not here. Kept until `let_go`.
-  void keep(ActorId actor, const std::string& payload, Instant now, Actions& out, NodeId from);
+  /// What a detached actor is constructed with, and what it has saved. The executable comes from `from` if it
+  /// is not here. Kept until `let_go`.
+  void keep(const cluster::KeepArguments& told, Instant now, Actions& out);
+  /// Of one that is kept here; ignored otherwise, or if a newer one is.
+  void keep_state(const cluster::KeepState& told);
   /// Null: it is not kept here.
   const Kept* kept(ActorId actor) const;
   void let_go(ActorId actor);
   /// What the head is told of that. Error: no such actor is in that process, or none that is kept; or the
   /// state is too large, and the one before stays.
-  Result<cluster::ArgumentsChanged> saved(const LocalProcess& process, const wire::SaveAsk& ask);
+  Result<cluster::StateSaved> saved(const LocalProcess& process, const wire::SaveAsk& ask);
   bool is_here(ActorLifeId life) const { return actors_.contains(life); }
 
   /// For NodeJoined.

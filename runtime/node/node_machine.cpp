@@ -92,7 +92,7 @@ void NodeMachine::said(const cluster::StartActor& e) {
   if (leaving_) return;
   const bool is_said_again = actors_.is_here({e.actor, e.incarnation});  // it may have saved since
   actors_.start(e, now_, out_);
-  if (e.spec.is_kept() && !is_said_again) keep({e.node, e.spec.job, e.actor, e.spec.payload, {}});
+  if (e.spec.is_kept() && !is_said_again) keep({e.node, e.spec.job, e.actor, e.spec.payload, {}, e.state});
 }
 void NodeMachine::said(const cluster::KillActor& e) {
   actors_.kill({e.actor, e.incarnation}, e.reason, out_);

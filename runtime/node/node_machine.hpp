@@ -81,9 +81,10 @@ class NodeMachine {
   void said(const cluster::StopDriver& e);
   void said(const cluster::DriverSettled& e);
   void said(const cluster::ForgetSubmission& e);
-  void said(const cluster::ActorPlaced& e);  // this and the next four: node_restarts.cpp
+  void said(const cluster::ActorPlaced& e);  // this and the next five: node_restarts.cpp
   void said(const cluster::ArgumentsWanted& e);
   void said(const cluster::KeepArguments& e);
+  void said(const cluster::KeepState& e);
   void said(const cluster::EndJob& e);
   void said(const cluster::JobTaken& e);
   void said(const cluster::DrainNode& e);  // this and the next: node_drains.cpp

@@ -17,14 +17,17 @@ void NodeMachine::said(const cluster::ArgumentsWanted& e) {
                                              : nullptr;
   head_.tell(
       cluster::ActorArguments{e.to, e.actor, given != nullptr, given == nullptr ? std::string() : *given,
-                              self_.info.id, kept == nullptr ? 0 : kept->version},
+                              self_.info.id, kept == nullptr ? cluster::SavedState() : kept->state},
       out_);
 }
 void NodeMachine::said(const cluster::KeepArguments& e) {
   if (!leaving_) keep(e);
 }
+void NodeMachine::said(const cluster::KeepState& e) {
+  actors_.keep_state(e);
+}
 void NodeMachine::keep(const cluster::KeepArguments& e) {
-  actors_.keep(e.actor, e.payload, now_, out_, e.from);
+  actors_.keep(e, now_, out_);
   places_.own(e.actor, e.job, out_);  // its end is to be heard
 }
 void NodeMachine::said(const cluster::EndJob& e) {
@@ -58,10 +61,9 @@ void NodeMachine::said(const cluster::JobTaken& e) {
 
 /// Kept here before the head hears it: this node may be asked for it, too.
 void NodeMachine::asked(LocalProcess& from, const wire::SaveAsk& ask) {
-  auto changed = actors_.saved(from, ask);
-  if (!changed) return out_.push_back(answer_to(from.id, ask.request, changed.error()));
-  const std::size_t bytes = changed->payload.size();
-  ask_head(from, ask.request, *std::move(changed), bytes);
+  auto saved = actors_.saved(from, ask);
+  if (!saved) return out_.push_back(answer_to(from.id, ask.request, saved.error()));
+  ask_head(from, ask.request, *std::move(saved), ask.state.size());
 }
 
 void NodeMachine::asked(LocalProcess& from, const wire::ResolveAsk& ask) {

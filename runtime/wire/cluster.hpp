@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -12,7 +13,9 @@
 #include "runtime/core/ids.hpp"
 #include "runtime/core/one_of.hpp"
 #include "runtime/wire/address.hpp"
+#include "runtime/wire/bytes.hpp"
 #include "runtime/wire/groups.hpp"
+#include "runtime/wire/payload.hpp"
 #include "runtime/wire/resources.hpp"
 #include "runtime/wire/submissions.hpp"
 
@@ -66,6 +69,15 @@ struct ActorSpec {
   bool is_kept() const { return detached && is_restartable(); }
 };
 
+/// What an actor saved last, encoded; opaque to head and nodes, which keep it in memory alone, as the
+/// payload.
+struct SavedState {
+  std::uint64_t version = 0;  ///< rises with each save, of whichever life; 0: it has saved nothing
+  wire::Bytes bytes;
+};
+/// Why a state is not kept beside `payload_bytes` of its actor; nothing: it is.
+std::optional<ErrorInfo> state_too_large(ActorId actor, std::size_t payload_bytes, const SavedState& state);
+
 enum class ActorState : std::uint8_t {
   kStarting,  ///< placed, its node was told
   kAlive,
@@ -115,8 +127,10 @@ struct ActorRecord {
   std::uint32_t incarnation = 1;      ///< its life, or the next one while it restarts; never given twice
   std::int32_t restarts = 0;          ///< that it has used up
   std::int32_t bundle = -1;           ///< of its placement group that it is in
-  std::string started_by{};           ///< of a detached one: as its job's when it was spawned
-  std::string submission{};           ///< the same
+  std::string started_by{};  ///< of a detached one: as its spawner's, or its job's when it was spawned
+  std::string submission{};  ///< the same
+  std::string ends_for{};    ///< why it ends, while it does
+  NodeId died_on{};          ///< of a kept one that restarts: that node has what it saved last
   bool operator==(const ActorRecord&) const = default;
 };
 struct GroupRecord {
@@ -271,16 +285,15 @@ struct ActorArguments {
   bool kept = false;
   std::string payload;
   NodeId node{};  ///< which says so
-  std::uint64_t version = 0;
+  SavedState state{};
 };
-/// A kept actor has saved its state: its next life is constructed with this payload, which has it. Answered
-/// by Acknowledged, and repeated until then.
-struct ArgumentsChanged {
+/// A life of a kept actor has saved its state, for the next one. Answered by Acknowledged, and repeated until
+/// then.
+struct StateSaved {
   Requester requester;
   ActorId actor{};
   std::uint32_t incarnation = 1;
-  std::string payload;
-  std::uint64_t version = 0;
+  SavedState state;
 };
 /// A process of that job makes a placement group, or asks about one. Answered by GroupAnswered; one that it
 /// awaits and that waits, by SpawnWaits before.
@@ -302,7 +315,7 @@ struct ClusterEvent
             ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested, PeerWanted, NodesWanted,
             LookupActor, KillRequested, Tick, Restored, NodeLeaving, SubmissionRequested,
             SubmissionStopRequested, DriverStarted, DriverEnded, ResolveActor, ActorArguments, NodeDrains,
-            DrainRequested, GroupRequested, QueueChanged, ArgumentsChanged> {
+            DrainRequested, GroupRequested, QueueChanged, StateSaved> {
   using OneOf::OneOf;
   ClusterEvent();
   ClusterEvent(const ClusterEvent&);
@@ -335,6 +348,7 @@ struct StartActor {
   /// as its payload says, but that a detached actor's driver is this one.
   ProcessAddress driver{};
   NodeId package_from{};
+  SavedState state{};  ///< of the lives before
 };
 struct KillActor {
   NodeId node{};
@@ -423,13 +437,21 @@ struct JobTaken {
   JobId job{};
   ProcessAddress driver;
 };
-/// To `to`: keep what that actor is constructed with, and the executable that `from` has, until it has ended.
+/// To `to`: keep what that actor is constructed with, its state, and the executable that `from` has, until it
+/// has ended.
 struct KeepArguments {
   NodeId to{};
   JobId job{};
   ActorId actor{};
   std::string payload;
   NodeId from{};
+  SavedState state{};
+};
+/// To `to`, which keeps that actor's arguments: keep this state, too.
+struct KeepState {
+  NodeId to{};
+  ActorId actor{};
+  SavedState state;
 };
 /// Tell a peer that it is dead here: it kills its workers and may join under a new id.
 struct RefuseNode {
@@ -511,7 +533,7 @@ struct ClusterAction
             NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead, EndJob,
             RefuseNode, RequestRegistration, SpawnWaits, HeartbeatAnswered, StartDriver, StopDriver,
             DriverSettled, ForgetSubmission, ActorPlaced, ArgumentsWanted, DrainNode, ActorLeaves,
-            GroupAnswered, JobTaken, KeepArguments, Acknowledged> {
+            GroupAnswered, JobTaken, KeepArguments, Acknowledged, KeepState> {
   using OneOf::OneOf;
   ClusterAction();
   ClusterAction(const ClusterAction&);

@@ -23,9 +23,7 @@ struct ActorPayload {
   std::string package;            ///< as package_name() has it; empty: the node's own
   Bytes args;
   std::int32_t max_concurrency = 1;  ///< methods that run at a time
-  ProcessAddress owner{};        ///< keeps what it saves for its next life; none: its node does, or nobody
-  std::uint64_t version = 0;     ///< rises with each state
-  std::optional<Bytes> state{};  ///< what a life of it saved last, if its node keeps that
+  ProcessAddress owner{};  ///< keeps what it saves for its next life; none: its node does, or nobody
 };
 
 // A node and its processes.
@@ -154,9 +152,9 @@ struct StartActorHere {
   Bytes args;
   std::int32_t max_concurrency = 1;
   std::uint32_t incarnation = 1;
-  ProcessAddress owner{};  ///< keeps what it saves
-  bool is_kept = false;    ///< its node does (SaveAsk)
-  std::optional<Bytes> state{};
+  ProcessAddress owner{};        ///< keeps what it saves
+  bool is_kept = false;          ///< its node does (SaveAsk)
+  std::optional<Bytes> state{};  ///< of the life before, of one that its node keeps
 };
 /// What that actor, which its node keeps, has saved. Answered, with nothing, once its next life has it
 /// whichever process or node dies.

@@ -5,13 +5,21 @@
 #include "runtime/core/assert.hpp"
 
 namespace troupe::cluster {
+namespace {
+
+std::size_t bytes_of(const Actor& actor) {
+  return actor.record.spec.payload.size() + actor.state.bytes.size();
+}
+
+}  // namespace
 
 Actor& ActorTable::add(Actor actor) {
   const ActorId id = actor.record.actor;
   const bool is_new = requests_.emplace(actor.record.requester, id).second;
   TROUPE_ASSERT(is_new && !actors_.contains(id), "a request leads to one actor");
-  payload_bytes_ += actor.record.spec.payload.size();
+  payload_bytes_ += bytes_of(actor);
   if (actor.record.state == ActorState::kRestarting) restarting_.insert(id);
+  if (actor.record.spec.detached) all_detached_.insert(id);
   if (actor.record.spec.is_kept()) all_kept_.insert(id);
   return actors_.emplace(id, std::move(actor)).first->second;
 }
@@ -49,9 +57,13 @@ void ActorTable::set_payload(Actor& actor, std::string payload) {
   actor.has_payload = true;
 }
 
-void ActorTable::change_payload(Actor& actor, std::string payload) {
-  drop_payload(actor);
-  set_payload(actor, std::move(payload));
+void ActorTable::set_state(Actor& actor, SavedState state) {
+  TROUPE_ASSERT(actor.record.spec.is_kept() && actor.record.state != ActorState::kEnding &&
+                    actor.record.state != ActorState::kDead,
+                "what ends needs no state");
+  payload_bytes_ -= actor.state.bytes.size();
+  actor.state = std::move(state);
+  payload_bytes_ += actor.state.bytes.size();
 }
 
 std::string ActorTable::take_payload(Actor& actor) {
@@ -61,9 +73,10 @@ std::string ActorTable::take_payload(Actor& actor) {
 }
 
 void ActorTable::drop_payload(Actor& actor) {
-  payload_bytes_ -= actor.record.spec.payload.size();
+  payload_bytes_ -= bytes_of(actor);
   actor.record.spec.payload = {};
   actor.has_payload = false;
+  actor.state = {};
 }
 
 void ActorTable::alive(Actor& actor, ProcessId process) {
@@ -103,6 +116,7 @@ void ActorTable::ending(Actor& actor, std::string reason, Instant deadline) {
                 "what is on no node does not end there");
   drop_payload(actor);
   actor.record.state = ActorState::kEnding;
+  actor.record.ends_for = reason;
   actor.reason = std::move(reason);
   set_deadline(actor, deadline);
 }
@@ -112,6 +126,7 @@ void ActorTable::dead(Actor& actor, Instant forget_at) {
   drop_payload(actor);
   due_.erase(actor.record.actor);
   restarting_.erase(actor.record.actor);
+  all_detached_.erase(actor.record.actor);
   all_kept_.erase(actor.record.actor);
   actor.record.state = ActorState::kDead;
   dead_.set(actor.record.actor, forget_at);
@@ -119,11 +134,12 @@ void ActorTable::dead(Actor& actor, Instant forget_at) {
 
 Actor ActorTable::take(ActorId id) {
   Actor actor = std::move(actors_.extract(id).mapped());
-  payload_bytes_ -= actor.record.spec.payload.size();
+  payload_bytes_ -= bytes_of(actor);
   requests_.erase(actor.record.requester);
   due_.erase(id);
   dead_.erase(id);
   restarting_.erase(id);
+  all_detached_.erase(id);
   all_kept_.erase(id);
   return actor;
 }
@@ -142,7 +158,7 @@ void ActorTable::check() const {
   for (const auto& [id, actor] : actors_) {
     const ActorState state = actor.record.state;
     const bool has_deadline = state == ActorState::kStarting || state == ActorState::kEnding;
-    bytes += actor.record.spec.payload.size();
+    bytes += bytes_of(actor);
     TROUPE_ASSERT(requests_.contains(actor.record.requester), "an actor came from a request");
     TROUPE_ASSERT(requests_.at(actor.record.requester) == id, "a request leads to its actor");
     TROUPE_ASSERT(due_.contains(id) == has_deadline || state == ActorState::kRestarting,
@@ -153,6 +169,10 @@ void ActorTable::check() const {
     TROUPE_ASSERT(dead_.contains(id) == (state == ActorState::kDead), "the dead are forgotten");
     const bool is_kept = actor.record.spec.is_kept() && state != ActorState::kDead;
     TROUPE_ASSERT(all_kept_.contains(id) == is_kept, "kept ones are known");
+    TROUPE_ASSERT(all_detached_.contains(id) == (actor.record.spec.detached && state != ActorState::kDead),
+                  "detached ones are known");
+    TROUPE_ASSERT((is_kept && state != ActorState::kEnding) || actor.state.bytes.empty(),
+                  "a state goes with the last life");
     TROUPE_ASSERT(state == ActorState::kStarting || state == ActorState::kRestarting ||
                       (is_kept && state == ActorState::kAlive) || actor.record.spec.payload.empty(),
                   "a payload goes when its actor is up");

@@ -39,8 +39,7 @@ struct Actor {
   std::string was_on{};         ///< that node's name
   NodeId keeper{};              ///< of a kept one: another node that has its arguments and executable
   int not_begun = 0;            ///< starts in a row for which a node found no executable
-  std::uint64_t version = 0;    ///< of the state that its payload has
-  NodeId died_on{};             ///< of a kept one that restarts: that node has what it saved last
+  SavedState state{};           ///< of a kept one, beside its payload
   bool is_keeper_late = false;  ///< it has saved since its keeper heard
 };
 
@@ -48,7 +47,7 @@ struct Actor {
 ///
 /// Invariants: a request leads to one actor. What starts or ends has a deadline. The dead are in the queue of
 /// those who are forgotten. A payload is there while its actor starts, of a kept one while it lives, and
-/// counted.
+/// counted; with it what that one has saved.
 class ActorTable {
  public:
   /// REQUIRES: neither its id nor its request is in the table.
@@ -63,8 +62,8 @@ class ActorTable {
 
   /// Brings back what is not kept here. REQUIRES: kStarting, kRestarting or a kept one, and it has none.
   void set_payload(Actor& actor, std::string payload);
-  /// The same in place of another one, if it has that.
-  void change_payload(Actor& actor, std::string payload);
+  /// REQUIRES: a kept one, which is not ending.
+  void set_state(Actor& actor, SavedState state);
   void alive(Actor& actor, ProcessId process);
   /// It died, and has another life: a new incarnation, on no node until it is started. Due at `at`.
   void restarting(Actor& actor, std::string reason, Instant at);
@@ -85,9 +84,11 @@ class ActorTable {
 
   /// Actors that restart, and have no room or no payload so far, or wait for their time.
   const std::set<ActorId>& all_restarting() const { return restarting_; }
-  /// Detached ones that have other lives.
+  /// Detached ones.
+  const std::set<ActorId>& all_detached() const { return all_detached_; }
+  /// Those of them that have other lives.
   const std::set<ActorId>& all_kept() const { return all_kept_; }
-  /// Of those that start, and of kept ones.
+  /// Of those that start, and of kept ones, with what these have saved.
   std::size_t payload_bytes() const { return payload_bytes_; }
   const std::map<ActorId, Actor>& all() const { return actors_; }
   /// Aborts if an invariant does not hold.
@@ -101,6 +102,7 @@ class ActorTable {
   TimeQueue<ActorId>
       due_;  ///< kStarting: start deadline; kEnding: when it is killed again; kRestarting: when
   std::set<ActorId> restarting_;
+  std::set<ActorId> all_detached_;
   std::set<ActorId> all_kept_;
   TimeQueue<ActorId> dead_;  ///< when they are forgotten
   std::size_t payload_bytes_ = 0;

@@ -39,6 +39,23 @@ std::vector<ActorId> ClusterMachine::staying(const Job& job) const {
   return all;
 }
 
+/// Whose program it is of: that of the detached actor which spawned it, where one did, or else the job's.
+void ClusterMachine::name_program(ActorRecord& detached) const {
+  const auto as = [&](const auto& of) {
+    detached.started_by = of.started_by;
+    detached.submission = of.submission;
+  };
+  const ProcessAddress by = detached.requester.from;
+  if (const auto node = nodes_.find(by.node); node != nodes_.end()) {
+    for (const ActorId id : node->second.actors) {
+      const ActorRecord& record = actors_.at(id).record;
+      if (record.spec.detached && record.process == by.process && record.spec.job == detached.spec.job)
+        return as(record);
+    }
+  }
+  as(jobs_.find(detached.spec.job)->record);
+}
+
 void ClusterMachine::log_detached(const ActorRecord& actor, const std::string& what) {
   if (!actor.spec.detached) return;
   const Job* job = jobs_.find(actor.spec.job);
@@ -152,13 +169,17 @@ void ClusterMachine::keep_on_two_nodes() {
   for (const ActorId id : actors_.all_kept()) {
     Actor& actor = actors_.at(id);
     const ActorRecord& record = actor.record;
-    const bool is_kept = actor.keeper != record.node && is_live(actor.keeper) && !actor.is_keeper_late;
-    if (record.state != ActorState::kAlive || !actor.has_payload || is_kept) continue;
+    if (record.state != ActorState::kAlive || !actor.has_payload) continue;
+    if (actor.keeper != record.node && is_live(actor.keeper)) {
+      if (std::exchange(actor.is_keeper_late, false))
+        out_.push_back(KeepState{actor.keeper, id, actor.state});
+      continue;
+    }
     for (const auto& [node, view] : index_.nodes()) {
       if (node == record.node || view.suspect) continue;
       actor.keeper = node;
       actor.is_keeper_late = false;
-      out_.push_back(KeepArguments{node, record.spec.job, id, record.spec.payload, record.node});
+      out_.push_back(KeepArguments{node, record.spec.job, id, record.spec.payload, record.node, actor.state});
       break;
     }
   }
@@ -198,18 +219,20 @@ void ClusterMachine::ask_for_arguments(const Actor& actor, NodeId node) {
 
 void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) {
   if (!wants_kept(actor.record)) return;
-  if (!e.kept || e.payload.size() > kMaxPayloadBytes) {  // another node may have them
-    if (e.node != actor.died_on) return;
-    actor.died_on = {};
+  NodeId& died_on = actor.record.died_on;
+  if (!e.kept || state_too_large(e.actor, e.payload.size(), e.state)) {  // another node may have them
+    if (e.node != died_on) return;
+    died_on = {};
     return want_arguments(actor);
   }
   // Of those that have them some have missed what it saved last: the node of its last life has not.
-  const NodeId last = actor.record.state == ActorState::kAlive ? actor.record.node : actor.died_on;
+  const NodeId last = actor.record.state == ActorState::kAlive ? actor.record.node : died_on;
   const bool others_know_better =
       actor.record.state == ActorState::kStarting || (e.node != last && is_live(last));
-  if (others_know_better || (actor.has_payload && e.version <= actor.version)) return;
-  actors_.change_payload(actor, e.payload);
-  actor.version = e.version;
+  const bool is_newer = e.state.version > actor.state.version;
+  if (others_know_better || (actor.has_payload && !is_newer)) return;
+  if (!actor.has_payload) actors_.set_payload(actor, e.payload);
+  if (is_newer) actors_.set_state(actor, e.state);
   look_at_keepers_ = true;
   if (actor.record.state != ActorState::kRestarting) return;
   if (!is_live(actor.was_at)) actor.was_at = e.node;  // it has the executable, too
@@ -217,34 +240,31 @@ void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) 
 }
 
 /// Why that state is not kept; nothing: it is.
-std::optional<ErrorInfo> ClusterMachine::state_refused(const Actor* actor, const ArgumentsChanged& e) const {
-  const auto refuse = [&](ErrorCode code, std::string why, std::string todo) {
-    return ErrorInfo{code, "cannot keep the state of " + name_of(e.actor), std::move(why), std::move(todo)};
-  };
+std::optional<ErrorInfo> ClusterMachine::state_refused(const Actor* actor, const StateSaved& e) const {
+  const std::string what = "cannot keep the state of " + name_of(e.actor);
   const bool lives =
       actor != nullptr && actor->record.spec.is_kept() && actor->record.node == e.requester.from.node &&
       actor->record.incarnation == e.incarnation &&
       (actor->record.state == ActorState::kAlive || actor->record.state == ActorState::kStarting);
-  if (!lives) return refuse(ErrorCode::kRefused, "it has ended, or another life of it has begun", "");
-  const std::size_t others = actors_.payload_bytes() - actor->record.spec.payload.size() +
-                             waiting_.payload_bytes() + claims_.payload_bytes();
-  if (e.payload.size() > kMaxPayloadBytes || others + e.payload.size() > config_.max_payload_bytes)
-    return refuse(ErrorCode::kLimit,
-                  "with its constructor's arguments it has " + std::to_string(e.payload.size()) +
-                      " bytes of " + std::to_string(kMaxPayloadBytes) + ", and " +
-                      std::to_string(others >> 20) + " of " +
-                      std::to_string(config_.max_payload_bytes >> 20) + " MiB are others'",
-                  "let save() return less");
-  return std::nullopt;
+  if (!lives)
+    return ErrorInfo{ErrorCode::kActorDied, what, "it has ended, or another life of it has begun", ""};
+  if (auto too_large = state_too_large(e.actor, actor->record.spec.payload.size(), e.state)) return too_large;
+  const std::size_t held = actors_.payload_bytes() - actor->state.bytes.size() + waiting_.payload_bytes() +
+                           claims_.payload_bytes();
+  if (held + e.state.bytes.size() <= config_.max_payload_bytes) return std::nullopt;
+  return ErrorInfo{ErrorCode::kLimit, what,
+                   "it has " + std::to_string(e.state.bytes.size()) + " bytes, and " +
+                       std::to_string(held >> 20) + " of " + std::to_string(config_.max_payload_bytes >> 20) +
+                       " MiB of the head hold what other actors are constructed with and have saved",
+                   "let save() return less"};
 }
 
-void ClusterMachine::handle(const ArgumentsChanged& e) {
+void ClusterMachine::handle(const StateSaved& e) {
   if (!is_registered(e.requester.from.node)) return;
   Actor* actor = actors_.find(e.actor);
   const auto refused = state_refused(actor, e);
-  if (!refused) {
-    actors_.change_payload(*actor, e.payload);
-    actor->version = e.version;
+  if (!refused && e.state.version > actor->state.version) {
+    actors_.set_state(*actor, e.state);
     actor->is_keeper_late = states_changed_ = true;
   }
   out_.push_back(Acknowledged{e.requester, !refused, refused.value_or(ErrorInfo{})});

@@ -321,11 +321,7 @@ void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
   ActorRecord record{id, std::move(spawn.spec), spawn.requester, placement.node};
   record.gpus = placement.gpus;
   record.bundle = placement.bundle;
-  if (record.spec.detached) {
-    const JobRecord& job = jobs_.find(record.spec.job)->record;
-    record.started_by = job.started_by;
-    record.submission = job.submission;
-  }
+  if (record.spec.detached) name_program(record);
   const Actor& actor = actors_.add({std::move(record), true, spawn.attempts, placement.reason});
   actors_.at(id).started_at = now_;
   actors_.set_deadline(actors_.at(id), now_ + std::min(config_.slow_start, config_.start_deadline));
@@ -341,6 +337,7 @@ StartActor ClusterMachine::start_of(const Actor& actor, std::string reason) cons
     start.driver = job->record.driver;
     start.package_from = package_from(actor, *job);
   }
+  start.state = actor.state;
   const std::vector<std::string>& names = nodes_.at(record.node).info.gpus;
   for (const std::uint32_t gpu : record.gpus) {
     if (gpu < names.size()) start.gpus.push_back(names[gpu]);  // else its node came back with fewer

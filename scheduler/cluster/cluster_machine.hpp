@@ -155,6 +155,7 @@ class ClusterMachine {
   // For status and tests.
   const std::map<NodeId, Node>& nodes() const { return nodes_; }
   const std::map<ActorId, Actor>& actors() const { return actors_.all(); }
+  const std::set<ActorId>& detached() const { return actors_.all_detached(); }
   const JobTable& jobs() const { return jobs_; }
   const WaitingSpawns& waiting() const { return waiting_; }
   const SubmissionTable& submissions() const { return submissions_; }
@@ -194,7 +195,7 @@ class ClusterMachine {
   void handle(const DriverEnded& e);
   void handle(const ResolveActor& e);
   void handle(const ActorArguments& e);
-  void handle(const ArgumentsChanged& e);
+  void handle(const StateSaved& e);
   void handle(const NodeDrains& e);
   void handle(const DrainRequested& e);
   void handle(const GroupRequested& e);
@@ -260,6 +261,7 @@ class ClusterMachine {
 
   // cluster_detached.cpp
   std::vector<ActorId> staying(const Job& job) const;
+  void name_program(ActorRecord& detached) const;
   void log_detached(const ActorRecord& actor, const std::string& what);
   void detached_ended(const ActorRecord& actor, const std::string& why);
   void take_over(Job& job, const JobRegistered& e);
@@ -273,7 +275,7 @@ class ClusterMachine {
   void ask_for_arguments(const Actor& actor, NodeId node);
   void take_place_of_dead(NodeId node);
   void take_kept_arguments(Actor& actor, const ActorArguments& e);
-  std::optional<ErrorInfo> state_refused(const Actor* actor, const ArgumentsChanged& e) const;
+  std::optional<ErrorInfo> state_refused(const Actor* actor, const StateSaved& e) const;
 
   // cluster_queues.cpp
   using QueueSizes = std::map<std::string, std::set<SubmissionTable::Size>>;

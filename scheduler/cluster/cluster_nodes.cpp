@@ -201,7 +201,7 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
   refuse_bound_to(id, died);
   look_at_keepers_ = true;
   for (const ActorId actor : actors_.all_restarting()) {
-    if (actors_.at(actor).died_on == id) want_arguments(actors_.at(actor));  // it was waited for
+    if (actors_.at(actor).record.died_on == id) want_arguments(actors_.at(actor));  // it was waited for
   }
 }
 

@@ -26,7 +26,7 @@ void ClusterMachine::begin_restart(Actor& actor, const std::string& why, bool mo
     wait = wait == Duration{0} ? config_.restart_after : 2 * wait;
   if (!moves) ++actor.record.restarts;
   log_detached(actor.record, "starts again: " + why);
-  if (actor.record.process) actor.died_on = actor.record.node;
+  if (actor.record.process) actor.record.died_on = actor.record.node;
   // Where a life has not begun its executable may be missing.
   if (actor.record.process || !is_live(actor.was_at)) {
     actor.was_at = actor.record.node;
@@ -154,6 +154,7 @@ void ClusterMachine::restore_restart(ActorRecord record) {
     actors_.set_deadline(actor, now_);  // nobody may have what it is constructed with
   } else {
     ++actor.record.restarts;
+    if (actor.record.process) actor.record.died_on = actor.record.node;
     actors_.restarting(actor, actor.reason, now_);
     persist(actor.record);
   }

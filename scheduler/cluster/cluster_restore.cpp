@@ -61,11 +61,12 @@ void ClusterMachine::handle(const Restored& e) {
       forget_restored(*actor);
       continue;
     }
-    const bool ends = actor->state == ActorState::kEnding;  // why is not in its record
-    Actor& restored =
-        actors_.add({*actor, false, 0,
-                     ends ? "it was killed, or had to end, before the head restarted, which lost the reason"
-                          : "known from before the head restarted"});
+    std::string reason = "known from before the head restarted";
+    if (actor->state == ActorState::kEnding) {
+      reason = actor->ends_for;
+      if (reason.empty()) reason = "an older head had it ended, and did not write down why";
+    }
+    Actor& restored = actors_.add({*actor, false, 0, std::move(reason)});
     restored.started_at = now_;
     if (actor->state != ActorState::kAlive) actors_.set_deadline(restored, now_ + config_.start_deadline);
     if (Job* job = jobs_.find(actor->spec.job); job != nullptr && job->runs() && !actor->spec.name.empty())

@@ -13,7 +13,6 @@ namespace troupe::cluster {
 /// The longest time that a node may take to drain.
 inline constexpr std::int64_t kMaxDrainMs = std::int64_t{7} * 24 * 3600 * 1000;
 
-inline constexpr std::size_t kMaxPayloadBytes = std::size_t{4} << 20;
 inline constexpr std::size_t kMaxNameBytes = 256;  ///< of a job, an actor, a type, a node, an address
 inline constexpr std::size_t kMaxBundles = 1000;   ///< of a placement group
 inline constexpr std::size_t kMaxReasonBytes = 2048;

@@ -72,6 +72,7 @@ Result<void> Head::start() {
     carry_out(machine_.tick(clock_.now()));
     tick_clients();
     remove_expired_keys();
+    end_actors_of_strangers();
   });
   return {};
 }
@@ -115,7 +116,6 @@ Result<void> Head::restore() {
   }
   shut_out_nodes_of_strangers();
   stop_jobs_of_strangers();
-  end_actors_of_strangers();
   return {};
 }
 
@@ -169,6 +169,7 @@ void Head::on_event(const PeerName& from, const cluster::ClusterEvent& event) {
   const auto* program = std::get_if<cluster::JobRegistered>(&event);
   if (program == nullptr) return on(event);
   cluster::JobRegistered registered = *program;
+  if (!runs_there(registered)) registered.submission.clear();
   registered.started_by = starter_of(registered);
   on(registered);
 }

@@ -103,6 +103,7 @@ class Head {
   void submit_job(const PeerName& from, const wire::SubmitAsk& ask);
   void stop_job(const PeerName& from, const wire::StopSubmissionAsk& ask);
   void stop_jobs_of_strangers();
+  bool runs_there(const cluster::JobRegistered& program) const;
   std::string starter_of(const cluster::JobRegistered& program) const;
   // REQUIRES: the client is in clients_.
   std::optional<ErrorInfo> not_its_job(const PeerName& client, const char* what, const std::string& id) const;

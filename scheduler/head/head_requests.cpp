@@ -264,14 +264,15 @@ void Head::kill(const cluster::ActorRecord& actor, const std::string& reason) {
   on(cluster::KillRequested{by, actor.spec.job, actor.actor, reason});
 }
 
-/// Detached actors of a machine that was shut out end with it, wherever they are; those of which a head that
-/// died meanwhile has not written it down, when the next one starts.
+/// Detached actors of a machine that was shut out end with it, wherever they are. At every tick: one that is
+/// ending may spawn others, and a head that died meanwhile has not written all of it down.
 void Head::end_actors_of_strangers() {
   std::vector<cluster::ActorRecord> ends;
-  for (const auto& [id, actor] : machine_.cluster().actors()) {
-    const std::string& by = actor.record.started_by;
-    if (!by.empty() && !admission_->knows(by) && actor.record.state != cluster::ActorState::kDead)
-      ends.push_back(actor.record);
+  const cluster::ClusterMachine& cluster = machine_.cluster();
+  for (const ActorId id : cluster.detached()) {
+    const cluster::ActorRecord& actor = cluster.actors().at(id).record;
+    const bool is_strangers = !actor.started_by.empty() && !admission_->knows(actor.started_by);
+    if (is_strangers && actor.state != cluster::ActorState::kEnding) ends.push_back(actor);
   }
   for (const auto& actor : ends) kill(actor, key_was_removed(actor.started_by));
 }

@@ -370,6 +370,12 @@ bool Head::brought(const PeerName& machine, NodeId node) const {
   return entry != nullptr && entry->brought_by == machine;
 }
 
+/// Whether the submission that it names has been started where it registers: a node could name any.
+bool Head::runs_there(const cluster::JobRegistered& program) const {
+  const auto* submission = machine_.cluster().submissions().find(program.submission);
+  return submission != nullptr && submission->node == program.driver.node;
+}
+
 /// Whose program registers a job: its submitter's, else that of the machine which brought its node. Empty:
 /// the head's owner's.
 std::string Head::starter_of(const cluster::JobRegistered& program) const {

@@ -20,7 +20,8 @@ namespace troupe {
 /// 2: submissions. 3: actors that are started again. 4: packages and priorities of submissions.
 /// 5: placement groups. 6: queues, whose program a job is, groups that are gone when their actors start.
 /// 7: memory, custom resources and labels. 8: detached actors, parked jobs. 9: who started
-/// them, quotas of memory and custom resources. 10: the submission whose program spawned a detached actor.
+/// them, quotas of memory and custom resources. 10: the submission whose program spawned a detached actor,
+/// why an actor ends, and where one that restarts died.
 inline constexpr std::uint16_t kRecordVersion = 10;
 
 wire::Bytes encode_record(const cluster::Record& record);

@@ -46,6 +46,7 @@ struct FloorMutations {
   bool forget_room = false;         ///< what waits for the link to a node stays when there is room again
   bool monitor_once = false;        ///< a monitor is not asked for again after the link broke
   bool ignore_leaving = false;      ///< the head does not hear that a node leaves
+  bool forget_saves = false;        ///< what a process saves is said to be kept, and goes nowhere
   bool forget_reports = false;      ///< a sweep does not write down what it decided on a report
 };
 

@@ -74,7 +74,7 @@ bool Driver::end_detached() {
       while (!answer.wait(milliseconds(100))) {
         if (!alive) return false;
       }
-      answer.get();
+      cluster.load.saved.delivered(answer.get().known);
       // Said once: it is repeated until the head has written it down, whatever dies but who says it.
       const auto gone = std::make_shared<bool>(false);
       session().monitor(actor, [gone](const std::string&) { *gone = true; });

@@ -1,5 +1,6 @@
 #include "tests/simulation/hosted.hpp"
 
+#include "runtime/host/kept_states.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "tests/simulation/cluster.hpp"
 #include "tests/simulation/rings.hpp"
@@ -43,6 +44,7 @@ class Hosted::Channel final : public NodeChannel {
       owner_.cluster.world.kill(owner_, "in the middle of what it did");
     if (header.kind == wire::FrameKind::kControl) asks(header, body);
     const auto& broken = owner_.cluster.scenario.floor;
+    if (broken.forget_saves && forgets_save(header, body)) return Sent::kQueued;
     if (broken.keep_credit && header.kind == wire::FrameKind::kCredit) return Sent::kQueued;
     if (broken.monitor_once && header.kind == wire::FrameKind::kMonitor &&
         !owner_.monitored_.insert(header.actor).second)
@@ -91,6 +93,25 @@ class Hosted::Channel final : public NodeChannel {
           }
         },
         control);
+  }
+
+  /// False: it is nothing that is saved.
+  bool forgets_save(const wire::FrameHeader& header, wire::ByteView body) {
+    const auto answer = std::make_shared<Message>();
+    if (header.kind == wire::FrameKind::kCall && !header.actor && header.method == kKeepState) {
+      answer->header = header;
+      answer->header.kind = wire::FrameKind::kReply;
+      std::swap(answer->header.from, answer->header.to);
+    } else {
+      const auto control = header.kind == wire::FrameKind::kControl ? wire::decode_control(header, body)
+                                                                    : Result<wire::Control>(ErrorInfo{});
+      const auto* ask = control ? std::get_if<wire::SaveAsk>(&*control) : nullptr;
+      if (ask == nullptr) return false;
+      answer->body = wire::encode_control(wire::Answer{.request = ask->request, .ok = true}, answer->header);
+    }
+    owner_.cluster.world.after(owner_, Duration{0}, "said to be kept",
+                               [this, answer] { receive(std::move(*answer)); });
+    return true;
   }
 
   Hosted& owner_;

@@ -109,9 +109,12 @@ void Load::look(Duration bound) {
 // Who is called.
 
 EchoActor::EchoActor(std::uint64_t number) : number_(number) {
-  Load& load = Hosted::current().cluster.load;
-  load.constructed(number_, Hosted::current());
+  Hosted& process = Hosted::current();
+  Load& load = process.cluster.load;
+  load.constructed(number_, process);
   life_ = load.life(number_);
+  // No life to all others, as in constructed(): what it begins with is nobody's.
+  has_begun_ = process.cluster.declared_dead.contains(process.node->info.id);
 }
 
 EchoActor::~EchoActor() {
@@ -119,15 +122,18 @@ EchoActor::~EchoActor() {
 }
 
 void EchoActor::in_order(std::uint64_t caller, std::uint64_t sequence) {
+  Hosted& process = Hosted::current();
+  if (!std::exchange(has_begun_, true)) process.cluster.load.saved.begins(number_, life_, count_, process);
+  ++count_;
   auto& last = last_[caller];
   if (sequence <= last && !Hosted::current().cluster.load.retries(number_))
     Hosted::current().cluster.world.violation("calls of one caller are out of order");
   last = sequence;
 }
 
-Future<std::uint64_t> EchoActor::echo(std::uint64_t caller, std::uint64_t sequence, std::string /*padding*/) {
+Future<EchoAnswer> EchoActor::echo(std::uint64_t caller, std::uint64_t sequence, std::string /*padding*/) {
   in_order(caller, sequence);
-  Promise<std::uint64_t> answer;
+  Promise<EchoAnswer> answer;
   Hosted& process = Hosted::current();
   World& world = process.cluster.world;
   if (process.cluster.load.has_other_lives(number_) && world.chance(0.1)) {
@@ -136,13 +142,14 @@ Future<std::uint64_t> EchoActor::echo(std::uint64_t caller, std::uint64_t sequen
     });
   }
   const Duration takes = world.chance(0.5) ? Duration{0} : world.between(milliseconds(1), milliseconds(400));
-  this_actor().run_after(takes,
-                         [answer, sequence, life = life_]() mutable { answer.set(life << 48 | sequence); });
+  this_actor().run_after(takes, [this, &saved = process.cluster.load.saved, answer, sequence]() mutable {
+    answer.set(EchoAnswer{sequence, {number_, life_, count_, saved.heads_lost()}});
+  });
   return answer.future();
 }
 
-Future<std::uint64_t> EchoActor::relay(std::uint64_t caller, std::uint64_t sequence,
-                                       ActorHandle<EchoActor> next) {
+Future<EchoAnswer> EchoActor::relay(std::uint64_t caller, std::uint64_t sequence,
+                                    ActorHandle<EchoActor> next) {
   in_order(caller, sequence);
   return next.call<&EchoActor::echo>(mix(number_, 1 + life_), ++sequences_[next.address().actor], "");
 }
@@ -294,18 +301,19 @@ void CallerActor::call(std::size_t at) {
   auto answer = relayed ? to.handle.call<&EchoActor::relay>(number_, sequence, other.handle)
                         : to.handle.call<&EchoActor::echo>(number_, sequence, padding);
   answer.then([this, at, calling, relayed, sequence, number = to.number,
-               other = other.number](Result<std::uint64_t> got) {
+               other = other.number](const Result<EchoAnswer>& got) {
     ended(at, number, calling, got, relayed ? 0 : sequence, relayed ? other : number);
   });
 }
 
 void CallerActor::ended(std::size_t at, std::uint64_t number, std::uint64_t expectation,
-                        const Result<std::uint64_t>& answer, std::uint64_t sequence, std::uint64_t other) {
+                        const Result<EchoAnswer>& answer, std::uint64_t sequence, std::uint64_t other) {
   process_.met(expectation);
   if (answer) {
     cluster_.load.answered();
-    const std::uint64_t life = *answer >> 48;
-    if (sequence != 0 && (*answer & ((std::uint64_t{1} << 48) - 1)) != sequence)
+    cluster_.load.saved.delivered(answer->known);
+    const std::uint64_t life = answer->known.life;
+    if (sequence != 0 && answer->sequence != sequence)
       cluster_.world.violation("an answer is another call's");
     if (sequence != 0 && callees_[at].number == number) {
       if (life < callees_[at].life) cluster_.world.violation("an answer of an earlier life came late");

@@ -9,6 +9,7 @@
 
 #include "runtime/client/session.hpp"
 #include "runtime/wire/messages.hpp"
+#include "tests/simulation/saves.hpp"
 #include "tests/simulation/world.hpp"
 
 namespace troupe::sim {
@@ -19,7 +20,9 @@ struct Hosted;
 /// What is true of the actors that are called, whoever knows it.
 class Load {
  public:
-  explicit Load(Cluster& cluster) : cluster_(cluster) {}
+  explicit Load(Cluster& cluster) : saved(cluster), cluster_(cluster) {}
+
+  SavedCounts saved;
 
   std::uint64_t new_echo() { return ++echoes_; }
   /// It is started again when it dies. `retries`: its calls may run twice.
@@ -27,7 +30,10 @@ class Load {
     all_[echo].retries = retries, all_[echo].restarts = true;
   }
   /// It outlives the program that spawned it.
-  void detached(std::uint64_t echo) { all_[echo].detached = true; }
+  void detached(std::uint64_t echo) {
+    all_[echo].detached = true;
+    saved.detached(echo);
+  }
   bool holds_detached(const Hosted& who) const;
   /// A program has it.
   void found_detached(ActorId id, const Hosted& by);
@@ -79,7 +85,12 @@ class Load {
   std::uint64_t echoes_ = 0;
 };
 
-/// Is called. Light or isolated.
+struct EchoAnswer {
+  std::uint64_t sequence = 0;
+  Known known;
+};
+
+/// Is called. Light or isolated. Saves how many calls it has carried out.
 class EchoActor {
  public:
   explicit EchoActor(std::uint64_t number);
@@ -87,18 +98,22 @@ class EchoActor {
   EchoActor(const EchoActor&) = delete;
   EchoActor& operator=(const EchoActor&) = delete;
 
-  /// Answers `sequence` after a while, with the number of its life in the high bits. The calls of one caller
-  /// come in order.
-  Future<std::uint64_t> echo(std::uint64_t caller, std::uint64_t sequence, std::string padding);
+  /// Answers `sequence` after a while, and tells of itself. The calls of one caller come in order.
+  Future<EchoAnswer> echo(std::uint64_t caller, std::uint64_t sequence, std::string padding);
   /// Answers what `next` answers.
-  Future<std::uint64_t> relay(std::uint64_t caller, std::uint64_t sequence, ActorHandle<EchoActor> next);
+  Future<EchoAnswer> relay(std::uint64_t caller, std::uint64_t sequence, ActorHandle<EchoActor> next);
   /// Wants no answer.
   void note(std::uint64_t caller, std::uint64_t sequence, std::string padding);
+
+  std::uint64_t save() const { return count_; }
+  void load(std::uint64_t saved) { count_ = saved; }
 
  private:
   void in_order(std::uint64_t caller, std::uint64_t sequence);
   const std::uint64_t number_;
   std::uint64_t life_ = 0;
+  std::uint64_t count_ = 0;
+  bool has_begun_ = false;
   std::map<std::uint64_t, std::uint64_t> last_;  ///< sequence by caller
   std::map<ActorId, std::uint64_t> sequences_;   ///< of its own calls
 };
@@ -123,7 +138,7 @@ class CallerActor {
   void up(std::size_t at, std::uint64_t number, const ActorHandle<EchoActor>& handle);
   void call(std::size_t at);
   void ended(std::size_t at, std::uint64_t number, std::uint64_t expectation,
-             const Result<std::uint64_t>& answer, std::uint64_t sequence, std::uint64_t other);
+             const Result<EchoAnswer>& answer, std::uint64_t sequence, std::uint64_t other);
 
   ActorContext& me_;
   Hosted& process_;

@@ -25,6 +25,7 @@ bool break_rule(const char* rule, Scenario& scenario) {
                      : is("room")       ? &scenario.floor.forget_room
                      : is("monitors")   ? &scenario.floor.monitor_once
                      : is("leaving")    ? &scenario.floor.ignore_leaving
+                     : is("saves")      ? &scenario.floor.forget_saves
                      : is("reports")    ? &scenario.floor.forget_reports
                                         : nullptr;
   if (flag != nullptr) *flag = true;
@@ -72,6 +73,7 @@ int main(int argc, char** argv) {
                    "    room        what waits for the link to the node stays when there is room again\n"
                    "    monitors    a monitor is not asked for again after a link broke\n"
                    "    leaving     the head does not hear that a node leaves\n"
+                   "    saves       what an actor saves is said to be kept, and goes nowhere\n"
                    "    reports     a sweep does not write down what it decided on a report\n");
       return help ? 0 : 2;
     }
@@ -106,6 +108,7 @@ int main(int argc, char** argv) {
       all.commits, all.generations, all.transfers, all.followed, all.rewinds, all.heads, all.drivers);
   std::printf("%ld calls answered, %ld failed, %ld deaths told, %ld actors started again\n", all.answers,
               all.calls_failed, all.deaths_told, all.restarted);
+  std::printf("%ld lives went on from a saved state\n", all.lives_with_state);
   std::printf("%ld placement groups got their room, %ld were removed; %ld detached actors were taken over\n",
               all.groups_ready, all.groups_removed, all.taken_over);
   std::printf("%d of %llu seeds broke an invariant\n", broken, static_cast<unsigned long long>(count));

@@ -89,6 +89,7 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     CHECK(all.restarted > 75);
     CHECK(all.groups_ready > 500);
     CHECK(all.taken_over > 50);
+    CHECK(all.lives_with_state > 50);
     CHECK(all.states_taken > static_cast<long>(count));
     CHECK(all.generations > static_cast<long>(count) * 3 / 2);
   }
@@ -221,6 +222,12 @@ TEST_CASE("a process that drops what it tells a full link is found") {
 TEST_CASE("a process that forgets what waits for a full link is found") {
   Scenario broken;
   broken.floor.forget_room = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+TEST_CASE("a state that is said to be kept, and is not, is found") {
+  Scenario broken;
+  broken.floor.forget_saves = true;
   CHECK(seeds_until_found(broken) > 0);
 }
 

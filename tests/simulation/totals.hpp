@@ -9,7 +9,7 @@ struct Totals {
   long commits = 0, generations = 0, states_taken = 0, transfers = 0, followed = 0, rewinds = 0;
   long heads = 0, drivers = 0;
   long answers = 0, calls_failed = 0, deaths_told = 0, restarted = 0, groups_ready = 0, groups_removed = 0,
-       taken_over = 0;
+       taken_over = 0, lives_with_state = 0;
   long reports = 0, failures = 0, clones = 0;  ///< of sweeps
 
   /// Of a run that is over.
@@ -29,6 +29,7 @@ struct Totals {
     groups_ready += of.load.groups_ready;
     groups_removed += of.load.groups_removed;
     taken_over += of.load.taken_over;
+    lives_with_state += of.load.saved.begun_with_state;
     if (!of.sweep) return;
     reports += of.sweep->reports;
     failures += of.sweep->failures;

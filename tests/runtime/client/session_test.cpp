@@ -147,7 +147,7 @@ TEST_CASE("arguments too large for the head are refused at the door, with the wa
   // They ended the head for good: what it could not store stopped its loop, and nodes sent it again.
   LocalGate gate;
   const Session session(gate);
-  const std::string large(kMaxPlacedArgumentBytes + 1, 'x');
+  const std::string large(cluster::kMaxPayloadBytes + 1, 'x');
   for (const auto& options :
        {ActorOptions{.num_cpus = 1}, ActorOptions{.isolated = true}, ActorOptions{.name = "a"}}) {
     try {

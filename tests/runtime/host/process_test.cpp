@@ -105,6 +105,21 @@ struct Selfish {
   bool looks_at_it() { return ask_one().wait(0s); }
   void ask_for_another() { asked = this_actor().self<Selfish>().call<&Selfish::from_another>(); }
   int wait_for_another() { return asked->get(10s); }
+  Future<int> from_itself() { return *asked; }
+  void ask_for_itself() { asked = this_actor().self<Selfish>().call<&Selfish::from_itself>(); }
+  bool comes_soon() { return asked->wait(20ms); }
+  /// Whether it is told that a call of its own is at the end.
+  bool waits_for_a_long_chain() {
+    std::vector<std::shared_ptr<CallState>> chain(300'000);
+    for (auto& state : chain) state = std::make_shared<CallState>(nullptr);
+    for (std::size_t at = 0; at + 1 < chain.size(); ++at) chain[at]->set_parts({chain[at + 1]}, 1);
+    chain.back()->set_own_call(current_actor());
+    try {
+      return chain.front()->wait(20ms);
+    } catch (const BadConfig&) {
+      return true;
+    }
+  }
 };
 
 struct Slow {
@@ -528,6 +543,16 @@ TEST_CASE("an actor that waits for several is told where it cannot go on without
   CHECK_FALSE(waits.wait(50ms));
   Selfish::of_another.set(5);
   CHECK(waits.get(20s) == 5);
+}
+
+TEST_CASE("an answer that waits for itself, and one behind 300,000 others, are waited for as any") {
+  // Was: the stack of whoever waited came to its end.
+  FakeNode node;
+  const auto process = node.make(1, 10);
+  const auto actor = Session(*process).spawn<Selfish>({.isolated = true, .here = true});
+  actor.call<&Selfish::ask_for_itself>().get(20s);
+  CHECK_FALSE(actor.call<&Selfish::comes_soon>().get(20s));
+  CHECK(actor.call<&Selfish::waits_for_a_long_chain>().get(20s));
 }
 
 TEST_CASE(

@@ -349,13 +349,15 @@ TEST_CASE("what a detached actor saves is kept here, and answered once the head 
   CHECK_FALSE(F::sent<wire::StartActorHere>(up, process)->state);
   f.said(process, wire::ActorUp{kActor});
   const wire::Bytes state(3, std::byte{7});
+  const auto told = [](const auto& actions) { return F::told<cluster::StateSaved>(actions); };
   const auto saved = f.said(process, wire::SaveAsk{5, kActor, state});
-  REQUIRE(F::told<cluster::ArgumentsChanged>(saved) != nullptr);
-  const cluster::ArgumentsChanged changed = *F::told<cluster::ArgumentsChanged>(saved);
-  CHECK(changed.incarnation == 2);
+  REQUIRE(told(saved) != nullptr);
+  const cluster::StateSaved first = *told(saved);
+  CHECK(first.incarnation == 2);
+  CHECK(first.state.bytes == state);
   CHECK(F::sent<wire::Answer>(saved, process) == nullptr);
   f.on(HeadLost{});
-  CHECK(F::told<cluster::ArgumentsChanged>(f.on(HeadConnected{})) != nullptr);
+  CHECK(told(f.on(HeadConnected{})) != nullptr);
   const auto answered = f.head(cluster::Acknowledged{{{F::kNode, process}, 5}, true, {}});
   REQUIRE(F::sent<wire::Answer>(answered, process) != nullptr);
   CHECK(F::sent<wire::Answer>(answered, process)->ok);
@@ -365,31 +367,49 @@ TEST_CASE("what a detached actor saves is kept here, and answered once the head 
         f.head(cluster::ArgumentsWanted{{{F::kPeer, {4}}, 3}, kActor, F::kNode}));
   };
   f.head(start_detached(2));
-  CHECK(asked().payload == changed.payload);
-  CHECK(asked().version == changed.version);
-  CHECK(F::told<cluster::ArgumentsChanged>(f.said(process, wire::SaveAsk{6, kActor, state}))->version >
-        changed.version);
+  CHECK(asked().payload == start_detached(2).spec.payload);
+  CHECK(asked().state.bytes == state);
+  CHECK(asked().state.version == first.state.version);
+  CHECK(told(f.said(process, wire::SaveAsk{6, kActor, state}))->state.version > first.state.version);
   // One that the head would refuse takes the place of none: a head that starts again has nothing else.
   const auto before = asked();
   const wire::Bytes huge(std::size_t{4} << 20);
   const auto too_large = f.said(process, wire::SaveAsk{9, kActor, huge});
   REQUIRE(F::sent<wire::Answer>(too_large, process) != nullptr);
   CHECK(F::sent<wire::Answer>(too_large, process)->error.code == ErrorCode::kLimit);
-  CHECK(F::told<cluster::ArgumentsChanged>(too_large) == nullptr);
-  CHECK(asked().payload == before.payload);
-  CHECK(asked().version == before.version);
+  CHECK(told(too_large) == nullptr);
+  CHECK(asked().state.bytes == before.state.bytes);
+  CHECK(asked().state.version == before.state.version);
   // Its next life has it.
   auto next = start_detached(3);
-  next.spec.payload = changed.payload;
+  next.state = first.state;
   const ProcessId other = F::find<StartWorker>(f.head(next))->process;
   const auto again = f.said(other, wire::Hello{}, 1);
   CHECK(F::sent<wire::StartActorHere>(again, other)->state == state);
   f.said(other, wire::ActorUp{kActor});
-  const auto later = *F::told<cluster::ArgumentsChanged>(f.said(other, wire::SaveAsk{7, kActor, state}));
-  CHECK(later.version > changed.version + (std::uint64_t{1} << 32));
+  const auto later = *told(f.said(other, wire::SaveAsk{7, kActor, state}));
+  CHECK(later.state.version > first.state.version + (std::uint64_t{1} << 32));
   // Nobody keeps what has no other life.
   f.head(place(cluster::ActorLife::kEnded, 3));
   const auto refused = f.said(other, wire::SaveAsk{8, kActor, state});
   REQUIRE(F::sent<wire::Answer>(refused, other) != nullptr);
-  CHECK(F::sent<wire::Answer>(refused, other)->error.code == ErrorCode::kRefused);
+  CHECK(F::sent<wire::Answer>(refused, other)->error.code == ErrorCode::kActorDied);
+}
+
+TEST_CASE("what another node's actor has saved since is kept beside its arguments, the newest of it") {
+  F f;
+  const auto asked = [&] {
+    return *F::told<cluster::ActorArguments>(
+        f.head(cluster::ArgumentsWanted{{{F::kPeer, {4}}, 3}, kActor, F::kNode}));
+  };
+  f.head(cluster::KeepState{F::kNode, kActor, {5, wire::Bytes(5)}});  // its arguments are not here
+  CHECK_FALSE(asked().kept);
+  const std::string payload = F::spec(true).payload;
+  f.head(cluster::KeepArguments{F::kNode, F::kJob, kActor, payload, {}, {1, wire::Bytes(1)}});
+  CHECK(asked().state.version == 1);
+  for (const std::uint64_t version : {3u, 2u})
+    f.head(cluster::KeepState{F::kNode, kActor, {version, wire::Bytes(version)}});
+  CHECK(asked().payload == payload);
+  CHECK(asked().state.version == 3);
+  CHECK(asked().state.bytes == wire::Bytes(3));
 }

@@ -379,15 +379,15 @@ TEST_CASE("one that was to start again when the head died has an end, too, where
   CHECK(s.stored().ended);
 }
 
-// Was: "known from before the head restarted", as of one that lives.
-TEST_CASE("of one that was killed before the head restarted that is said") {
+// Was: "it was killed, or had to end", by whom and why the head had lost.
+TEST_CASE("why an actor is killed outlives the head") {
   Detached s;
   s.on(KillRequested{kGateway, s.job_id, s.id, "enough"});
   REQUIRE(s.record().state == ActorState::kEnding);
   s.restart();
   s.node(s.at.value, 2);  // without it
   CHECK(s.record().state == ActorState::kDead);
-  CHECK_THAT(s.head->actors().at(s.id).reason, Catch::StartsWith("it was killed, or had to end, before the"));
+  CHECK(s.head->actors().at(s.id).reason == "enough");
 }
 
 TEST_CASE("a parked job starts detached actors alone, asked for by those that it has") {
@@ -715,25 +715,33 @@ TEST_CASE("records of submissions stay while detached actors that their programs
 namespace {
 
 /// The node of a life says that it has saved.
-void save(Detached& s, const std::string& payload, std::uint64_t version, std::uint32_t life = 1) {
-  s.on(ArgumentsChanged{{{s.record().node, ProcessId{9}}, version}, s.id, life, payload, version});
+void save(Detached& s, const wire::Bytes& state, std::uint64_t version, std::uint32_t life = 1) {
+  s.on(StateSaved{{{s.record().node, ProcessId{9}}, version}, s.id, life, {version, state}});
 }
+const wire::Bytes& state_of(const Detached& s) {
+  return s.head->actors().at(s.id).state.bytes;
+}
+const wire::Bytes kOlder(1), kNewest(2);
 
 }  // namespace
 
 TEST_CASE("what a detached actor saves is kept here and by another node, and its next life has it") {
   Detached s;
-  save(s, "arguments, saved", 1);
+  save(s, kOlder, 1);
   REQUIRE(s.get<Acknowledged>() != nullptr);
   CHECK(s.get<Acknowledged>()->ok);
   CHECK(s.get<Acknowledged>()->to == Requester{{s.at, ProcessId{9}}, 1});
   CHECK(s.get<Persist>() == nullptr);  // it may hold a secret
   // The other node hears of the last one, a few times a second: a slow link to it was full of all of them.
-  CHECK(s.get<KeepArguments>() == nullptr);
+  save(s, kNewest, 2);
+  CHECK(s.get<KeepState>() == nullptr);
   s.on(Tick{});
-  REQUIRE(s.get<KeepArguments>() != nullptr);
-  CHECK(s.get<KeepArguments>()->to == s.other());
-  CHECK(s.get<KeepArguments>()->payload == "arguments, saved");
+  REQUIRE(s.get<KeepState>() != nullptr);
+  CHECK(s.get<KeepState>()->to == s.other());
+  CHECK(s.get<KeepState>()->state.bytes == kNewest);
+  CHECK(s.get<KeepArguments>() == nullptr);  // it has those
+  s.on(Tick{});
+  CHECK(s.get<KeepState>() == nullptr);
   SECTION("its process dies") {
     s.on(ActorDown{s.at, s.id, "signal 9", 1});
   }
@@ -742,21 +750,78 @@ TEST_CASE("what a detached actor saves is kept here and by another node, and its
   }
   s.on(Tick{});
   REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->spec.payload == "arguments, saved");
+  CHECK(s.get<StartActor>()->spec.payload == "arguments");
+  CHECK(s.get<StartActor>()->state.bytes == kNewest);
   const NodeId node = s.get<StartActor>()->node;
   // The life before is not heard any more, wherever it is.
-  s.on(ArgumentsChanged{{{node, ProcessId{9}}, 2}, s.id, 1, "of before", 2});
+  s.on(StateSaved{{{node, ProcessId{9}}, 2}, s.id, 1, {3, kOlder}});
   REQUIRE(s.get<Acknowledged>() != nullptr);
   CHECK_FALSE(s.get<Acknowledged>()->ok);
-  CHECK(s.get<Acknowledged>()->error.code == ErrorCode::kRefused);
+  CHECK(s.get<Acknowledged>()->error.code == ErrorCode::kActorDied);
   // It may save before the head hears that it is up.
-  save(s, "of its constructor", 3, 2);
+  const wire::Bytes of_its_constructor(7);
+  save(s, of_its_constructor, 3, 2);
   CHECK(s.get<Acknowledged>()->ok);
   s.on(ActorStarted{node, s.id, ProcessId{10}, 2});
-  CHECK(s.record().spec.payload == "of its constructor");
-  save(s, std::string(kMaxPayloadBytes + 1, 'x'), 4, 2);
+  CHECK(state_of(s) == of_its_constructor);
+  save(s, wire::Bytes(kMaxPayloadBytes), 4, 2);  // with its arguments it is too large
   CHECK(s.get<Acknowledged>()->error.code == ErrorCode::kLimit);
-  CHECK(s.record().spec.payload == "of its constructor");
+  CHECK_THAT(s.get<Acknowledged>()->error.why, Catch::Contains("with its constructor's arguments it has"));
+  CHECK(state_of(s) == of_its_constructor);
+  // Said again, late: the newer one stays.
+  save(s, kOlder, 2, 2);
+  CHECK(s.get<Acknowledged>()->ok);
+  CHECK(state_of(s) == of_its_constructor);
+}
+
+TEST_CASE("the head takes no more of what actors have saved than it has room for") {
+  ClusterConfig small;
+  small.max_payload_bytes = 100;
+  Detached s(2, small);
+  save(s, wire::Bytes(91), 1);  // and 9 of its arguments
+  CHECK(s.get<Acknowledged>()->ok);
+  save(s, wire::Bytes(92), 2);
+  CHECK_THAT(s.get<Acknowledged>()->error.why, Catch::Contains("it has 92 bytes"));
+  save(s, wire::Bytes(50), 3);  // in place of the other
+  CHECK(s.get<Acknowledged>()->ok);
+}
+
+TEST_CASE("a new keeper gets the state with the arguments") {
+  Detached s;
+  s.node(3, 2);
+  save(s, kNewest, 1);
+  s.on(NodeLeft{s.other(), "it left"});
+  REQUIRE(s.get<KeepArguments>() != nullptr);
+  CHECK(s.get<KeepArguments>()->state.bytes == kNewest);
+  s.on(Tick{});
+  CHECK(s.get<KeepState>() == nullptr);
+}
+
+TEST_CASE("a head that starts again while an actor restarts waits for the node on which that died") {
+  // Was: its record did not say where, and the first node that came gave an older state than its callers
+  // knew.
+  Detached s;
+  save(s, kOlder, 1);
+  s.on(Tick{});
+  save(s, kNewest, 2);
+  s.on(NodeLeft{kGateway, "it left"});
+  s.on(ActorDown{s.at, s.id, "signal 9", 1});
+  s.restart();
+  s.node(s.other().value, 2);
+  s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", s.other(), {1, kOlder}});
+  CHECK(s.get<StartActor>() == nullptr);
+  SECTION("it has it") {
+    s.node(s.at.value, 2);
+    s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", s.at, {2, kNewest}});
+    REQUIRE(s.get<StartActor>() != nullptr);
+    CHECK(s.get<StartActor>()->state.bytes == kNewest);
+  }
+  SECTION("it is dead: the other one's is the newest that there is") {
+    s.on(NodeLeft{s.at, "it left"});
+    s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", s.other(), {1, kOlder}});
+    REQUIRE(s.get<StartActor>() != nullptr);
+    CHECK(s.get<StartActor>()->state.bytes == kOlder);
+  }
 }
 
 TEST_CASE("a head that starts again takes the newest state that a node has, and waits for the last life's") {
@@ -766,31 +831,31 @@ TEST_CASE("a head that starts again takes the newest state that a node has, and 
   s.restart();
   s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
   s.node(s.other().value, 2);
-  const auto has = [&](NodeId node, const std::string& payload, std::uint64_t version) {
-    s.on(ActorArguments{{kDriver, 1}, s.id, true, payload, node, version});
+  const auto has = [&](NodeId node, const wire::Bytes& state, std::uint64_t version) {
+    s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", node, {version, state}});
   };
   SECTION("it lives") {
-    has(s.other(), "older", 4);
-    has(s.at, "newest", 5);
-    has(s.other(), "older", 4);
+    has(s.other(), kOlder, 4);
+    has(s.at, kNewest, 5);
+    has(s.other(), kOlder, 4);
     s.on(ActorDown{s.at, s.id, "signal 9", 1});
   }
   SECTION("it has died meanwhile") {
     s.on(ActorDown{s.at, s.id, "signal 9", 1});
-    has(s.other(), "older", 4);
+    has(s.other(), kOlder, 4);
     CHECK(s.get<StartActor>() == nullptr);
-    has(s.at, "newest", 5);
+    has(s.at, kNewest, 5);
   }
   SECTION("it has died, and its node after it: the other one is asked again") {
     s.on(ActorDown{s.at, s.id, "signal 9", 1});
-    has(s.other(), "older", 4);
+    has(s.other(), kOlder, 4);
     s.on(NodeLeft{s.at, "it left"});
     REQUIRE(s.get<ArgumentsWanted>() != nullptr);
     CHECK(s.get<ArgumentsWanted>()->node == s.other());
-    has(s.other(), "newest", 4);
+    has(s.other(), kNewest, 4);
   }
   s.on(Tick{});
-  CHECK(s.record().spec.payload == "newest");
+  CHECK(state_of(s) == kNewest);
   CHECK(s.record().state == ActorState::kStarting);
 }
 
@@ -801,28 +866,28 @@ TEST_CASE("a head that starts again takes no state of another node while that of
   s.on(NodeLeft{kGateway, "it left"});
   s.restart();
   s.node(s.other().value, 2);
-  s.on(ActorArguments{{kDriver, 1}, s.id, true, "older", s.other(), 4});
+  s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", s.other(), {4, kOlder}});
   CHECK_FALSE(s.head->actors().at(s.id).has_payload);
   SECTION("it lives") {
     s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
     REQUIRE(s.get<ArgumentsWanted>() != nullptr);
     CHECK(s.get<ArgumentsWanted>()->node == s.at);
-    s.on(ActorArguments{{kDriver, 1}, s.id, true, "newest", s.at, 5});
+    s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", s.at, {5, kNewest}});
     s.on(ActorDown{s.at, s.id, "signal 9", 1});
   }
   SECTION("it died while the head was away") {
     s.node(s.at.value, 2);
     CHECK(s.record().state == ActorState::kRestarting);
-    s.on(ActorArguments{{kDriver, 1}, s.id, true, "newest", s.at, 5});
+    s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", s.at, {5, kNewest}});
   }
   SECTION("its node is dead: the other one is asked again") {
     s.on(NodeLeft{s.at, "it left"});
     REQUIRE(s.get<ArgumentsWanted>() != nullptr);
     CHECK(s.get<ArgumentsWanted>()->node == s.other());
-    s.on(ActorArguments{{kDriver, 1}, s.id, true, "newest", s.other(), 4});
+    s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", s.other(), {4, kNewest}});
   }
   s.on(Tick{});
-  CHECK(s.record().spec.payload == "newest");
+  CHECK(state_of(s) == kNewest);
   CHECK(s.record().state == ActorState::kStarting);
 }
 
@@ -840,7 +905,7 @@ TEST_CASE("who started a job and its detached actors is written down, and change
   const auto spawn = [&](std::uint64_t request, const std::string& name, bool detached) {
     s.on(SpawnRequested{{kDriver, request}, {job, "T", name, "", {0, true, {}}, 0, 0, detached}});
     const StartActor start = *s.get<StartActor>();
-    s.on(ActorStarted{start.node, start.actor, ProcessId{9}, 1});
+    s.on(ActorStarted{start.node, start.actor, ProcessId{10 + request}, 1});
     return std::get<ActorRecord>(s.store.at("actor/" + to_string(start.actor))).started_by;
   };
   CHECK(spawn(2, "it", true) == "machine/1");
@@ -848,4 +913,8 @@ TEST_CASE("who started a job and its detached actors is written down, and change
   CHECK(registered(4, "") == job);  // another program of that name: the head's owner's
   CHECK(std::get<JobRecord>(s.store.at("job/main")).started_by.empty());
   CHECK(spawn(5, "of the owner", true).empty());
+  // Was: what an actor of the machine spawned was of whoever had the job by then.
+  s.on(SpawnRequested{{{NodeId{1}, ProcessId{12}}, 1}, {job, "T", "its own", "", {0, true, {}}, 0, 0, true}});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.head->actors().at(s.get<StartActor>()->actor).record.started_by == "machine/1");
 }

@@ -47,8 +47,9 @@ struct Chaos {
       if (known.record.state == ActorState::kRestarting && !known.has_payload && below(4) != 0) of = id;
     const auto at = s.head->actors().find(of);
     const Requester by = at == s.head->actors().end() ? requester() : at->second.record.requester;
-    return {by, of, below(8) != 0, std::string(below(60), 'y'), node(), below(9)};
+    return {by, of, below(8) != 0, std::string(below(60), 'y'), node(), state()};
   }
+  SavedState state() { return {below(9), wire::Bytes(below(60))}; }
   std::string name() { return below(3) == 0 ? "n" + std::to_string(below(3)) : ""; }
   NodeInfo info() {
     const NodeId id = node();
@@ -244,8 +245,7 @@ struct Chaos {
         return spawn_together();
       case 39: {
         const NodeId at = where();
-        return ArgumentsChanged{
-            {{at, ProcessId{1}}, below(9)}, last_actor, life(), std::string(below(60), 's'), below(9)};
+        return StateSaved{{{at, ProcessId{1}}, below(9)}, last_actor, life(), state()};
       }
       default:
         return LookupActor{requester(), job(), name()};

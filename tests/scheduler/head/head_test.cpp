@@ -455,6 +455,52 @@ TEST_CASE("a head that starts stops the jobs of machines that are not let in, an
   for (const wire::KeyEntry& entry : h.keys()) CHECK(entry.brought_by != "machine/gone");
 }
 
+TEST_CASE("a machine that is shut out has no detached actor, whenever one is spawned") {
+  // Was: one that another one spawned while it was ended stayed until the head started again.
+  RunningHead h;
+  const PeerName machine = enroll_machine(h);
+  Client one(h, machine);
+  h.join(kHeadsNode);
+  CHECK(one.submit("mine").ok);
+  const StartDriver program = h.heard<StartDriver>(kHeadsNode);
+  h.say(kHeadsNode, DriverStarted{kHeadsNode, "mine", program.attempt});
+  h.say(kHeadsNode, JobRegistered{"main", {kHeadsNode, ProcessId{7}}, 1, "mine"});
+  const JobId job = h.heard<JobAnswered>(kHeadsNode).job;
+  h.transport.say(kOwnerName, wire::control_frame(wire::KeyRemoveAsk{1, machine}));
+  REQUIRE(h.answer(kOwnerName).ok);
+  for (const std::uint64_t request : {2, 3}) {
+    h.say(kHeadsNode,
+          SpawnRequested{{{kHeadsNode, ProcessId{7}}, request},
+                         {job, "T", "n" + std::to_string(request), "", {0, true, {}}, 0, 0, true}});
+    const ActorId actor = h.heard<StartActor>(kHeadsNode).actor;
+    const KillActor killed = h.heard<KillActor>(kHeadsNode);
+    CHECK(killed.actor == actor);
+    CHECK(killed.reason == "the key of its machine, " + machine + ", was removed");
+  }
+}
+
+TEST_CASE("a program is of the submission that its node names where that runs on that node alone") {
+  // Was: any node had its programs taken for the owner's, by the id of a job of the owner's.
+  RunningHead h;
+  const PeerName machine = enroll_machine(h);
+  Client one(h, machine);
+  h.join(kHeadsNode);
+  CHECK(one.submit("mine").ok);
+  h.heard<StartDriver>(kHeadsNode);
+  const NodeId other{2};
+  h.join(other);
+  for (const NodeId node : {kHeadsNode, other}) {
+    h.say(node, JobRegistered{"job of " + to_string(node), {node, ProcessId{7}}, 1, "mine"});
+    h.heard<JobAnswered>(node);
+  }
+  const auto jobs = h.status().jobs;
+  CHECK(jobs.size() == 2);
+  for (const JobRecord& job : jobs) {
+    CHECK(job.submission == (job.driver.node == other ? "" : "mine"));
+    CHECK(job.started_by == (job.driver.node == other ? "" : machine));
+  }
+}
+
 TEST_CASE("a disk that stands still holds up what is to be durable, and nothing else") {
   RunningHead h;
   h.join(kHeadsNode);

@@ -341,16 +341,22 @@ const std::string kStarterBytes =
     "09000000"
     "6d616368696e652f31";
 const std::string kStartedActorBytes = kDetachedBytes + kStarterBytes;
-const std::string kStartedJobBytes = kParkedBytes + kStarterBytes;
-/// Since version 10: the submission of a detached actor, at the end.
-const ActorRecord kSpawnedActor = [] {
+/// Since version 10: the submission of a detached actor, why it ends and where one that restarts died, at the
+/// end.
+const ActorRecord kEndingActor = [] {
   ActorRecord record = kStartedActor;
   record.submission = "sub";
+  record.ends_for = "why";
+  record.died_on = NodeId{2};
   return record;
 }();
-const std::string kSpawnedActorBytes = kStartedActorBytes +
-                                       "03000000"
-                                       "737562";
+const std::string kEndingActorBytes = kStartedActorBytes +
+                                      "03000000"
+                                      "737562"
+                                      "03000000"
+                                      "776879"
+                                      "0200000000000000";
+const std::string kStartedJobBytes = kParkedBytes + kStarterBytes;
 
 }  // namespace
 
@@ -417,7 +423,7 @@ TEST_CASE("records of version 9 are read") {
 
 TEST_CASE("records of version 10 are read, and written") {
   const std::vector<std::pair<std::string, Record>> all{
-      {kOfferingBytes, kOffering}, {kStartedJobBytes, kStartedJob}, {kSpawnedActorBytes, kSpawnedActor},
+      {kOfferingBytes, kOffering}, {kStartedJobBytes, kStartedJob}, {kEndingActorBytes, kEndingActor},
       {kHoldingBytes, kHolding},   {kWantingBytes, kWanting},       {kLimitedBytes, kLimited}};
   for (const auto& [hex, record] : all) {
     const wire::Bytes bytes = bytes_of("fe0a00" + hex);
