@@ -117,7 +117,7 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
         lend_region(key, bytes, config_.label, false, std::move(then));
       },
       threads_ ? objects::Objects::Copies::kDirect : objects::Objects::Copies::kOverLinks,
-      std::move(floor.write_spilled));
+      std::move(floor.spill_disk));
   tasks_ = std::make_shared<tasks::Tasks>(*this, rings_.get(), [this](NodeId node, Leases::OnProcess then) {
     leases_->with_process(node, std::move(then));
   });

@@ -164,8 +164,4 @@ void Objects::when_held(ProcessAddress from, std::uint64_t call, Responder respo
   known->on_ready([later = std::make_shared<Responder>(std::move(responder))] { later->answer({}); });
 }
 
-void Objects::node_lost(NodeId node) {
-  withdraw([node](ProcessAddress p) { return p.node == node; });
-}
-
 }  // namespace troupe::objects

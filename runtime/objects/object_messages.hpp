@@ -21,6 +21,8 @@ inline constexpr std::uint64_t kKeep = 8;
 inline constexpr std::uint64_t kDirectAddress = 9;  ///< the answer is a DirectAddress
 /// To a caller: answered once it holds what that call's answer refers to, or does not want that.
 inline constexpr std::uint64_t kAnswerHeld = 16;
+/// The answer says nothing: whoever is dead gives none.
+inline constexpr std::uint64_t kAreYouThere = 17;
 
 struct LocateAsk {
   std::uint64_t number = 0;

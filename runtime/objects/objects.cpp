@@ -150,15 +150,19 @@ std::shared_ptr<CallState> Objects::ask(ProcessAddress to, std::uint64_t operati
   return gate_.call({to.node, to.process, {}}, operation, std::move(body), false);
 }
 
-void Objects::tell_surely(ProcessAddress to, std::uint64_t operation, wire::Bytes body) {
+void Objects::tell_surely(ProcessAddress to, std::uint64_t operation, wire::Bytes body, OnTold then) {
   const auto told = ask(to, operation, body);
-  told->on_ready([weak = weak_from_this(), told, to, operation, body = std::move(body)]() mutable {
+  told->on_ready([weak = weak_from_this(), told, to, operation, body = std::move(body),
+                  then = std::move(then)]() mutable {
     const auto self = weak.lock();
-    if (self == nullptr || !link_broke(told->outcome())) return;
-    self->gate_.later(kAgain, [weak, to, operation, again = std::move(body)]() mutable {
-      const auto here = weak.lock();
-      if (here != nullptr && !here->is_closed()) here->tell_surely(to, operation, std::move(again));
-    });
+    if (self == nullptr) return;
+    if (!link_broke(told->outcome())) return then ? then(*self, told->outcome()) : void();
+    self->gate_.later(kAgain,
+                      [weak, to, operation, again = std::move(body), then = std::move(then)]() mutable {
+                        const auto here = weak.lock();
+                        if (here != nullptr && !here->is_closed())
+                          here->tell_surely(to, operation, std::move(again), std::move(then));
+                      });
   });
 }
 
@@ -321,6 +325,8 @@ void Objects::asked(ProcessAddress from, std::uint64_t operation, const wire::By
     const auto name = wire::decode<ObjectName>(body);
     if (!name) return responder.fail(refused_question());
     return keep_for(*name, from, std::move(responder));
+  } else if (operation == kAreYouThere) {
+    return responder.answer({});
   } else if (operation == kDirectAddress) {
     return responder.answer(wire::encode(direct_address()));
   } else if (operation == kMakeRoom) {
@@ -461,9 +467,37 @@ void Objects::node_down(NodeId node, const std::string& reason) {
   lose_those_at(is_down, "that node is gone: " + reason);
 }
 
+void Objects::node_lost(NodeId node) {
+  withdraw([node](ProcessAddress p) { return p.node == node; });
+  std::set<ProcessAddress> there;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto process : owned_.known_on(node)) there.insert(process);
+    for (const auto& [name, fetch] : here_) {
+      if (name.owner.node == node) there.insert(name.owner);
+    }
+  }
+  // Its node tells of a death once, over the links that there are then.
+  for (const auto process : there) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!asked_.insert(process).second) continue;
+    }
+    tell_surely(process, kAreYouThere, {}, [process](Objects& self, const Outcome& said) {
+      {
+        const std::lock_guard lock(self.mutex_);
+        self.asked_.erase(process);
+      }
+      if (!said.ok() && said.error().code == ErrorCode::kActorDied)
+        self.process_down(process, said.error().why);
+    });
+  }
+}
+
 Objects::Counts Objects::counts() const {
   const std::lock_guard lock(mutex_);
-  return {owned_.size(), borrowed_.size(), here_.size(), spills_.on_disk(), direct_copies_};
+  return {owned_.size(),     borrowed_.size(),  here_.size(),  offers_.size(),
+          questions_.size(), spills_.on_disk(), direct_copies_};
 }
 
 }  // namespace troupe::objects

@@ -71,7 +71,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   enum class Copies { kOverLinks, kDirect };
   /// `gate` must outlive the use of it, which close() ends.
   Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies = Copies::kOverLinks,
-          SpillFiles::Write write_spilled = {});
+          std::shared_ptr<SpillDisk> spill_disk = nullptr);
   /// Nothing is asked or told any more. `why`: its node is gone so; empty: the process ends.
   void close(const std::string& why = {});
   /// Waits for what is under way on the disk; whoever waits for an object or for memory hears that the
@@ -145,7 +145,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// memory.
   void store(const ObjectName& name, OnStored then);
   void store(wire::Bytes answer, OnStored then);
-  /// The link to that node broke: what was on its way is lost.
+  /// The link to that node broke: what was on its way is lost, also the word of a death there.
   void node_lost(NodeId node);
   /// Until those that were called from here have all answers, or `most` is over. In a thread that may wait.
   void wait_until_taken(Duration most);
@@ -167,6 +167,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
     std::size_t owned = 0;
     std::size_t borrowed = 0;
     std::size_t here = 0;
+    std::size_t offered = 0;  ///< to others that do not hold them yet
+    std::size_t asked = 0;    ///< for by others that have no answer yet
     std::size_t spilled = 0;  ///< of the owned ones: on disk and not in memory
     std::size_t direct = 0;   ///< copies that came over direct connections so far
   };
@@ -319,8 +321,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void owners_down(const OwnerTable::IsDown& is_down, const std::string& reason);
 
   std::shared_ptr<CallState> ask(ProcessAddress to, std::uint64_t operation, wire::Bytes body);
-  /// Until it has arrived, or the other process is gone.
-  void tell_surely(ProcessAddress to, std::uint64_t operation, wire::Bytes body);
+  using OnTold = std::function<void(Objects& self, const Outcome& said)>;
+  /// Until it has arrived, or the other process is gone; then calls `then`, unless this is closed.
+  void tell_surely(ProcessAddress to, std::uint64_t operation, wire::Bytes body, OnTold then = nullptr);
 
   ProcessGate& gate_;
   Waiter* const waiter_;
@@ -358,6 +361,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// Resolved once the owners know of what an answer referred to. By who answered, and which call.
   std::map<std::pair<ProcessAddress, std::uint64_t>, std::shared_ptr<CallState>> received_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them
+  std::set<ProcessAddress> asked_;                 ///< whether they live: no answer came so far
   CopyQueue copies_;
   BoundedMemory<ProcessAddress, std::string> dead_;
   BoundedMemory<NodeId, std::string> dead_nodes_;

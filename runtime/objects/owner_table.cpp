@@ -123,6 +123,14 @@ std::vector<std::uint64_t> OwnerTable::known_to(const IsDown& is_down) const {
   return numbers;
 }
 
+std::vector<ProcessAddress> OwnerTable::known_on(NodeId node) const {
+  std::vector<ProcessAddress> there;
+  for (const auto& [process, known] : known_) {
+    if (process.node == node) there.push_back(process);
+  }
+  return there;
+}
+
 void OwnerTable::readers_down(const IsDown& is_down, Actions& out) {
   for (const std::uint64_t number : known_to(is_down)) {
     const auto at = objects_.find(number);

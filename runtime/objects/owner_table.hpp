@@ -75,6 +75,8 @@ class OwnerTable {
   /// And hold no reference any more.
   void borrowers_down(const IsDown& is_down, Actions& out);
 
+  /// Processes of that node which hold, have or wait for something of this one's.
+  std::vector<ProcessAddress> known_on(NodeId node) const;
   bool contains(std::uint64_t number) const { return objects_.contains(number); }
   std::size_t size() const { return objects_.size(); }
   /// Of the objects that are not shared.

@@ -314,6 +314,7 @@ TEST_CASE("A process that does not answer keeps nobody waiting for room") {
 
 TEST_CASE("An answer that is offered lives until its caller holds it, or is gone") {
   Store store;
+  store.on_call = [](std::uint64_t) { return Outcome(wire::Bytes{}); };  // it lives, and says so
   const auto tell = [&](std::uint64_t operation, std::uint64_t number) {
     store.objects->asked(kOther, operation, wire::encode(NumberTell{number}), Responder());
   };
@@ -338,6 +339,38 @@ TEST_CASE("An answer that is offered lives until its caller holds it, or is gone
   store.objects->process_down(kOther, "the test says so");
   CHECK(store.objects->counts().owned == 0);
   offer();  // to a process that is gone
+  CHECK(store.objects->counts().owned == 0);
+}
+
+// Was: its node told of the death those nodes alone that could be reached then, and the object stayed for
+// ever.
+TEST_CASE("A borrower that died while the link to its node was broken holds nothing") {
+  Store store;
+  store.objects->asked(kOther, kAddBorrower, wire::encode(NumberTell{store.put(1)[0]->name().number}),
+                       Responder());
+  Outcome said = wire::Bytes{};
+  int asked = 0;
+  store.on_call = [&](std::uint64_t operation) {
+    asked += operation == kAreYouThere ? 1 : 0;
+    return said;
+  };
+  store.objects->node_lost({8});
+  CHECK(asked == 0);  // nobody there has anything
+  store.objects->node_lost(kOther.node);
+  CHECK(asked == 1);
+  CHECK_FALSE(store.do_delayed());
+  CHECK(store.objects->counts().owned == 1);  // it lives
+  said = ErrorInfo{ErrorCode::kUnavailable, "a call has no answer", "the link broke", ""};
+  store.objects->node_lost(kOther.node);
+  store.objects->node_lost(kOther.node);
+  CHECK(asked == 2);  // it is asked already
+  CHECK(store.do_delayed());
+  CHECK(asked == 3);
+  said = ErrorInfo{ErrorCode::kActorDied, "the actor is gone", "killed by signal 9", ""};
+  CHECK(store.do_delayed());
+  CHECK(asked == 4);
+  CHECK(store.objects->counts().owned == 1);  // what it passed on may be on its way
+  CHECK(store.do_delayed());
   CHECK(store.objects->counts().owned == 0);
 }
 
