@@ -62,6 +62,7 @@ ProcessFloor production(SocketLink link) {
     return std::make_unique<RingHub>(node, Doorbell::create().value(), std::move(handlers));
   };
   floor.light_ids = SystemRandom().next();
+  floor.spill_disk = std::make_shared<objects::SpillDisk>();
   return floor;
 }
 

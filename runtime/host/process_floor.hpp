@@ -30,7 +30,7 @@ struct ProcessFloor {
   std::function<std::unique_ptr<Rings>(NodeId, Rings::Handlers)> make_rings;
   std::uint64_t light_ids = 0;  ///< what the ids of light actors are mixed from; unlike in all processes
   RouteLimits limits{};
-  std::shared_ptr<objects::SpillDisk> spill_disk{};  ///< for objects that leave memory; null: the kernel's
+  std::shared_ptr<objects::SpillDisk> spill_disk;  ///< for objects that leave memory
   bool threads = true;  ///< false: actors take their turns when Process::turns() says so
 };
 

@@ -24,7 +24,7 @@ Objects::Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies
       ask_region_(std::move(ask_region)),
       direct_(copies == Copies::kDirect && !is_encryption_wanted()),
       owned_(gate.address().node),
-      files_(SpillFiles::default_folder(), std::move(spill_disk)) {}
+      files_(std::move(spill_disk)) {}
 
 // The owner's side.
 

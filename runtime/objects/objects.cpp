@@ -249,6 +249,7 @@ void Objects::answer(const OwnerTable::Answer& where) {
       const auto self = weak.lock();
       if (self == nullptr) return;
       if (!value->done.outcome().ok()) return later->fail(value->done.outcome().error());
+      if (value->no_room) return later->fail(*value->no_room);
       {
         const std::lock_guard lock(self->mutex_);
         self->questions_.emplace(where.ticket, std::move(*later));

@@ -71,7 +71,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   enum class Copies { kOverLinks, kDirect };
   /// `gate` must outlive the use of it, which close() ends.
   Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies = Copies::kOverLinks,
-          std::shared_ptr<SpillDisk> spill_disk = nullptr);
+          std::shared_ptr<SpillDisk> spill_disk = std::make_shared<SpillDisk>());
   /// Nothing is asked or told any more. `why`: its node is gone so; empty: the process ends.
   void close(const std::string& why = {});
   /// Waits for what is under way on the disk; whoever waits for an object or for memory hears that the

@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/host/responder.hpp"
@@ -19,8 +20,11 @@ struct Fetch {
   explicit Fetch(Waiter* waiter) : done(waiter) {}
   CallState done;                            ///< with no bytes, or why there is none
   std::shared_ptr<const ObjectBytes> bytes;  ///< written before done is ready
-  bool waits = true;                         ///< for an object that is being computed; else it fails
-  bool is_argument = false;                  ///< of a call that waits for it: its copy waits for room
+  /// Of an own one: its bytes are in this process's memory alone, since the store has no room for it. For
+  /// others that is why they do not get it.
+  std::optional<ErrorInfo> no_room;
+  bool waits = true;         ///< for an object that is being computed; else it fails
+  bool is_argument = false;  ///< of a call that waits for it: its copy waits for room
 };
 
 /// What a call's body ends with if it refers to objects: the names of those that are given for parameters,

@@ -312,6 +312,7 @@ void Objects::restored(std::uint64_t number, std::uint64_t region, Result<Lent> 
       } else {
         at->second.value = std::make_shared<Fetch>(waiter_);  // for who asks again
         value->bytes = beside;
+        if (beside != nullptr) value->no_room = placed.error();
       }
     }
   }

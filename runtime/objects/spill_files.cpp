@@ -35,7 +35,7 @@ ssize_t SpillDisk::write(int file, const void* bytes, std::size_t size, off_t of
   return ::pwrite(file, bytes, size, offset);
 }
 
-std::string SpillFiles::default_folder() {
+std::string SpillDisk::folder() const {
   for (const char* name : {"TROUPE_SPILL_FOLDER", "TMPDIR"}) {
     if (const char* folder = std::getenv(name); folder != nullptr && *folder != '\0') return folder;
   }

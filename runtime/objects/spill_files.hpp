@@ -18,6 +18,8 @@ namespace troupe::objects {
 class SpillDisk {
  public:
   virtual ~SpillDisk() = default;
+  /// Where files are made: TROUPE_SPILL_FOLDER, else TMPDIR, else /var/tmp, which is on a disk.
+  virtual std::string folder() const;
   /// A new file without a name. No descriptor: errno says why.
   virtual UniqueFd open(const std::string& folder);
   /// As pwrite.
@@ -32,10 +34,9 @@ class SpillDisk {
 /// holes; on all others once nothing lives in its file any more.
 class SpillFiles {
  public:
-  /// `disk`: null: the kernel's.
-  explicit SpillFiles(std::string folder, std::shared_ptr<SpillDisk> disk = nullptr)
-      : folder_(std::move(folder)),
-        disk_(disk != nullptr ? std::move(disk) : std::make_shared<SpillDisk>()) {}
+  explicit SpillFiles(std::shared_ptr<SpillDisk> disk) : SpillFiles(disk->folder(), disk) {}
+  explicit SpillFiles(std::string folder, std::shared_ptr<SpillDisk> disk = std::make_shared<SpillDisk>())
+      : folder_(std::move(folder)), disk_(std::move(disk)) {}
 
   struct Place {
     std::uint64_t file = 0;
@@ -53,9 +54,6 @@ class SpillFiles {
   std::size_t files() const { return files_.size(); }
   /// For tests.
   int descriptor(std::uint64_t file) const { return files_.at(file).fd.get(); }
-
-  /// TROUPE_SPILL_FOLDER, else TMPDIR, else /var/tmp, which is on a disk.
-  static std::string default_folder();
 
  private:
   struct File {

@@ -12,6 +12,7 @@ struct Cluster;
 class SimSpillDisk final : public objects::SpillDisk {
  public:
   explicit SimSpillDisk(Cluster& cluster) : cluster_(cluster) {}
+  std::string folder() const override { return "/spilled"; }
   UniqueFd open(const std::string& folder) override;
   ssize_t write(int file, const void* bytes, std::size_t size, off_t offset) override;
   void remove(UniqueFd file) override;

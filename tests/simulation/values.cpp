@@ -180,9 +180,9 @@ void PutterActor::step() {
     switch (cluster_.world.random.below(8)) {
       case 0:
       case 1:
-      case 2:
         put();
         break;
+      case 2:
       case 3:
       case 4:
         read();

@@ -167,6 +167,22 @@ TEST_CASE("An object on disk is read where neither the store nor the disk has ro
   }
 }
 
+// Was: its owner read it from disk for the other one again and again, as fast as it could. The simulator
+// found it.
+TEST_CASE("Where there is no room for an object on disk, another process hears so, once") {
+  Store store;
+  const auto objects = store.put(6);
+  store.refuses_old = true;  // nothing can leave any more
+  for (const auto& object : objects) {
+    const auto told = std::make_shared<CallState>(nullptr);
+    store.objects->asked({{}, {7}}, kLocate, wire::encode(LocateAsk{object->name().number}), Responder(told));
+    REQUIRE(told->wait(20s));
+    if (!told->outcome().ok()) CHECK(told->outcome().error().code == ErrorCode::kLimit);
+  }
+  CHECK(store.objects->counts().asked == 0);
+  CHECK(store.objects->counts().spilled > 0);
+}
+
 // Was: what nobody read lay in its caller's memory, without a bound.
 TEST_CASE("Answers that nobody reads lie in the store and on its disk until they are read or let go") {
   constexpr int kAnswers = 12;
