@@ -175,7 +175,8 @@ TEST_CASE("Where there is no room for an object on disk, another process hears s
   store.refuses_old = true;  // nothing can leave any more
   for (const auto& object : objects) {
     const auto told = std::make_shared<CallState>(nullptr);
-    store.objects->asked({{}, {7}}, kLocate, wire::encode(LocateAsk{object->name().number}), Responder(told));
+    store.objects->asked({store.address().node, {7}}, kLocate, wire::encode(LocateAsk{object->name().number}),
+                         Responder(told));
     REQUIRE(told->wait(20s));
     if (!told->outcome().ok()) CHECK(told->outcome().error().code == ErrorCode::kLimit);
   }
