@@ -338,7 +338,7 @@ void Cluster::inject() {
       return trouble_disk(disk.fails, "the head's disk refuses writes");
     case 21:
     case 22:
-      return kill(some_process());
+      return scenario.putters > 0 && world.chance(0.5) ? kill_unheard() : kill(some_process());
     case 23:
       return jump_clock();
     case 24:
@@ -352,6 +352,19 @@ void Cluster::inject() {
         spoil_checkpoint();
       }
   }
+}
+
+/// One that has objects dies while the links of its node are broken: others do not hear of it.
+void Cluster::kill_unheard() {
+  std::vector<Worker*> putters;
+  for (Worker* worker : living_workers()) {
+    if (worker->puts) putters.push_back(worker);
+  }
+  if (putters.empty()) return;
+  Worker* who = putters[world.random.below(putters.size())];
+  for (int host = 0; host <= scenario.nodes; ++host) network.hosts_cut(who->host, host, world.now());
+  world.outside(world.between(Duration{0}, milliseconds(20)), "killed unheard",
+                [this, who] { world.kill(*who, "fault"); });
 }
 
 /// Politely, and now and then the head hears nothing of it.

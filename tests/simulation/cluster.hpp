@@ -349,6 +349,7 @@ struct Cluster {
   void jump_clock();
   void hang(Process* worker);
   void end_some_node();
+  void kill_unheard();
   void drain(Node& node);
   std::map<const Driver*, Instant> driver_died_at_;
   std::set<std::string> spoiled_;
