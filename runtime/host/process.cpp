@@ -64,6 +64,7 @@ ProcessFloor production(SocketLink link) {
     return std::make_unique<RingHub>(node, Doorbell::create().value(), std::move(handlers));
   };
   floor.light_ids = SystemRandom().next();
+  floor.spill_disk = std::make_shared<objects::SpillDisk>();
   return floor;
 }
 
@@ -119,7 +120,7 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
         lend_region(key, bytes, config_.label, false, std::move(then));
       },
       threads_ ? objects::Objects::Copies::kDirect : objects::Objects::Copies::kOverLinks,
-      std::move(floor.write_spilled));
+      std::move(floor.spill_disk));
   tasks_ = std::make_shared<tasks::Tasks>(*this, rings_.get(), [this](NodeId node, Leases::OnProcess then) {
     leases_->with_process(node, std::move(then));
   });

@@ -2,8 +2,6 @@
 /// brings its own, and has everything happen in one thread.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -12,6 +10,10 @@
 #include "runtime/link/ring/rings.hpp"
 
 namespace troupe {
+
+namespace objects {
+class SpillDisk;
+}
 
 /// Bounds of what may be under way; see routes.hpp.
 struct RouteLimits {
@@ -28,8 +30,7 @@ struct ProcessFloor {
   std::function<std::unique_ptr<Rings>(NodeId, Rings::Handlers)> make_rings;
   std::uint64_t light_ids = 0;  ///< what the ids of light actors are mixed from; unlike in all processes
   RouteLimits limits{};
-  /// As pwrite, for objects that leave memory for disk; null: pwrite itself.
-  std::function<ssize_t(int file, const void* bytes, std::size_t size, off_t offset)> write_spilled{};
+  std::shared_ptr<objects::SpillDisk> spill_disk;  ///< for objects that leave memory
   bool threads = true;  ///< false: actors take their turns when Process::turns() says so
 };
 

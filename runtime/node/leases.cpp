@@ -158,6 +158,16 @@ void Leases::end_job(JobId job, const ErrorInfo& error, Instant now, Actions& ou
   answer_all(lease, error, now, out);
 }
 
+void Leases::driver_gone(ProcessAddress driver, const std::string& reason, Instant now, Actions& out) {
+  std::vector<JobId> its;
+  for (const auto& [job, lease] : leases_) {
+    const bool of_it = lease.driver == driver || (!driver.process && lease.driver.node == driver.node);
+    if (lease.granted && of_it) its.push_back(job);
+  }
+  for (const JobId job : its)
+    end_job(job, no_lease(ErrorCode::kUnavailable, reason, "spawn again"), now, out);
+}
+
 void Leases::replaced(const LocalProcess& driver, Actions& out) {
   for (auto at = passed_.begin(); at != passed_.end();) {
     if (at->second.process != driver.id) {

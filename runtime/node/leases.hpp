@@ -31,6 +31,8 @@ class Leases {
   void process_ended(const LocalProcess& process, Instant now, Actions& out);
   void package_done(const PackageFetches::Done& done, Instant now, Actions& out);
   void end_job(JobId job, const ErrorInfo& error, Instant now, Actions& out);
+  /// That driver is dead, or all on that node (process 0): the head is asked anew whose job it is.
+  void driver_gone(ProcessAddress driver, const std::string& reason, Instant now, Actions& out);
   /// A driver's job goes on without it: what it asked of other nodes it does not get.
   void replaced(const LocalProcess& driver, Actions& out);
   /// The node leaves: no worker is started any more.

@@ -465,6 +465,7 @@ void NodeMachine::kill_workers_of(ProcessAddress driver, const std::string& reas
     const bool of_it = process.driver == driver || (!driver.process && process.driver.node == driver.node);
     if (of_it && !process.is_driver && !process.detached) locals_.kill(process, reason, out_);
   }
+  leases_.driver_gone(driver, reason, now_, out_);
 }
 
 // Peers.

@@ -1,5 +1,7 @@
 // Large answers: the process that made one owns it as an object, until whoever called has copied it. And
 // references in answers: who answered holds what they name until whoever called does.
+#include <set>
+
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
@@ -168,6 +170,12 @@ void Objects::node_lost(NodeId node) {
   {
     const std::lock_guard lock(mutex_);
     owned_.link_lost(node, actions);
+    // Copies of theirs are forgotten when they die, which may not be heard either.
+    std::set<ProcessAddress> owners;
+    for (const auto& [name, fetch] : here_) {
+      if (name.owner.node == node) owners.insert(name.owner);
+    }
+    for (const ProcessAddress owner : owners) actions.emplace_back(OwnerTable::Check{owner, true});
   }
   carry_out(std::move(actions));
 }

@@ -18,13 +18,13 @@ bool is_encryption_wanted() {
 }  // namespace
 
 Objects::Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies,
-                 SpillFiles::Write write_spilled)
+                 std::shared_ptr<SpillDisk> spill_disk)
     : gate_(gate),
       waiter_(waiter),
       ask_region_(std::move(ask_region)),
       direct_(copies == Copies::kDirect && !is_encryption_wanted()),
       owned_(gate.address().node),
-      files_(SpillFiles::default_folder(), std::move(write_spilled)) {}
+      files_(std::move(spill_disk)) {}
 
 // The owner's side.
 

@@ -292,6 +292,12 @@ void Objects::check(const OwnerTable::Check& what) {
   check_again(what.process);
 }
 
+/// REQUIRES: mutex_ is held.
+bool Objects::has_copies_of(ProcessAddress owner) const {
+  return std::any_of(here_.begin(), here_.end(),
+                     [owner](const auto& copy) { return copy.first.owner == owner; });
+}
+
 void Objects::check_again(ProcessAddress process) {
   gate_.later(kSaysAgain, [weak = weak_from_this(), process] {
     const auto self = weak.lock();
@@ -301,7 +307,8 @@ void Objects::check_again(ProcessAddress process) {
       const std::lock_guard lock(self->mutex_);
       if (self->closed_) return;
       making = self->owned_.makes(process);
-      const bool is_over = !self->owned_.knows(process) || (making.empty() && !self->checked_[process]);
+      const bool is_known = self->owned_.knows(process) || self->has_copies_of(process);
+      const bool is_over = !is_known || (making.empty() && !self->checked_[process]);
       if (is_over) self->checked_.erase(process);
       if (is_over) return;
     }
@@ -558,7 +565,8 @@ void Objects::node_down(NodeId node, const std::string& reason) {
 
 Objects::Counts Objects::counts() const {
   const std::lock_guard lock(mutex_);
-  return {owned_.size(), borrowed_.size(), here_.size(), spills_.on_disk(), direct_copies_};
+  return {owned_.size(),     borrowed_.size(),  here_.size(),  offers_.size(),
+          questions_.size(), spills_.on_disk(), direct_copies_};
 }
 
 }  // namespace troupe::objects

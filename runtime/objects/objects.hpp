@@ -72,7 +72,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   enum class Copies { kOverLinks, kDirect };
   /// `gate` must outlive the use of it, which close() ends.
   Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies = Copies::kOverLinks,
-          SpillFiles::Write write_spilled = {});
+          std::shared_ptr<SpillDisk> spill_disk = std::make_shared<SpillDisk>());
   /// Nothing is asked or told any more. `why`: its node is gone so; empty: the process ends.
   void close(const std::string& why = {});
   /// Waits for what is under way on the disk; whoever waits for an object or for memory hears that the
@@ -168,6 +168,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
     std::size_t owned = 0;
     std::size_t borrowed = 0;
     std::size_t here = 0;
+    std::size_t offered = 0;  ///< to others that do not hold them yet
+    std::size_t asked = 0;    ///< for by others that have no answer yet
     std::size_t spilled = 0;  ///< of the owned ones: on disk and not in memory
     std::size_t direct = 0;   ///< copies that came over direct connections so far
   };
@@ -272,6 +274,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void broken(std::uint64_t ticket);
   void check(const OwnerTable::Check& what);
   void check_again(ProcessAddress process);
+  bool has_copies_of(ProcessAddress owner) const;
   void checked(ProcessAddress process, const std::vector<OwnerTable::Making>& making, const Outcome& outcome);
   MakingTell not_made(ProcessAddress owner, const MakingTell& asked) const;
   void give_part(const PartAsk& part, Responder responder);

@@ -21,7 +21,21 @@ std::uint64_t sum_of(wire::ByteView part) {
 
 }  // namespace
 
-std::string SpillFiles::default_folder() {
+UniqueFd SpillDisk::open(const std::string& folder) {
+  UniqueFd file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!file && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
+    std::string name = folder + "/troupe-spill-XXXXXX";  // a file system without O_TMPFILE
+    file = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
+    if (file) ::unlink(name.c_str());
+  }
+  return file;
+}
+
+ssize_t SpillDisk::write(int file, const void* bytes, std::size_t size, off_t offset) {
+  return ::pwrite(file, bytes, size, offset);
+}
+
+std::string SpillDisk::folder() const {
   for (const char* name : {"TROUPE_SPILL_FOLDER", "TMPDIR"}) {
     if (const char* folder = std::getenv(name); folder != nullptr && *folder != '\0') return folder;
   }
@@ -39,12 +53,7 @@ Result<std::uint64_t> SpillFiles::file_for(std::uint64_t bytes) {
   if (const auto last = files_.find(last_); last != files_.end() && last->second.end + bytes <= kFileBytes)
     return last_;
   File file;
-  file.fd = UniqueFd(::open(folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!file.fd && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
-    std::string name = folder_ + "/troupe-spill-XXXXXX";  // a file system without O_TMPFILE
-    file.fd = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
-    if (file.fd) ::unlink(name.c_str());
-  }
+  file.fd = disk_->open(folder_);
   if (!file.fd)
     return io_error("cannot make a file for objects in " + folder_, errno,
                     "set TROUPE_SPILL_FOLDER to a folder that you may write");
@@ -61,16 +70,15 @@ Result<SpillFiles::Place> SpillFiles::write(wire::ByteView bytes) {
     wire::ByteView part = bytes.subspan(done, std::min<std::uint64_t>(kSpillPart, bytes.size() - done));
     place.sums.push_back(sum_of(part));
     while (!part.empty()) {
-      const auto at = static_cast<off_t>(place.offset + done);
-      const auto wrote = write_ ? write_(file.fd.get(), part.data(), part.size(), at)
-                                : ::pwrite(file.fd.get(), part.data(), part.size(), at);
+      const auto wrote =
+          disk_->write(file.fd.get(), part.data(), part.size(), static_cast<off_t>(place.offset + done));
       if (wrote < 0 && errno == EINTR) continue;
       if (wrote <= 0) {
         const ErrorInfo why = io_error(
             "cannot write an object of " + std::to_string(bytes.size()) + " bytes to a file in " + folder_,
             errno, "make room there, or set TROUPE_SPILL_FOLDER");
         if (file.objects == 0) {
-          files_.erase(*number);
+          remove(files_.find(*number));
         } else if (::ftruncate(file.fd.get(), static_cast<off_t>(file.end)) != 0) {
           file.end = kFileBytes;  // nothing follows in it
         }
@@ -104,11 +112,16 @@ Result<wire::ByteView> SpillFiles::read(const Place& place, std::uint64_t offset
                    "its bytes are not those that were written", "check the disk"};
 }
 
+void SpillFiles::remove(std::map<std::uint64_t, File>::iterator file) {
+  disk_->remove(std::move(file->second.fd));
+  files_.erase(file);
+}
+
 void SpillFiles::drop(const Place& place) {
   const auto at = files_.find(place.file);
   if (at == files_.end()) return;
   if (--at->second.objects == 0) {
-    files_.erase(at);
+    remove(at);
   } else {
     (void)::fallocate(at->second.fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                       static_cast<off_t>(place.offset), static_cast<off_t>(place.bytes));

@@ -3,8 +3,8 @@
 
 #include <sys/types.h>
 
-#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,16 +13,30 @@
 
 namespace troupe::objects {
 
+/// What files of objects lie on. This one is the kernel's; a simulation brings another, which is full at
+/// times. Not thread-safe.
+class SpillDisk {
+ public:
+  virtual ~SpillDisk() = default;
+  /// Where files are made: TROUPE_SPILL_FOLDER, else TMPDIR, else /var/tmp, which is on a disk.
+  virtual std::string folder() const;
+  /// A new file without a name. No descriptor: errno says why.
+  virtual UniqueFd open(const std::string& folder);
+  /// As pwrite.
+  virtual ssize_t write(int file, const void* bytes, std::size_t size, off_t offset);
+  /// No object lies in it any more.
+  virtual void remove(UniqueFd /*file*/) {}
+};
+
 /// Not thread-safe. Objects are written one behind another into files of up to 256 MiB, or of one larger
 /// object. A file has no name: the kernel removes it with the process, however that ends, and nobody else
 /// can open it. What an object took is free for others once it is dropped, on file systems that can punch
 /// holes; on all others once nothing lives in its file any more.
 class SpillFiles {
  public:
-  using Write = std::function<ssize_t(int file, const void* bytes, std::size_t size, off_t offset)>;
-  /// `write`: as pwrite; null: pwrite itself.
-  explicit SpillFiles(std::string folder, Write write = {})
-      : folder_(std::move(folder)), write_(std::move(write)) {}
+  explicit SpillFiles(std::shared_ptr<SpillDisk> disk) : SpillFiles(disk->folder(), disk) {}
+  explicit SpillFiles(std::string folder, std::shared_ptr<SpillDisk> disk = std::make_shared<SpillDisk>())
+      : folder_(std::move(folder)), disk_(std::move(disk)) {}
 
   struct Place {
     std::uint64_t file = 0;
@@ -41,9 +55,6 @@ class SpillFiles {
   /// For tests.
   int descriptor(std::uint64_t file) const { return files_.at(file).fd.get(); }
 
-  /// TROUPE_SPILL_FOLDER, else TMPDIR, else /var/tmp, which is on a disk.
-  static std::string default_folder();
-
  private:
   struct File {
     UniqueFd fd;
@@ -51,10 +62,11 @@ class SpillFiles {
     std::size_t objects = 0;
   };
   Result<std::uint64_t> file_for(std::uint64_t bytes);
+  void remove(std::map<std::uint64_t, File>::iterator file);
   std::string name_of(std::uint64_t file) const;
 
   const std::string folder_;
-  const Write write_;
+  const std::shared_ptr<SpillDisk> disk_;
   std::map<std::uint64_t, File> files_;
   std::uint64_t last_ = 0;
 };

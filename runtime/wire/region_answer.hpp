@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/core/ids.hpp"
 #include "runtime/wire/codec.hpp"
 
 namespace troupe::wire {

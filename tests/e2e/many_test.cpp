@@ -1,8 +1,10 @@
-// A thousand processes that refer to what one owns that dies.
+// A thousand processes that refer to what one owns that dies; a million tasks of one process.
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <set>
@@ -35,6 +37,10 @@ std::size_t regions(pid_t node) {
     if (is_region && ::stat((folder + name).c_str(), &info) == 0) found.insert(info.st_ino);
   }
   return found.size();
+}
+
+int next(int number) {
+  return number + 1;
 }
 
 struct Owner {
@@ -100,4 +106,25 @@ TEST_CASE("A killed owner with a thousand borrowers: each gets one clear error, 
   for (const auto left : borrowers.call_all<&Borrower::release>().get(120s)) CHECK(left == 0);
   CHECK(eventually([&] { return regions(node) == 0; }, 60s));
   CHECK(session.process().objects()->counts().borrowed == 0);
+}
+
+// Those that wait for workers have a bound, and submit() waits at it.
+TEST_CASE("A million tasks of one process are all answered, in a bounded memory", "[.nightly]") {
+  constexpr int kTasks = 1'000'000;
+  constexpr long kMostMiB = 400;  // of this process at any time
+  std::vector<std::atomic<std::uint8_t>> answers(kTasks);
+  std::atomic<int> answered{0};
+  std::atomic<int> wrong{0};
+  auto session = init(0, nullptr, {.cpus_per_node = 4});
+  for (int i = 0; i < kTasks; ++i) {
+    session.submit<&next>(i).then([&, i](const Result<int>& got) {
+      if (!got || *got != i + 1 || answers[std::size_t(i)].fetch_add(1) != 0) ++wrong;
+      ++answered;
+    });
+  }
+  CHECK(eventually([&] { return answered == kTasks; }, 600s));
+  CHECK(wrong == 0);
+  struct rusage used {};
+  REQUIRE(::getrusage(RUSAGE_SELF, &used) == 0);
+  CHECK(used.ru_maxrss / 1024 < kMostMiB);
 }

@@ -7,6 +7,14 @@
 
 namespace troupe::sim {
 
+namespace {
+
+/// For what the job has in shared memory, and for a large value.
+constexpr std::uint64_t kStoreOfJob = std::uint64_t{1} << 20;
+constexpr std::uint64_t kStoreOfValue = std::uint64_t{512} << 10;
+
+}  // namespace
+
 Scenario draw_scenario(std::uint64_t seed) {
   SeededRandom random(mix(seed, 1));
   const auto pick = [&](int low, int high) { return low + static_cast<int>(random.below(high - low + 1)); };
@@ -59,11 +67,17 @@ Scenario draw_scenario(std::uint64_t seed) {
   const bool watches = !job.stop_early.metric.empty() || !job.keep_best.empty();
   if (s.test_samples > 0 && !watches && pick(0, 1) == 0) job.evaluations.every = pick(1, 5);
   s.detached = pick(0, 1) == 0;
+  // Objects: mostly in stores that have room for a few, often with a disk that refuses some of them.
+  s.putters = pick(0, 1) == 0 ? 0 : pick(1, 3);
+  const int disk = pick(0, 3);
+  if (pick(0, 4) > 0) s.store_bytes = kStoreOfJob + static_cast<std::uint64_t>(pick(3, 8)) * kStoreOfValue;
+  s.spill_refused = disk == 0 ? 0 : disk == 1 ? 0.05 : disk == 2 ? 0.3 : 0.8;
   return s;
 }
 
 Scenario draw_sweep_scenario(std::uint64_t seed) {
   Scenario s = draw_scenario(seed);
+  s.putters = 0;
   s.job.settings.checkpoint_folder.clear();
   s.job.settings.trainer_gpus = 0;
   s.sweep = draw_sweep(seed, s.job.trainers);
@@ -89,7 +103,8 @@ Cluster::Cluster(Scenario with, bool verbose)
       floor(*this),
       sampler(sampler_of(scenario)),
       network(world),
-      load(*this) {
+      load(*this),
+      values(*this) {
   const auto& job = scenario.job.settings;
   for (std::int64_t step = 0; step < job.epochs * scenario.steps_per_epoch; ++step) {
     auto& leaves = indices.emplace_back();
@@ -99,8 +114,16 @@ Cluster::Cluster(Scenario with, bool verbose)
   }
   reference = reference_run(scenario.seed, indices);
   if (scenario.sweep) sweep.emplace(world, *scenario.sweep);
-  world.on_kill = [this](Process& process) { network.process_died(process); };
+  world.on_kill = [this](Process& process) { killed(process); };
   faults_left_ = scenario.faults;
+}
+
+/// What it has mapped goes with it: nobody reads that memory any more.
+void Cluster::killed(Process& process) {
+  network.process_died(process);
+  auto* worker = dynamic_cast<Worker*>(&process);
+  if (worker != nullptr && worker->puts)
+    world.outside(Duration{0}, "~its memory goes", [worker] { worker->tear_down(); });
 }
 
 /// Processes refer to each other and to the world: their memory goes first.
@@ -315,7 +338,7 @@ void Cluster::inject() {
       return trouble_disk(disk.fails, "the head's disk refuses writes");
     case 21:
     case 22:
-      return kill(some_process());
+      return scenario.putters > 0 && world.chance(0.5) ? kill_unheard() : kill(some_process());
     case 23:
       return jump_clock();
     case 24:
@@ -329,6 +352,19 @@ void Cluster::inject() {
         spoil_checkpoint();
       }
   }
+}
+
+/// One that has objects dies while the links of its node are broken: others do not hear of it.
+void Cluster::kill_unheard() {
+  std::vector<Worker*> putters;
+  for (Worker* worker : living_workers()) {
+    if (worker->puts) putters.push_back(worker);
+  }
+  if (putters.empty()) return;
+  Worker* who = putters[world.random.below(putters.size())];
+  for (int host = 0; host <= scenario.nodes; ++host) network.hosts_cut(who->host, host, world.now());
+  world.outside(world.between(Duration{0}, milliseconds(20)), "killed unheard",
+                [this, who] { world.kill(*who, "fault"); });
 }
 
 /// Politely, and now and then the head hears nothing of it.
@@ -484,6 +520,7 @@ void Cluster::look() {
   }
   if (driver != nullptr) check(*driver);
   load.look(seconds(45));
+  values.look(seconds(60));
 }
 
 /// Long after the end nothing is left, in truth and in the head's books.
@@ -499,6 +536,9 @@ void Cluster::check_settled() {
   for (const Node* node : nodes) {
     if (!head->machine.cluster().nodes().contains(node->info.id))
       world.violation(node->name + " is not back in the cluster");
+    if (node->machine->regions().bytes() != 0)
+      world.violation(node->name + " lends memory to nobody: " +
+                      std::to_string(node->machine->regions().bytes()) + " bytes");
   }
   for (const auto& [id, node] : head->machine.cluster().nodes()) {
     if (!node.info.gateway && find_node(id) == nullptr)

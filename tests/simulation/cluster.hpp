@@ -25,6 +25,7 @@
 #include "tests/simulation/rings.hpp"
 #include "tests/simulation/sweep.hpp"
 #include "tests/simulation/threads.hpp"
+#include "tests/simulation/values.hpp"
 #include "tests/simulation/world.hpp"
 
 namespace troupe::sim {
@@ -47,6 +48,8 @@ struct FloorMutations {
   bool monitor_once = false;        ///< a monitor is not asked for again after the link broke
   bool ignore_leaving = false;      ///< the head does not hear that a node leaves
   bool forget_saves = false;        ///< what a process saves is said to be kept, and goes nowhere
+  bool lose_spilled_byte = false;   ///< what is spilled has another byte in its file
+  bool keep_spill_files = false;    ///< a file in which no object lies any more stays on the disk
   bool forget_reports = false;      ///< a sweep does not write down what it decided on a report
 };
 
@@ -63,11 +66,14 @@ struct Scenario {
   bool foreign_driver = false;  ///< nodes have another executable, and get the driver's over their links
   std::size_t link_bytes = kLinkQueueBytes;  ///< that wait on one hop until it is full
   std::size_t ring_bytes = kRingCapacity;
-  double no_rings = 0;      ///< the chance that one cannot be made
-  RouteLimits limits;       ///< of every process
-  int callers = 0;          ///< processes that make plain calls beside the job
-  int calls_under_way = 1;  ///< of each of them, at every moment
-  bool detached = false;    ///< an actor outlives the program, and the next one has it
+  double no_rings = 0;            ///< the chance that one cannot be made
+  RouteLimits limits;             ///< of every process
+  int callers = 0;                ///< processes that make plain calls beside the job
+  int calls_under_way = 1;        ///< of each of them, at every moment
+  int putters = 0;                ///< actors that put and read objects
+  std::uint64_t store_bytes = 0;  ///< for all regions of a node; 0: as many as there are
+  double spill_refused = 0;       ///< the chance that a disk refuses what is spilled, until the last fault
+  bool detached = false;          ///< an actor outlives the program, and the next one has it
   train::Mutations mutations;
   FloorMutations floor;
   std::optional<SweepScenario> sweep{};  ///< the program runs it, instead of the job
@@ -81,6 +87,7 @@ struct Worker : Hosted {
   Worker(Cluster& in, Node& on, ProcessId as, std::int64_t cpus, const std::string& kind);
 
   const bool is_loader;
+  const bool puts;  ///< it has objects
   std::int64_t cpu_e4;
   std::vector<std::string> gpus{};  ///< that it sees
   bool hangs = false;               ///< what it computes next never ends, though it beats
@@ -111,6 +118,8 @@ struct Node : Process, Server {
   std::shared_ptr<RingMemory> ring(ProcessId one, ProcessId other) const;
   /// A local process has died: its lock is seen first, then it is reaped.
   void local_died(ProcessId process);
+  /// How many lie in its memory.
+  std::size_t object_regions() const;
   /// As SIGTERM has it.
   void leave() { tell(node::LeaveAsked{"it was told to end"}); }
   bool accept(const LinePtr& line) override;
@@ -251,6 +260,7 @@ struct Driver : Hosted {
   bool run_job();
   void get_detached();
   bool end_detached();
+  bool end_values();
   void check_state(const ActorHandle<train::TrainDriver>& driver, std::int64_t steps);
   void leave_soon();
   std::optional<Future<ActorHandle<EchoActor>>> detached_;
@@ -275,6 +285,7 @@ struct Cluster {
   Network network;
   Disk disk;
   Load load;                          ///< what plain calls have to be true of
+  Values values;                      ///< what objects have to be true of
   std::optional<SweepReferee> sweep;  ///< with such a scenario
 
   Head* head = nullptr;
@@ -328,6 +339,7 @@ struct Cluster {
   void next_fault();
   void inject();
   void end_faults();
+  void killed(Process& process);
   void cut_somewhere();
   void stop_somebody();
   void look();
@@ -338,6 +350,7 @@ struct Cluster {
   void jump_clock();
   void hang(Process* worker);
   void end_some_node();
+  void kill_unheard();
   void drain(Node& node);
   std::map<const Driver*, Instant> driver_died_at_;
   std::set<std::string> spoiled_;

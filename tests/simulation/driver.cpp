@@ -40,9 +40,10 @@ void Driver::run_program() {
   if (incarnation <= cluster.last_incarnation) cluster.world.violation("an incarnation was given twice");
   cluster.last_incarnation = incarnation;
   if (cluster.scenario.callers > 0) session().spawn_async<CallerActor>({.here = true});
+  if (cluster.scenario.putters > 0) session().spawn_async<PutterSpawner>({.here = true});
   if (cluster.scenario.detached) get_detached();
   const bool is_done = cluster.scenario.sweep ? SweepProgram(*this).run() : run_job();
-  if (!is_done || !alive || (detached_ && !end_detached())) return;
+  if (!is_done || !alive || !end_values() || (detached_ && !end_detached())) return;
   cluster.job_done = true;
   sleep_for(milliseconds(5));
   runtime->begin_end();
@@ -87,6 +88,13 @@ bool Driver::end_detached() {
     }
   }
   return false;
+}
+
+/// Nothing of objects may be left when nobody refers to any. False: the program has ended.
+bool Driver::end_values() {
+  cluster.values.end();
+  while (alive && !cluster.values.left().empty()) sleep_for(milliseconds(200));
+  return alive;
 }
 
 /// False: it has not come to its end, or the program.

@@ -121,7 +121,11 @@ class Hosted::Channel final : public NodeChannel {
 };
 
 Hosted::Hosted(Cluster& in, Node& on, ProcessId as, std::string process_name, int on_host)
-    : Process(std::move(process_name), on_host), cluster(in), node(&on), process(as) {
+    : Process(std::move(process_name), on_host),
+      cluster(in),
+      node(&on),
+      process(as),
+      spill_disk(std::make_shared<SimSpillDisk>(in)) {
   to_node = std::make_shared<Pipe>(in.world, *this, on, in.scenario.link_bytes);
   to_node->deliver = [this](Message message) { node->on_local_frame(process, std::move(message)); };
   to_node->on_room = [] {};
@@ -192,6 +196,7 @@ void Hosted::boot(const wire::Configure& configure) {
   };
   floor.light_ids = cluster.ids.next();
   floor.limits = cluster.scenario.limits;
+  floor.spill_disk = spill_disk;
   floor.threads = false;
   runtime = std::make_unique<troupe::Process>(std::move(config), std::move(floor),
                                               troupe::Process::Handlers{[] {}, [](const wire::Output&) {}});
@@ -262,6 +267,7 @@ void Hosted::met(std::uint64_t expectation) {
 }
 
 void Hosted::tear_down() {
+  if (std::exchange(torn_down_, true)) return;
   alive = false;
   to_node->close();
   from_node->close();

@@ -11,6 +11,7 @@
 #include "runtime/client/session.hpp"
 #include "runtime/host/process.hpp"
 #include "tests/simulation/pipe.hpp"
+#include "tests/simulation/spill_disk.hpp"
 #include "tests/simulation/world.hpp"
 
 namespace troupe::sim {
@@ -32,7 +33,7 @@ struct Hosted : Process {
   void receive(Message message);
   /// The node's end of the socket has closed.
   void node_closed();
-  /// The memory goes without another word to anybody.
+  /// The memory goes without another word to anybody. Once it is gone this does nothing.
   void tear_down();
 
   ProcessAddress address() const;
@@ -59,6 +60,7 @@ struct Hosted : Process {
   std::unique_ptr<troupe::Process> runtime;  ///< once it was told who it is, and has loaded its libraries
   std::shared_ptr<Pipe> to_node;
   std::shared_ptr<Pipe> from_node;
+  const std::shared_ptr<SimSpillDisk> spill_disk;
 
  protected:
   /// The runtime is up.
@@ -79,6 +81,7 @@ struct Hosted : Process {
   std::deque<Message> inbox_;  ///< what came before it was up
   Channel* channel_ = nullptr;
   bool turn_is_due_ = false;
+  bool torn_down_ = false;
   std::uint64_t rounds_ = 0;  ///< of turns: one that waits in the middle of them is left behind
   Instant woken_at_{-1};
   caf::actor_clock::time_point first_{};

@@ -1,7 +1,9 @@
 /// The shell of a node: what runtime/node/node.cpp and peer_links.cpp are in production, over simulated
 /// lines.
+#include <algorithm>
 #include <cmath>
 
+#include "runtime/wire/region_answer.hpp"
 #include "tests/simulation/cluster.hpp"
 #include "tests/simulation/group.hpp"
 
@@ -59,6 +61,7 @@ Node::Node(Cluster& in, int on_host, std::int64_t cpus, bool gateway)
   node::Self self;
   self.info = info;
   self.host = info.name;
+  if (in.scenario.store_bytes != 0) self.limits.regions_bytes = in.scenario.store_bytes;
   self.package = gateway && in.scenario.foreign_driver ? "the driver's" : "the cluster's";
   machine = std::make_unique<node::NodeMachine>(std::move(self), in.ids);
 }
@@ -225,9 +228,10 @@ void Node::send_local(ProcessId process, const Message& message, std::vector<Uni
   }
 }
 
-/// Enough for a driver's orders to all of its trainers.
+/// Enough for a driver's orders to all of its trainers, and for objects in parts.
 std::size_t Node::stuck_bytes() const {
-  return std::max<std::size_t>(16384, 8 * cluster.scenario.link_bytes);
+  const std::size_t parts = cluster.scenario.putters == 0 ? 0 : std::size_t{16} << 20;
+  return std::max<std::size_t>(16384 + parts, 8 * cluster.scenario.link_bytes);
 }
 
 void Node::room_for(ProcessId process) {
@@ -282,6 +286,12 @@ void Node::act(node::MakeRegion& a) {
   regions_[a.region] = a.name;
   memory_.make(a).value();
   tell(node::RegionMade{a.region, std::nullopt});
+}
+
+std::size_t Node::object_regions() const {
+  return static_cast<std::size_t>(std::count_if(regions_.begin(), regions_.end(), [](const auto& region) {
+    return region.second.starts_with(wire::kObjectRegions) || region.second.starts_with(wire::kCopyRegions);
+  }));
 }
 
 void Node::act(node::AbortRegions& a) {

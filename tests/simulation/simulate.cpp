@@ -26,6 +26,8 @@ bool break_rule(const char* rule, Scenario& scenario) {
                      : is("monitors")   ? &scenario.floor.monitor_once
                      : is("leaving")    ? &scenario.floor.ignore_leaving
                      : is("saves")      ? &scenario.floor.forget_saves
+                     : is("spilled")    ? &scenario.floor.lose_spilled_byte
+                     : is("files")      ? &scenario.floor.keep_spill_files
                      : is("reports")    ? &scenario.floor.forget_reports
                                         : nullptr;
   if (flag != nullptr) *flag = true;
@@ -74,6 +76,8 @@ int main(int argc, char** argv) {
                    "    monitors    a monitor is not asked for again after a link broke\n"
                    "    leaving     the head does not hear that a node leaves\n"
                    "    saves       what an actor saves is said to be kept, and goes nowhere\n"
+                   "    spilled     an object that leaves memory for disk has another byte there\n"
+                   "    files       a file stays on the disk when its last object is gone\n"
                    "    reports     a sweep does not write down what it decided on a report\n");
       return help ? 0 : 2;
     }
@@ -111,6 +115,11 @@ int main(int argc, char** argv) {
   std::printf("%ld lives went on from a saved state\n", all.lives_with_state);
   std::printf("%ld placement groups got their room, %ld were removed; %ld detached actors were taken over\n",
               all.groups_ready, all.groups_removed, all.taken_over);
+  std::printf(
+      "%ld objects put, %ld values read, %ld pieces written to disk, %ld refused; %ld found no room, %ld "
+      "were "
+      "lost\n",
+      all.objects, all.values_read, all.written, all.writes_refused, all.no_room, all.lost);
   std::printf("%d of %llu seeds broke an invariant\n", broken, static_cast<unsigned long long>(count));
   return broken == 0 ? 0 : 1;
 }

@@ -231,6 +231,18 @@ TEST_CASE("a state that is said to be kept, and is not, is found") {
   CHECK(seeds_until_found(broken) > 0);
 }
 
+TEST_CASE("a byte of a spilled object that changes on disk is found") {
+  Scenario broken;
+  broken.floor.lose_spilled_byte = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+TEST_CASE("a spill file that stays when its objects are gone is found") {
+  Scenario broken;
+  broken.floor.keep_spill_files = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
 TEST_CASE("a monitor that is not asked for again after a link broke is found") {
   Scenario broken;
   broken.floor.monitor_once = true;

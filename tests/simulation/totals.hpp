@@ -10,6 +10,7 @@ struct Totals {
   long heads = 0, drivers = 0;
   long answers = 0, calls_failed = 0, deaths_told = 0, restarted = 0, groups_ready = 0, groups_removed = 0,
        taken_over = 0, lives_with_state = 0;
+  long objects = 0, values_read = 0, written = 0, writes_refused = 0, no_room = 0, lost = 0;
   long reports = 0, failures = 0, clones = 0;  ///< of sweeps
 
   /// Of a run that is over.
@@ -30,6 +31,12 @@ struct Totals {
     groups_removed += of.load.groups_removed;
     taken_over += of.load.taken_over;
     lives_with_state += of.load.saved.begun_with_state;
+    objects += of.values.put;
+    values_read += of.values.values_read;
+    written += of.values.written;
+    writes_refused += of.values.writes_refused;
+    no_room += of.values.no_room;
+    lost += of.values.lost;
     if (!of.sweep) return;
     reports += of.sweep->reports;
     failures += of.sweep->failures;

@@ -108,6 +108,23 @@ TEST_CASE(
   REQUIRE_FALSE(F::sent_peer<wire::Answer>(refused)->ok);
 }
 
+// The simulator found it: the head was away when the driver died, and a newer one's light actors came into a
+// process of the dead one's, which outlived both.
+TEST_CASE("A lease ends with its driver: the head is asked anew whose job it is") {
+  F f;
+  f.link();
+  const wire::PeerLeaseAsk ask{3, F::kJob, "", {F::kPeer, {9}}};
+  f.peer_said(ask, F::kPeer, F::kJob);
+  const auto granted = f.head(cluster::LeaseAnswered{F::kNode, F::kJob, true, "", {F::kPeer, {9}}});
+  const ProcessId worker = F::find<StartWorker>(granted)->process;
+  f.said(worker, wire::Hello{}, 1);
+  f.peer_said(wire::ProcessDown{{F::kPeer, {9}}, "killed by signal 9 (SIGKILL)"});
+  f.on(ProcessEnded{worker, "killed by its node"});
+  REQUIRE(F::told<cluster::LeaseRequested>(f.peer_said(ask, F::kPeer, F::kJob)) != nullptr);
+  const auto anew = f.head(cluster::LeaseAnswered{F::kNode, F::kJob, true, "", {F::kPeer, {10}}});
+  REQUIRE(F::find<StartWorker>(anew)->driver == ProcessAddress{F::kPeer, {10}});
+}
+
 TEST_CASE("A lease on another node is asked of that node, and its answer passed back") {
   F f;
   const ProcessId driver = f.driver();

@@ -1,0 +1,307 @@
+#include "tests/simulation/values.hpp"
+
+#include <numeric>
+
+#include "runtime/objects/objects.hpp"
+#include "tests/simulation/cluster.hpp"
+
+namespace troupe::sim {
+namespace {
+
+/// Larger ones lie in shared memory.
+constexpr std::size_t kInlineWords = objects::kInlineBytes / sizeof(std::uint64_t);
+/// Nobody holds more.
+constexpr std::size_t kMostHeld = 6;
+
+bool is_gone(const Hosted& owner) {
+  return !owner.alive || !owner.node->alive || owner.has_lost_node() ||
+         owner.cluster.declared_dead.contains(owner.node->info.id);
+}
+
+std::uint64_t sum_of(std::span<const std::uint64_t> words) {
+  return std::accumulate(words.begin(), words.end(), std::uint64_t{0});
+}
+
+}  // namespace
+
+// Truth.
+
+Words Values::make(const Hosted& by) {
+  SeededRandom random(mix(cluster_.scenario.seed, 1000 + ++numbers_));
+  std::size_t words = kInlineWords + 1 + random.below(kInlineWords);
+  if (random.below(8) == 0) words = 1 + random.below(1000);
+  if (random.below(8) == 0) words = 4 * kInlineWords + random.below(4 * kInlineWords);  // in several parts
+  Words made(words);
+  for (auto& word : made) word = random.next();
+  made[0] = numbers_;
+  cluster_.world.trace(by.name, "puts value " + std::to_string(numbers_));
+  return made;
+}
+
+void Values::has_put(const ObjectRef<Words>& value, const Words& words, const Hosted& by) {
+  ++put;
+  if (!all_.try_emplace(value.handle()->name(), Value{&by, words[0], words.size(), sum_of(words)}).second)
+    cluster_.world.violation(by.name + " gave an object's name twice");
+}
+
+void Values::read(const ObjectRef<Words>& value, std::span<const std::uint64_t> words, const Hosted& by) {
+  ++values_read;
+  const auto at = all_.find(value.handle()->name());
+  if (at == all_.end()) return;  // who put it died before it could say so
+  const Value& of = at->second;
+  if (words.size() != of.words || words[0] != of.number || sum_of(words) != of.sum)
+    cluster_.world.violation(by.name + " read another value than " + std::to_string(of.number));
+}
+
+void Values::heard_sum(const ObjectRef<Words>& value, std::uint64_t sum, const Hosted& by) {
+  ++values_read;
+  const auto at = all_.find(value.handle()->name());
+  if (at != all_.end() && sum != at->second.sum)
+    cluster_.world.violation(by.name + " hears of another value than " + std::to_string(at->second.number));
+}
+
+void Values::not_put(const ErrorInfo& error, std::size_t bytes, const Hosted& by) {
+  if (is_gone(by)) return;
+  ++no_room;
+  const std::string what = "cannot put an object of " + std::to_string(bytes) + " bytes";
+  const bool is_clear = error.code == ErrorCode::kLimit && error.what == what && !error.todo.empty();
+  if (cluster_.scenario.store_bytes == 0 || !is_clear)
+    cluster_.world.violation("a put fails otherwise: " + error.message());
+}
+
+void Values::failed(const ErrorInfo& error, const ObjectRef<Words>& value, const Hosted& by) {
+  if (is_gone(by)) return;
+  switch (error.code) {
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kActorDied:
+      return;
+    case ErrorCode::kLimit:
+      ++no_room;
+      if (cluster_.scenario.store_bytes == 0)
+        cluster_.world.violation("a value finds no room in a large store: " + error.message());
+      return;
+    case ErrorCode::kObjectLost:
+      return may_be_lost(error, value, by);
+    default:
+      cluster_.world.violation("a value is not read: " + error.message());
+  }
+}
+
+void Values::may_be_lost(const ErrorInfo& error, const ObjectRef<Words>& value, const Hosted& by) {
+  ++lost;
+  const auto at = value ? all_.find(value.handle()->name()) : all_.end();
+  if (at == all_.end() || is_gone(*at->second.owner)) return;
+  // Who passed it on may have died longer ago than its reference counts, or the link broke for as long.
+  const bool may_be_freed = at->second.owner != &by && cluster_.scenario.faults > 0;
+  if (!may_be_freed || error.why != "nobody held a reference to it any more")
+    cluster_.world.violation("a value is lost, though who put it lives: " + error.message());
+}
+
+void Values::end() {
+  if (!is_over()) over_at_ = cluster_.world.now();
+}
+
+std::string Values::left() const {
+  for (const auto& process : cluster_.processes) {
+    const auto* hosted = dynamic_cast<const Hosted*>(process.get());
+    if (hosted == nullptr || !hosted->alive || hosted->runtime == nullptr) continue;
+    const auto counts = hosted->runtime->objects()->counts();
+    const auto some = [&](std::size_t count, const char* what) {
+      return count == 0 ? "" : " " + std::to_string(count) + what;
+    };
+    const std::string all = some(counts.owned, " objects") + some(counts.borrowed, " references") +
+                            some(counts.here, " others' objects") + some(counts.offered, " offers") +
+                            some(counts.asked, " questions") + some(counts.spilled, " objects on disk") +
+                            some(hosted->spill_disk->files(), " files");
+    if (!all.empty()) return hosted->name + " has" + all;
+  }
+  for (const auto* nodes : {&cluster_.nodes, &cluster_.gateways}) {
+    for (const Node* node : *nodes) {
+      if (const auto count = node->object_regions(); count != 0)
+        return node->name + " has memory of " + std::to_string(count) + " objects";
+    }
+  }
+  return "";
+}
+
+void Values::look(Duration bound) {
+  if (!is_over() || cluster_.job_done) return;
+  if (cluster_.world.now() - std::max(over_at_, cluster_.faults_over_at) <= bound) return;
+  if (const std::string some = left(); !some.empty())
+    cluster_.world.violation("objects are left that nobody refers to: " + some);
+}
+
+// Who puts and reads.
+
+PutterActor::PutterActor() : me_(this_actor()), process_(Hosted::current()), cluster_(process_.cluster) {
+  me_.run_after(milliseconds(1), [this] { step(); });
+}
+
+void PutterActor::meet(const std::vector<ActorHandle<PutterActor>>& all) {
+  others_ = all;
+}
+
+void PutterActor::keep(const ObjectRef<Words>& value) {
+  hold(value);
+}
+
+std::uint64_t PutterActor::sum(const View<std::uint64_t>& words) {
+  if (cluster_.world.chance(0.3)) view_ = words;
+  return sum_of(words);
+}
+
+ObjectRef<Words> PutterActor::give() {
+  return held_.empty() ? ObjectRef<Words>() : any();
+}
+
+const ObjectRef<Words>& PutterActor::any() const {
+  return held_[cluster_.world.random.below(held_.size())];
+}
+
+void PutterActor::hold(const ObjectRef<Words>& value) {
+  if (cluster_.values.is_over()) return;
+  while (held_.size() >= kMostHeld) let_go();
+  held_.push_back(value);
+}
+
+void PutterActor::let_go() {
+  std::swap(held_[cluster_.world.random.below(held_.size())], held_.back());
+  held_.pop_back();
+}
+
+/// One thing after another, until the end.
+void PutterActor::step() {
+  if (!process_.alive) return;
+  if (cluster_.values.is_over()) {
+    held_.clear();
+    view_ = {};
+    if (under_way_ == 0) return;
+  } else {
+    switch (cluster_.world.random.below(8)) {
+      case 0:
+      case 1:
+        put();
+        break;
+      case 2:
+      case 3:
+      case 4:
+        read();
+        break;
+      case 5:
+      case 6:
+        call_another();
+        break;
+      default:
+        view_ = {};
+        if (!held_.empty()) let_go();
+    }
+  }
+  me_.run_after(cluster_.world.between(milliseconds(1), milliseconds(300)), [this] { step(); });
+}
+
+void PutterActor::put() {
+  const Words words = cluster_.values.make(process_);
+  const auto putting = process_.expect("a put", seconds(80));
+  try {
+    const auto value = me_.session().put(words);
+    cluster_.values.has_put(value, words, process_);
+    hold(value);
+  } catch (const Error& error) {
+    cluster_.values.not_put(error.info(), words.size() * sizeof words[0], process_);
+  }
+  process_.met(putting);
+}
+
+void PutterActor::read() {
+  if (held_.empty()) return;
+  const ObjectRef<Words> value = any();  // it may be let go meanwhile
+  const auto reading = process_.expect("a value", seconds(80));
+  try {
+    if (cluster_.world.chance(0.5)) {
+      cluster_.values.read(value, value.get(), process_);
+    } else {
+      view_ = value.view();
+      cluster_.values.read(value, view_, process_);
+    }
+  } catch (const Error& error) {
+    cluster_.values.failed(error.info(), value, process_);
+  }
+  process_.met(reading);
+}
+
+template <class T, class Then>
+void PutterActor::await(const Future<T>& answer, const ObjectRef<Words>& of, Then then) {
+  ++under_way_;
+  const auto calling = process_.expect("a call about a value", seconds(80));
+  answer.then([this, calling, of, then](const Result<T>& got) {
+    --under_way_;
+    process_.met(calling);
+    got ? then(got) : cluster_.values.failed(got.error(), of, process_);
+  });
+}
+
+void PutterActor::call_another() {
+  if (others_.empty() || under_way_ >= 3) return;
+  const auto& other = others_[cluster_.world.random.below(others_.size())];
+  const auto what = cluster_.world.random.below(3);
+  if (what == 0 || held_.empty()) {
+    return await(other.call<&PutterActor::give>(), {}, [this](const Result<ObjectRef<Words>>& given) {
+      if (*given) hold(*given);
+    });
+  }
+  const ObjectRef<Words> value = any();
+  if (what == 1) {
+    await(other.call<&PutterActor::sum>(value), value, [this, value](const Result<std::uint64_t>& sum) {
+      cluster_.values.heard_sum(value, *sum, process_);
+    });
+  } else {
+    await(other.call<&PutterActor::keep>(value), value, [](const Result<void>&) {});
+  }
+}
+
+// Who has them.
+
+PutterSpawner::PutterSpawner()
+    : me_(this_actor()),
+      process_(Hosted::current()),
+      cluster_(process_.cluster),
+      putters_(static_cast<std::size_t>(cluster_.scenario.putters)) {
+  for (std::size_t at = 0; at < putters_.size(); ++at) fill(at);
+  introduce();
+}
+
+void PutterSpawner::fill(std::size_t at) {
+  if (cluster_.values.is_over()) return;
+  ActorOptions options;
+  options.label = "putter";
+  options.isolated = true;
+  if (cluster_.world.chance(0.7) && !cluster_.nodes.empty()) {
+    const Node* on = cluster_.nodes[cluster_.world.random.below(cluster_.nodes.size())];
+    if (on->is_member) options.node = on->info.id;
+  }
+  const auto spawning = process_.expect("a spawn", seconds(80));
+  me_.session().spawn_async<PutterActor>(options).then(
+      [this, at, spawning](const Result<ActorHandle<PutterActor>>& handle) {
+        process_.met(spawning);
+        const auto again = [this, at] {
+          putters_[at] = {};
+          me_.run_after(cluster_.world.between(milliseconds(10), seconds(2)), [this, at] { fill(at); });
+        };
+        if (!handle) return again();
+        putters_[at] = *handle;
+        me_.session().monitor(*handle, [again](const Death&) { again(); });
+      });
+}
+
+/// Again and again: a word without an answer may be lost.
+void PutterSpawner::introduce() {
+  if (cluster_.values.is_over()) return;
+  std::vector<ActorHandle<PutterActor>> all;
+  for (const auto& putter : putters_) {
+    if (putter) all.push_back(putter);
+  }
+  for (const auto& putter : all) putter.tell<&PutterActor::meet>(all);
+  me_.run_after(cluster_.world.between(milliseconds(100), milliseconds(900)), [this] { introduce(); });
+}
+
+}  // namespace troupe::sim
