@@ -14,8 +14,9 @@ bool BatchSender::is_timed(ReplicaId id) const {
 }
 
 void BatchSender::ask_clock(ReplicaId id, std::function<void(const Result<void>&)> answered) {
+  const Instant asked = clock_.now();  // before it is sent: the replica may answer at once
   seats_.at(id).handle.call<&Replica::clock>().then(
-      [this, life = owner_.life(), id, asked = clock_.now(),
+      [this, life = owner_.life(), id, asked,
        answered = std::move(answered)](const Result<std::int64_t>& theirs) {
         owner_.post([this, life, id, answered, theirs, asked, heard = clock_.now()] {
           const auto seat = seats_.find(id);

@@ -222,7 +222,7 @@ void HostedActors::keep(const cluster::KeepArguments& told, Instant now, Actions
     packages_.hold(at->second.hash, out);
   }
   at->second.payload = told.payload;
-  at->second.state = told.state;
+  if (told.state.version >= at->second.state.version) at->second.state = told.state;
 }
 
 void HostedActors::keep_state(const cluster::KeepState& told) {

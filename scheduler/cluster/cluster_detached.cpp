@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::size_t kMostDetachedEnds = 1000;
 constexpr std::size_t kMostEndsShown = 16;
+/// Nodes that may have a newer state than the first that has answered.
+constexpr Duration kOthersAnswer = std::chrono::seconds(1);
 
 bool has_lived(const ActorRecord& record) {
   return record.process || record.incarnation > 1;
@@ -231,11 +233,18 @@ void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) 
       actor.record.state == ActorState::kStarting || (e.node != last && is_live(last));
   const bool is_newer = e.state.version > actor.state.version;
   if (others_know_better || (actor.has_payload && !is_newer)) return;
-  if (!actor.has_payload) actors_.set_payload(actor, e.payload);
+  const bool is_first = !actor.has_payload;
+  if (is_first) actors_.set_payload(actor, e.payload);
   if (is_newer) actors_.set_state(actor, e.state);
   look_at_keepers_ = true;
   if (actor.record.state != ActorState::kRestarting) return;
   if (!is_live(actor.was_at)) actor.was_at = e.node;  // it has the executable, too
+  const auto answers = std::count_if(nodes_.begin(), nodes_.end(),
+                                     [](const auto& node) { return node.second.registered; });
+  if (is_first && e.node != last && answers > 1) {
+    actor.restart_at = std::max(actor.restart_at, now_ + kOthersAnswer);
+    actors_.set_deadline(actor, actor.restart_at);
+  }
   if (now_ >= actor.restart_at) restart_when_due(actor);
 }
 

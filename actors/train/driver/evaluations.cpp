@@ -14,6 +14,7 @@ Evaluations::Evaluations(SharedConfig config) : config_(std::move(config)) {
 }
 
 void Evaluations::begin(std::int64_t step) {
+  kept_value_.reset();
   const std::int64_t last = std::max<std::int64_t>(step - 1, 0);
   done_ = {.epoch = static_cast<int>(last / config_->steps_per_epoch),
            .step = step,
@@ -61,6 +62,7 @@ std::optional<std::string> Evaluations::watch(bool stops) {
     if (value == nullptr) return std::nullopt;
     history_.kept =
         observe(history_.kept, config_->keep_best, config_->keep_best_mode, 0, done_.step, *value);
+    kept_value_ = *value;
   }
   const StopEarly& rule = config_->stop_early;
   if (rule.metric.empty()) return std::nullopt;
@@ -104,7 +106,11 @@ bool Evaluations::is_best(std::int64_t step) const {
 }
 
 void Evaluations::forget_lost_best(std::int64_t step) {
-  if (history_.kept.step < step && history_.kept.step != best_file_.step) history_.kept = best_file_;
+  if (history_.kept.step >= step || history_.kept.step == best_file_.step) return;
+  history_.kept = best_file_;
+  // It was compared with what is lost.
+  if (kept_value_ && done_.step == step)
+    history_.kept = observe(best_file_, config_->keep_best, config_->keep_best_mode, 0, step, *kept_value_);
 }
 
 JobFailed Evaluations::why_it_lacks(std::optional<std::int64_t> saved_at) const {

@@ -64,6 +64,7 @@ class Evaluations {
   SharedConfig config_;
   History history_;  ///< its epoch_figures are StepLog's, and empty here
   Best best_file_;   ///< the best of keep_best whose checkpoint is a file
+  std::optional<double> kept_value_;  ///< of that metric in the last evaluation
   EpochDone done_;   ///< under way, or the last
   std::map<std::int64_t, PieceReport> pieces_;
   std::map<std::int64_t, StepValues> told_;  ///< from the oldest checkpoint on

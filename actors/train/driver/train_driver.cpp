@@ -139,9 +139,11 @@ void TrainDriver::tell_who_waits() {
 }
 
 /// A refusal is for good (the job has ended, another build), and so is what makes no sense of the struct and
-/// the options together, which a trainer finds as it makes the model: trying again would end as this did.
+/// the options together, which the first trainer finds as it makes the model: trying again would end as this
+/// did. Where one has made it, the fault is that host's.
 void TrainDriver::spawn_failed(std::uint64_t token, const ErrorInfo& why) {
-  if (why.code == ErrorCode::kRefused || why.code == ErrorCode::kBadConfig) return finish(why);
+  const bool of_the_job = why.code == ErrorCode::kBadConfig && !first_hello_;
+  if (why.code == ErrorCode::kRefused || of_the_job) return finish(why);
   feed(SpawnFailed{token, why.message(), why.code});
 }
 

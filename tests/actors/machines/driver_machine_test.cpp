@@ -754,6 +754,21 @@ TEST_CASE("the best checkpoint and its value are of a file, where that of a bett
   CHECK(s.all<JobDone>().at(0).best_metric == 0.4);
 }
 
+// It had been compared with the one that was lost later, and was no best one.
+TEST_CASE("what was evaluated while a better state was written is the best when that comes to no file") {
+  Script s(watching("", "test/loss"));
+  s.run_from_start({kA});
+  run_epoch(s, 0, 0.5);
+  s.written(kA, 2);
+  run_epoch(s, 2, 0.3);
+  s.copied(kA, 4);
+  run_epoch(s, 4, 0.4);
+  s.on(CheckpointFailed{kA, s.g(), 4, "no space left"});
+  CHECK(decode_history(s.order<WriteCheckpoint>(kA)->history).value().kept == Best{6, 0.4, 0});
+  s.written(kA, 6);
+  CHECK(s.order<PruneCheckpoints>(kA)->spared == "ckpt-6");
+}
+
 // An epoch that was interrupted had the mean of its last steps as its train/loss, so a resumed run could stop
 // elsewhere.
 TEST_CASE("a run resumed in the middle of an epoch has seen what the run before it saw") {

@@ -891,6 +891,35 @@ TEST_CASE("a head that starts again takes no state of another node while that of
   CHECK(s.record().state == ActorState::kStarting);
 }
 
+TEST_CASE("of nodes that have an older state, or none, none is the first to say so while the newest may come") {
+  // Was: the node of whoever spawned it, which has its arguments and no state, answered first, and the actor
+  // began anew.
+  Detached s;
+  s.node(3, 2);
+  s.restart();
+  const NodeId keeper{3};
+  for (const NodeId node : {s.other(), keeper}) s.node(node.value, 2);
+  s.on(NodeLeft{s.at, "it is dead"});
+  const auto has = [&](NodeId node, const wire::Bytes& state, std::uint64_t version) {
+    s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", node, {version, state}});
+  };
+  has(s.other(), {}, 0);
+  CHECK(s.get<StartActor>() == nullptr);
+  SECTION("the other answers") {
+    has(keeper, kNewest, 5);
+    CHECK(s.record().state == ActorState::kRestarting);
+    s.now += std::chrono::seconds(2);
+    s.on(Tick{});
+    CHECK(state_of(s) == kNewest);
+  }
+  SECTION("it does not: the first one's is what there is") {
+    s.now += std::chrono::seconds(2);
+    s.on(Tick{});
+    CHECK(state_of(s).empty());
+  }
+  CHECK(s.record().state == ActorState::kStarting);
+}
+
 TEST_CASE("who started a job and its detached actors is written down, and changes with the next driver") {
   Script s;
   s.node(1, 2);
