@@ -82,8 +82,9 @@ class Host final : public caf::event_based_actor, public ActorContext {
   bool runs_one_at_a_time() const override { return threads_ == nullptr; }
   const std::string* ended() const override { return ended_ ? &*ended_ : nullptr; }
   Executor executor() override {
-    return [me = handle()](std::function<void()> work) {
-      troupe::enqueue(me, caf::make_message(RunMessage{std::move(work)}), nullptr);
+    return [weak = weak_handle()](std::function<void()> work) {
+      if (const auto me = weak.lock())
+        troupe::enqueue(me, caf::make_message(RunMessage{std::move(work)}), nullptr);
     };
   }
   void run(std::function<void()> work) override { executor()(std::move(work)); }
@@ -103,6 +104,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
 
  private:
   caf::strong_actor_ptr handle() { return caf::actor_cast<caf::strong_actor_ptr>(this); }
+  /// For what may never come: the end of a process waits until its isolated actors are destroyed.
+  caf::weak_actor_ptr weak_handle() { return caf::actor_cast<caf::weak_actor_ptr>(handle()); }
 
   void on_start(StartMessage&) {
     if (ended_) return;
@@ -144,7 +147,9 @@ class Host final : public caf::event_based_actor, public ActorContext {
   /// As fetch_arguments().
   bool has_come(CallState& what) {
     if (!what.ready()) {
-      what.on_ready([me = handle()] { troupe::enqueue(me, caf::make_message(StartMessage{}), nullptr); });
+      what.on_ready([weak = weak_handle()] {
+        if (const auto me = weak.lock()) troupe::enqueue(me, caf::make_message(StartMessage{}), nullptr);
+      });
       return false;
     }
     if (!what.outcome().ok()) fail_start(what.outcome().error());
@@ -223,7 +228,9 @@ class Host final : public caf::event_based_actor, public ActorContext {
     };
     run_method(call, Responder(answer));
     if (threads_ == nullptr && answer->ready()) return hold();
-    answer->on_ready([me = handle(), hold = std::move(hold)] { in_turn(me, hold); });
+    answer->on_ready([weak = weak_handle(), hold = std::move(hold)] {
+      if (const auto me = weak.lock()) in_turn(me, hold);
+    });
   }
 
   void run_method(const IncomingCall& call, Responder responder) {
@@ -292,8 +299,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
   }
 
   void wait_for(const IncomingCall& call) {
-    auto resume = [me = handle(), from = call.from] {
-      troupe::enqueue(me, caf::make_message(ResumeMessage{from}), nullptr);
+    auto resume = [weak = weak_handle(), from = call.from] {
+      if (const auto me = weak.lock()) troupe::enqueue(me, caf::make_message(ResumeMessage{from}), nullptr);
     };
     if (call.references != nullptr && !call.references->ready())
       return call.references->when_ready(std::move(resume));

@@ -48,10 +48,11 @@ void SocketChannel::stop() {
 void SocketChannel::send_rest() {
   const MonotonicClock clock;
   const Instant until = clock.now() + kNodeReads;
-  while (link_.wants_write() && clock.now() < until) {
+  while ((link_.wants_write() || refused_) && clock.now() < until) {
     pollfd writable{link_.fd(), POLLOUT, 0};
     ::poll(&writable, 1, 100);
     link_.flush();
+    if (!link_.wants_write() && refused_.exchange(false)) handlers_.on_room();
   }
 }
 

@@ -99,7 +99,8 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
     const std::size_t least = load == 0 ? 1 : std::max<std::size_t>(1, kManyAWorker * up);
     while (group.queue.size() >= least) {
       const Task& first = tasks_.at(*group.queue.begin());
-      if (load > 0 && !is_short(first.what.function)) break;
+      // One that may run once alone waits for none: whether it had begun when its worker died is not known.
+      if (load > 0 && (!is_short(first.what.function) || first.what.retries <= 0)) break;
       const LeaseNumber to = with_place(group, load, first.what.prefers);
       if (to == 0) break;
       const TaskNumber number = load == 0 ? next_for(group, to) : *group.queue.begin();

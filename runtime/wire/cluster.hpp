@@ -131,6 +131,7 @@ struct ActorRecord {
   std::string submission{};  ///< the same
   std::string ends_for{};    ///< why it ends, while it does
   NodeId died_on{};          ///< of a kept one that restarts: that node has what it saved last
+  bool has_saved = false;    ///< of a kept one: it has a state, and no life begins without
   bool operator==(const ActorRecord&) const = default;
 };
 struct GroupRecord {

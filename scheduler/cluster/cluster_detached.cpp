@@ -222,7 +222,8 @@ void ClusterMachine::ask_for_arguments(const Actor& actor, NodeId node) {
 void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) {
   if (!wants_kept(actor.record)) return;
   NodeId& died_on = actor.record.died_on;
-  if (!e.kept || state_too_large(e.actor, e.payload.size(), e.state)) {  // another node may have them
+  const bool lacks_state = actor.record.has_saved && e.state.version == 0;  // as the node of its spawner's
+  if (!e.kept || lacks_state || state_too_large(e.actor, e.payload.size(), e.state)) {  // another may have it
     if (e.node != died_on) return;
     died_on = {};
     return want_arguments(actor);
@@ -239,8 +240,8 @@ void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) 
   look_at_keepers_ = true;
   if (actor.record.state != ActorState::kRestarting) return;
   if (!is_live(actor.was_at)) actor.was_at = e.node;  // it has the executable, too
-  const auto answers = std::count_if(nodes_.begin(), nodes_.end(),
-                                     [](const auto& node) { return node.second.registered; });
+  const auto answers =
+      std::count_if(nodes_.begin(), nodes_.end(), [](const auto& node) { return node.second.registered; });
   if (is_first && e.node != last && answers > 1) {
     actor.restart_at = std::max(actor.restart_at, now_ + kOthersAnswer);
     actors_.set_deadline(actor, actor.restart_at);
@@ -275,6 +276,7 @@ void ClusterMachine::handle(const StateSaved& e) {
   if (!refused && e.state.version > actor->state.version) {
     actors_.set_state(*actor, e.state);
     actor->is_keeper_late = states_changed_ = true;
+    if (!std::exchange(actor->record.has_saved, true)) persist(actor->record);
   }
   out_.push_back(Acknowledged{e.requester, !refused, refused.value_or(ErrorInfo{})});
 }

@@ -95,7 +95,8 @@ void ClusterMachine::restart_when_due(Actor& actor) {
     if (now_ < until) return actors_.set_deadline(actor, until);
     return end_restart(actor, {ErrorCode::kActorDied,
                                name_of(actor.record) + " died",
-                               "the head started again, and no node has what it is constructed with",
+                               "the head started again, and no node has what it " +
+                                   std::string(actor.record.has_saved ? "has saved" : "is constructed with"),
                                {}});
   }
   PendingSpawn spawn{actor.record.requester, actor.record.spec, 0, id};

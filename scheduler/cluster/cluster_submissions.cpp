@@ -49,10 +49,12 @@ std::optional<ErrorInfo> ClusterMachine::submission_refused(const SubmissionSpec
   const std::string what = "cannot submit the job";
   if (const SubmissionRecord* known = submissions_.find(spec.id)) {
     if (known->spec == spec) return std::nullopt;
+    const bool other_files = known->spec.package != spec.package;
+    const bool other_options = !other_files && known->spec.program == spec.program;
     return ErrorInfo{ErrorCode::kRefused, what,
                      "the id " + spec.id + " is that of another job: '" + words(known->spec) +
-                         "', and this is '" + words(spec) + "'" +
-                         (known->spec.package == spec.package ? "" : " with other files"),
+                         "', and this is '" + words(spec) + "'" + (other_files ? " with other files" : "") +
+                         (other_options ? " with other options" : ""),
                      "leave the id out, or choose another"};
   }
   if (const SubmissionRecord* named = spec.name.empty() ? nullptr : submissions_.named(spec.name)) {

@@ -43,7 +43,7 @@ constexpr std::size_t fields_in(int version, const cluster::ActorRecord&) {
          : version < 5  ? 9
          : version < 9  ? 10
          : version < 10 ? 11
-                        : kAll;  // incarnation, restarts; bundle; started_by; submission, ends_for, died_on
+                        : kAll;  // incarnation, restarts; bundle; started_by; submission and the rest
 }
 constexpr std::size_t fields_in(int version, const cluster::SubmissionSpec&) {
   return version < 4   ? 8

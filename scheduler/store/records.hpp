@@ -21,7 +21,7 @@ namespace troupe {
 /// 5: placement groups. 6: queues, whose program a job is, groups that are gone when their actors start.
 /// 7: memory, custom resources and labels. 8: detached actors, parked jobs. 9: who started
 /// them, quotas of memory and custom resources. 10: the submission whose program spawned a detached actor,
-/// why an actor ends, and where one that restarts died.
+/// why an actor ends, where one that restarts died, and whether it has saved a state.
 inline constexpr std::uint16_t kRecordVersion = 10;
 
 wire::Bytes encode_record(const cluster::Record& record);

@@ -59,7 +59,7 @@ TEST_CASE("what a process told its node before its end still goes to a node that
   NodeLink process({{1}, {2}}, std::make_unique<SocketChannel>(std::move(ends.second)));
   auto bell = Doorbell::create().value();
   process.start(test::copy_of(bell.fd()), {[](Message) {}, [] {}, nullptr, [](const std::string&) {}});
-  constexpr int kTold = 100;  // ten times what a socket holds
+  constexpr int kTold = 1000;  // more than a link's queue and its socket hold
   for (std::uint64_t i = 1; i <= kTold; ++i) process.tell(wire::ActorEnded{{i}, std::string(50'000, 'x')});
   std::thread end([&] { process.stop(); });
   int told = 0;

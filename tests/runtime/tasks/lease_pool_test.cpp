@@ -140,6 +140,18 @@ TEST_CASE("A worker's second place is for short tasks alone, and only where many
   CHECK(f.on.size() == 4);
 }
 
+// Whether the second of a worker's tasks had begun when that died is not always known: it ran twice.
+TEST_CASE("A task that may run once alone stands behind no other one") {
+  Fixture f;
+  for (int i = 0; i < 4; ++i) f.submit(0);
+  f.grant(f.asked[0]);
+  f.now += 1ms;
+  f.end(1);
+  CHECK(f.on.size() == 2);  // three wait, and one runs
+  f.end(2);
+  CHECK(f.on.size() == 3);
+}
+
 // Was: after short tasks of one function, four of another that waited for each other came to three workers,
 // while a fourth stood by: one lay behind another, and all waited for ever.
 TEST_CASE("A task of a function that was never measured, or takes long, has its worker to itself") {

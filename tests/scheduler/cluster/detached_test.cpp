@@ -891,7 +891,8 @@ TEST_CASE("a head that starts again takes no state of another node while that of
   CHECK(s.record().state == ActorState::kStarting);
 }
 
-TEST_CASE("of nodes that have an older state, or none, none is the first to say so while the newest may come") {
+TEST_CASE(
+    "of nodes that have an older state, or none, none is the first to say so while the newest may come") {
   // Was: the node of whoever spawned it, which has its arguments and no state, answered first, and the actor
   // began anew.
   Detached s;
@@ -918,6 +919,24 @@ TEST_CASE("of nodes that have an older state, or none, none is the first to say 
     CHECK(state_of(s).empty());
   }
   CHECK(s.record().state == ActorState::kStarting);
+}
+
+// Was: the node of the program that spawned it has its arguments, and the actor began anew without a word.
+TEST_CASE(
+    "an actor that has saved a state has no life without one: it is dead when its nodes and the head are") {
+  Detached s;
+  save(s, kNewest, 1);
+  s.restart();
+  s.on(NodeLeft{s.other(), "it is dead"});
+  s.on(NodeLeft{s.at, "it is dead"});
+  s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", kGateway, {}});
+  for (int second = 0; second < 70; ++second) {
+    s.now += std::chrono::seconds(1);
+    s.on(Heartbeat{kGateway});
+    s.on(Tick{});
+    CHECK(s.get<StartActor>() == nullptr);
+  }
+  CHECK_FALSE(s.head->actors().contains(s.id));
 }
 
 TEST_CASE("who started a job and its detached actors is written down, and changes with the next driver") {

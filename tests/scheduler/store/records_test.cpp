@@ -348,6 +348,7 @@ const ActorRecord kEndingActor = [] {
   record.submission = "sub";
   record.ends_for = "why";
   record.died_on = NodeId{2};
+  record.has_saved = true;
   return record;
 }();
 const std::string kEndingActorBytes = kStartedActorBytes +
@@ -355,7 +356,8 @@ const std::string kEndingActorBytes = kStartedActorBytes +
                                       "737562"
                                       "03000000"
                                       "776879"
-                                      "0200000000000000";
+                                      "0200000000000000"
+                                      "01";
 const std::string kStartedJobBytes = kParkedBytes + kStarterBytes;
 
 }  // namespace
