@@ -240,7 +240,7 @@ void Objects::answer(const OwnerTable::Answer& where) {
     responder.emplace(std::move(at->second));
     questions_.erase(at);
     if (const auto found = values_.find(where.number); found != values_.end()) {
-      if (where.where == Where::kHere) want = spills_.want(where.number);
+      if (where.in_segment) want = spills_.want(where.number);
       value = found->second.value;
       location.bytes = found->second.bytes;
       if (found->second.segment != nullptr) location.region = found->second.segment->region();

@@ -56,7 +56,7 @@ void OwnerTable::locate(std::uint64_t number, ProcessAddress from, bool again, s
   object.readers.insert(from);
   known_[from].insert(number);
   if (!object.shared && !object.large) return out.push_back(Answer{ticket, Where::kInline, number});
-  if (object.shared && from.node == home_) return out.push_back(Answer{ticket, Where::kHere, number});
+  if (object.shared && from.node == home_) return out.push_back(Answer{ticket, Where::kHere, number, true});
   Copy& copy = object.copies[from.node];
   if (copy.there && again && copy.holders.contains(from)) {
     copy.there = false;  // the processes that held it died before this one came

@@ -40,6 +40,7 @@ class OwnerTable {
     std::uint64_t ticket = 0;
     Where where = Where::kGone;
     std::uint64_t number = 0;
+    bool in_segment = false;  ///< kHere is the owner's own memory, and no copy
   };
   /// The link on which the question `ticket` came has broken: whoever asked is to ask again.
   struct Broken {

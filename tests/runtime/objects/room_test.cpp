@@ -197,6 +197,28 @@ TEST_CASE("Another process that wants an object for which the store has no room 
   CHECK(refused == store.objects->counts().spilled);
 }
 
+// Was: the owner read its file for nothing, and where there was no room said so, though a copy lay next to
+// it.
+TEST_CASE("Who asks on a node that has a copy is told so, wherever the object itself lies") {
+  Store store;
+  const auto objects = store.put(6);
+  store.refuses_old = true;
+  for (const auto& object : objects) {
+    const std::uint64_t number = object->name().number;
+    const auto ask = [&](ProcessAddress from) {
+      const auto answer = std::make_shared<CallState>(nullptr);
+      store.objects->asked(from, kLocate, wire::encode(LocateAsk{number}), Responder(answer));
+      REQUIRE(answer->wait(20s));
+      return wire::decode<Location>(answer->outcome().value()).value();
+    };
+    const Location first = ask(kOther);
+    REQUIRE(first.where == Where::kFetch);
+    store.objects->asked(kOther, kCopied, wire::encode(CopiedTell{number, first.ticket, true}), Responder());
+    CHECK(ask({kOther.node, {10}}).where == Where::kHere);
+  }
+  CHECK(store.objects->counts().spilled > 0);
+}
+
 // Was: what nobody read lay in its caller's memory, without a bound.
 TEST_CASE("Answers that nobody reads lie in the store and on its disk until they are read or let go") {
   constexpr int kAnswers = 12;
