@@ -36,11 +36,10 @@ std::optional<std::string> CheckpointList::accept(const CheckpointInfo& written,
   return written_.front();
 }
 
-bool CheckpointList::set_best(std::int64_t step) {
+void CheckpointList::set_best(std::int64_t step) {
   for (const CheckpointInfo& one : all_) {
     if (one.step == step && !one.in_memory) best_ = one.path;
   }
-  return !best_.empty();
 }
 
 void CheckpointList::drop_newest(const std::string& reasons) {

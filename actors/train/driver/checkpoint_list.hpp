@@ -34,8 +34,8 @@ class CheckpointList {
   /// One could not be written.
   void note_failure() { ++failed_; }
   int failed() const { return failed_; }
-  /// Of the resumed ones the one of this many steps is the best; false where it is no file.
-  bool set_best(std::int64_t step);
+  /// Of the resumed ones the one of this many steps is the best, unless it is no file.
+  void set_best(std::int64_t step);
   /// Path of the best by keep_best; empty: none.
   const std::string& best() const { return best_; }
 

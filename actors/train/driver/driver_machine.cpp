@@ -35,8 +35,7 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
       config_->loaders >= 1 && config_->epochs >= 1 && config_->steps_per_epoch >= 1 && config_->ahead >= 1,
       "loaders, epochs, steps per epoch and steps ahead are at least 1");
   TROUPE_ASSERT(config_->keep_checkpoints >= 1, "the newest checkpoint is kept");
-  const Best& best = evaluations_.history().kept;
-  if (evaluations_.is_best(best.step) && checkpoints_.set_best(best.step)) evaluations_.best_is_file(best);
+  checkpoints_.set_best(evaluations_.best_file().step);
 }
 
 DriverActions DriverMachine::start(Instant now) {

@@ -122,7 +122,7 @@ void DriverMachine::finish_epoch() {
 /// By keep_best, where the state as it is has come to the best value.
 std::optional<Best> DriverMachine::best_now() const {
   if (!evaluations_.is_best(committed())) return std::nullopt;
-  return evaluations_.history().kept;
+  return evaluations_.to_keep();
 }
 
 /// As it must be in a manifest of the state as it is.

@@ -11,6 +11,21 @@ Evaluations::Evaluations(SharedConfig config) : config_(std::move(config)) {
   history_ = decode_history(newest.history).value_or(History{});
   history_.epoch_figures.clear();
   take_up(newest.history, newest.step);
+  if (!config_->keep_best.empty()) look_for_best_file();
+}
+
+void Evaluations::look_for_best_file() {
+  for (const CheckpointInfo& one : config_->resume) {
+    if (one.in_memory) continue;
+    const History of = decode_history(one.history).value_or(History{});
+    const auto value = of.metrics.find(config_->keep_best);
+    if (one.step == history_.kept.step) {
+      best_file_ = history_.kept;
+    } else if (of.evaluated == one.step && value != of.metrics.end()) {
+      best_file_ = better(best_file_, one.step, value->second);
+    }
+  }
+  to_keep_ = best_file_;
 }
 
 void Evaluations::begin(std::int64_t step) {
@@ -60,8 +75,8 @@ std::optional<std::string> Evaluations::watch(bool stops) {
   if (!config_->keep_best.empty()) {
     const double* value = find_metric(config_->keep_best);
     if (value == nullptr) return std::nullopt;
-    history_.kept =
-        observe(history_.kept, config_->keep_best, config_->keep_best_mode, 0, done_.step, *value);
+    history_.kept = better(history_.kept, done_.step, *value);
+    to_keep_ = better(to_keep_, done_.step, *value);
     kept_value_ = *value;
   }
   const StopEarly& rule = config_->stop_early;
@@ -102,15 +117,18 @@ void Evaluations::take_up(const std::string& history, std::int64_t step) {
 }
 
 bool Evaluations::is_best(std::int64_t step) const {
-  return !config_->keep_best.empty() && history_.kept.step > 0 && step == history_.kept.step;
+  return !config_->keep_best.empty() && to_keep_.step > 0 && step == to_keep_.step;
 }
 
 void Evaluations::forget_lost_best(std::int64_t step) {
-  if (history_.kept.step >= step || history_.kept.step == best_file_.step) return;
-  history_.kept = best_file_;
+  if (to_keep_.step >= step || to_keep_.step == best_file_.step) return;
+  to_keep_ = best_file_;
   // It was compared with what is lost.
-  if (kept_value_ && done_.step == step)
-    history_.kept = observe(best_file_, config_->keep_best, config_->keep_best_mode, 0, step, *kept_value_);
+  if (kept_value_ && done_.step == step) to_keep_ = better(to_keep_, step, *kept_value_);
+}
+
+Best Evaluations::better(const Best& best, std::int64_t step, double value) const {
+  return observe(best, config_->keep_best, config_->keep_best_mode, 0, step, value);
 }
 
 JobFailed Evaluations::why_it_lacks(std::optional<std::int64_t> saved_at) const {

@@ -39,11 +39,13 @@ class Evaluations {
   void take_up(const std::string& history, std::int64_t step);
   /// The state came to the best value of the metric whose best checkpoint is kept.
   bool is_best(std::int64_t step) const;
-  /// The checkpoint of the best state so far is a file.
+  /// That, while its checkpoint is no file yet; the best of the files else.
+  const Best& to_keep() const { return to_keep_; }
+  /// Its checkpoint is a file.
   void best_is_file(const Best& best) { best_file_ = best; }
   const Best& best_file() const { return best_file_; }
   /// Nothing is being written, and the state is that after `step` steps. A better one before it that came to
-  /// no file is lost: the best is that of the files.
+  /// no file is lost: the best to keep is that of the files.
   void forget_lost_best(std::int64_t step);
 
   /// stop_early or keep_best names a metric that the job does not have.
@@ -59,13 +61,16 @@ class Evaluations {
   void forget_before(std::int64_t step);
 
  private:
+  void look_for_best_file();
+  Best better(const Best& best, std::int64_t step, double value) const;
   const double* find_metric(const std::string& name);
 
   SharedConfig config_;
   History history_;  ///< its epoch_figures are StepLog's, and empty here
-  Best best_file_;   ///< the best of keep_best whose checkpoint is a file
+  Best best_file_;  ///< the best of keep_best whose checkpoint is a file; history_.kept may have come to none
+  Best to_keep_;    ///< the best of those and of what is, or is to be, written
   std::optional<double> kept_value_;  ///< of that metric in the last evaluation
-  EpochDone done_;   ///< under way, or the last
+  EpochDone done_;                    ///< under way, or the last
   std::map<std::int64_t, PieceReport> pieces_;
   std::map<std::int64_t, StepValues> told_;  ///< from the oldest checkpoint on
   std::string missing_metric_;

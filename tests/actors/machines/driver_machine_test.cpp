@@ -741,7 +741,6 @@ TEST_CASE("the best checkpoint and its value are of a file, where that of a bett
   run_epoch(s, 2, 0.3);
   s.on(CheckpointFailed{kA, s.g(), 4, "no space left"});
   run_epoch(s, 4, 0.6);
-  CHECK(decode_history(s.order<WriteCheckpoint>(kA)->history).value().kept == Best{2, 0.5, 1});
   s.written(kA, 6);
   CHECK(s.order<PruneCheckpoints>(kA)->spared == "ckpt-2");
   run_epoch(s, 6, 0.4);
@@ -764,7 +763,6 @@ TEST_CASE("what was evaluated while a better state was written is the best when 
   s.copied(kA, 4);
   run_epoch(s, 4, 0.4);
   s.on(CheckpointFailed{kA, s.g(), 4, "no space left"});
-  CHECK(decode_history(s.order<WriteCheckpoint>(kA)->history).value().kept == Best{6, 0.4, 0});
   s.written(kA, 6);
   CHECK(s.order<PruneCheckpoints>(kA)->spared == "ckpt-6");
 }
