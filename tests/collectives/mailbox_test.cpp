@@ -183,6 +183,13 @@ TEST_CASE("a rank may send to itself, up to a limit") {
   CHECK(self.in_flight() == 0);
 }
 
+TEST_CASE("a send is refused, too, where it would be one message in flight too many") {
+  Mailbox a(0, 1, {});
+  Bytes bytes(1);
+  for (std::size_t i = 0; i < kMaxMessages; ++i) a.post(recv_of(bytes, 1, 0));
+  CHECK_THROWS_WITH(a.post(send_of(bytes, 1, 0)), Catch::Contains("4096 sends and receives are in flight"));
+}
+
 TEST_CASE("frames that nobody may send now are found, and nothing is written for them") {
   SeededRandom random(8);
   std::size_t refused = 0;

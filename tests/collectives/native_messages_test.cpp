@@ -196,6 +196,16 @@ TEST_CASE("a send and a receive that differ abort the group, with both named") {
         CHECK(contains(what, "rank 1 called recv(" + n + " x i32, from 0, tag 8) and rank 0 send(" + n +
                                  " x f32, to 1, tag 8)"));
       }
+      const auto of_counts = run_threads(options_of(2, {.nodes = nodes}), [&](ProcessGroup& group) {
+        Bytes bytes(count), more(count + 1);
+        if (group.rank() == 0) group.send(buffer_of(bytes), 1, 8)->wait();
+        if (group.rank() == 1) group.recv(buffer_of(more), 0, 8)->wait();
+        group.barrier()->wait();
+      });
+      for (const auto& what : of_counts) {
+        CHECK(contains(what, "rank 1 called recv(" + std::to_string(count + 1) +
+                                 " x u8, from 0, tag 8) and rank 0 send(" + n + " x u8, to 1, tag 8)"));
+      }
     }
   }
 }

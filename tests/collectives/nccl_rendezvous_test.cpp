@@ -176,6 +176,32 @@ TEST_CASE("nccl by name: a GPU that does not exist is an error on all ranks, wit
   check_double(cluster.library);
 }
 
+TEST_CASE("nccl by name: the survivors of a rank shrink; without a loss all start from scratch") {
+  NcclCluster cluster;
+  std::barrier all(4);
+  const auto thrown = init_nccl(cluster, 4, 1, [&](InitRank& rank) {
+    const Meets meets(all);
+    expect(rank.sum(static_cast<float>(rank.group->rank())) == 6, "the sum of four");
+    meets.wait();
+    if (rank.device.p == 1) return;  // leaves
+    rank.group = rank.group->rebuild();
+    expect(rank.group->size() == 3 && rank.sum(1) == 3, "the sum of three");
+    meets.wait();
+    rank.group = rank.group->rebuild();
+    expect(rank.group->size() == 3 && rank.sum(1) == 3, "the sum of the same three");
+    meets.wait();
+    if (rank.device.p == 0) return;
+    rank.group = rank.group->rebuild();
+    expect(rank.group->size() == 2 && rank.sum(1) == 2, "the sum of two");
+  });
+  check_none(thrown);
+  check_double(cluster.library);
+  // A group with messages has three communicators.
+  CHECK(cluster.library.calls(0, "ncclCommShrink") == 3);
+  for (const int p : {2, 3}) CHECK(cluster.library.calls(p, "ncclCommShrink") == 6);
+  for (const int p : {2, 3}) CHECK(cluster.library.calls(p, "ncclCommInitRankConfig") == 6);
+}
+
 /// A rank's place on its host chose its GPU anew in every group, so that those of a part of the ranks were on
 /// another one than the buffers.
 TEST_CASE("nccl by name: a rank that was given no GPU keeps the first one, in new groups and rebuilt ones") {

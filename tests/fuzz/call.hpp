@@ -1,12 +1,17 @@
 /// The arguments of a call with one of everything that crosses processes.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
+#include <deque>
+#include <list>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -34,6 +39,12 @@ struct Outer {
   std::map<std::string, Inner> parts;
   std::variant<int, std::string, Inner> choice;
   std::pair<std::int32_t, std::vector<std::vector<std::int64_t>>> shape;
+  std::set<std::uint32_t> ids;
+  std::unordered_map<std::int32_t, std::string> index;
+  std::deque<std::int16_t> deque;
+  std::list<Inner> list;
+  std::tuple<> nothing;
+  std::array<std::string, 3> triple;
 };
 
 using Arguments = std::tuple<Outer, std::string, std::vector<Inner>, std::vector<bool>>;

@@ -1,15 +1,14 @@
 /// A value of any type that crosses processes, with every field set: what the corpus is encoded from.
 #pragma once
 
+#include <array>
 #include <chrono>
-#include <map>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "runtime/wire/reflect.hpp"
 
@@ -20,21 +19,33 @@ void fill(T& value);
 
 namespace detail {
 
-template <class T>
-void fill_value(std::vector<T>& values) {
+template <class C>
+requires requires(C c, typename C::value_type v) {
+  c.push_back(std::move(v));
+}
+void fill_value(C& values) {
   for (int i = 0; i < 2; ++i) {
-    T value{};
+    typename C::value_type value{};
     fill(value);
     values.push_back(std::move(value));
   }
 }
-template <class K, class V>
-void fill_value(std::map<K, V>& values) {
-  K key{};
-  V value{};
+template <class C>
+requires requires {
+  typename C::key_type;
+}
+void fill_value(C& values) {
+  typename C::key_type key{};
   fill(key);
-  fill(value);
-  values.emplace(std::move(key), std::move(value));
+  if constexpr (requires { typename C::mapped_type; }) {
+    fill(values[std::move(key)]);
+  } else {
+    values.insert(std::move(key));
+  }
+}
+template <class T, std::size_t N>
+void fill_value(std::array<T, N>& values) {
+  for (T& value : values) fill(value);
 }
 template <class T>
 void fill_value(std::optional<T>& value) {

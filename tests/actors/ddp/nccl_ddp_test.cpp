@@ -320,6 +320,36 @@ TEST_CASE("a backward whose reduction fails throws, and survivors go on with the
   CHECK(library.misuse() == std::vector<std::string>{});
 }
 
+TEST_CASE("survivors rebuild a group of GPUs without the rank that died, and wrap again") {
+  const auto train_on = [](const std::string& backend) {
+    std::barrier all(3);
+    return run_by_name(backend, 3, [&](Group group) -> std::string {
+      Pair net = seeded_pair(kWidth);
+      {
+        DistributedDataParallel ddp(net, group);
+        train(ddp, 2);
+        all.arrive_and_wait();
+        if (group->rank() == 2) {
+          group->abort("the process of rank 2 is gone");
+          return "first.weight";
+        }
+        const std::string what = thrown_by([&] { train(ddp, 1); });
+        if (what.find("the process of rank 2 is gone") == std::string::npos) return what;
+      }
+      group = group->rebuild();
+      if (group->size() != 2) return "they are " + std::to_string(group->size());
+      net->steps.fill_(group->rank());  // a forward may have begun
+      DistributedDataParallel ddp(net, group);
+      train(ddp, 2);
+      return state_text(*net);
+    });
+  };
+  const auto nccl = train_on("nccl");
+  CHECK_THAT(nccl[0], Catch::StartsWith("first.weight "));
+  CHECK(nccl[1] == nccl[0]);
+  CHECK(train_on("native") == nccl);
+}
+
 TEST_CASE("a module that is not where its group's buffers are is refused, with where both are") {
   NcclDouble library;
   Pair net(8);

@@ -638,11 +638,12 @@ TEST_CASE("with exact = false trainers of other bits go on, and rank 0's state i
   step(3);
   s.written(kA, 4);
   CHECK(s.order<Finish>(kB));
+  s.on(TrainerFinished{kB, s.g(), 4, "h2", {{"w", {2, 0}}}});  // who tells first is not asked
   s.on(TrainerFinished{kA, s.g(), 4, "h1", {{"w", {1, 0}}}});
-  s.on(TrainerFinished{kB, s.g(), 4, "h2", {{"w", {2, 0}}}});
   CHECK(s.all<JobFailed>().empty());
   REQUIRE(s.all<JobDone>().size() == 1);
   CHECK(s.all<JobDone>()[0].hash == "h1");
+  CHECK(s.all<JobDone>()[0].state.parts == std::vector<PartHash>{{"w", {1, 0}}});
 }
 
 TEST_CASE("steps of a run are rehearsed, less and less often") {

@@ -4,11 +4,13 @@
 #include <catch2/catch.hpp>
 #include <stdexcept>
 
+#include "runtime/client/future.hpp"
 #include "runtime/core/thread_floor.hpp"
 #include "tests/runtime/client/local_gate.hpp"
 
 using namespace troupe;
 using namespace troupe::tasks;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -27,6 +29,13 @@ class Workers final : public testing::LocalGate {
       one->resolve(wire::encode(ActorAddress{{1}, {++process}, {process}}));
   }
   std::size_t running() const { return running_.size(); }
+  /// As the head says of a request that has to wait.
+  void tell_all(const std::string& why) {
+    for (const auto& one : asked_) one->set_waits_for(why);
+  }
+  TasksPtr tasks() override { return tasks_of_test.lock(); }
+
+  std::weak_ptr<Tasks> tasks_of_test;
 
  private:
   std::vector<std::shared_ptr<CallState>> asked_, running_;
@@ -73,5 +82,26 @@ TEST_CASE("Who waits to submit goes on when workers have the tasks that filled t
   }
   CHECK(workers.running() == 4);
   CHECK(tasks->counts().tasks == 5);
+  tasks->close({ErrorCode::kUnavailable, "", "over", ""});
+}
+
+// Was: "a call gave no answer ... look at what the actor does", of a task that had not begun.
+TEST_CASE("A task that waits for a worker says what that waits for when its time is over") {
+  Workers workers;
+  const auto tasks = std::make_shared<Tasks>(workers, nullptr, Tasks::FindKeeper{});
+  workers.tasks_of_test = tasks;
+  const Future<int> answer(tasks->submit(chunk()));
+  const auto told = [&]() -> std::string {
+    try {
+      answer.get(0s);
+    } catch (const Timeout& e) {
+      return e.what();
+    }
+    return "no Timeout";
+  };
+  workers.tell_all("no node has 1 CPU free");
+  CHECK_THAT(told(), Catch::Contains("it still waits: for a worker: no node has 1 CPU free"));
+  workers.grant_all();
+  CHECK_THAT(told(), Catch::Contains("a call gave no answer"));
   tasks->close({ErrorCode::kUnavailable, "", "over", ""});
 }
