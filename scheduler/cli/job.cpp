@@ -444,12 +444,11 @@ Commands add_commands(CLI::App& app, JobWords& words) {
     add_head_options(*command, words.where.folder, words.where.address);
     return command;
   };
-  const auto of_one = [&](CLI::App* command) {
-    command->add_option("id", words.ids, "The job's id, or its name")
-        ->required()
-        ->expected(1)
-        ->check(not_empty("give an id or a name that troupe job list shows"));
+  const auto with_ids = [&](CLI::App* command, const char* what) {
+    const auto check = not_empty("give an id or a name that troupe job list shows");
+    return command->add_option("id", words.ids, what)->required()->check(check);
   };
+  const auto of_one = [&](CLI::App* command) { with_ids(command, "The job's id, or its name")->expected(1); };
   const auto with_output = [&](CLI::App* command) {
     command->add_option("-o,--output", words.output, "table, or json for programs, with Ray's field names")
         ->check(CLI::IsMember({"table", "json"}));
@@ -517,9 +516,7 @@ Commands add_commands(CLI::App& app, JobWords& words) {
   all.logs->add_option("--since", words.since, kSinceHelp)->check(since_time());
   all.stop = add("stop", "  troupe job stop ID",
                  "End jobs: SIGTERM to their process groups, SIGKILL after 10 s; of a parked one its actors");
-  all.stop->add_option("id", words.ids, "Ids or names of jobs")
-      ->required()
-      ->check(not_empty("give ids or names that troupe job list shows"));
+  with_ids(all.stop, "Ids or names of jobs");
   all.wait =
       add("wait", "  troupe job wait ID; echo $?", "Wait until a job has ended, and exit with its code");
   of_one(all.wait);
