@@ -204,7 +204,7 @@ RecordFile records_of(const SweepPlan& plan, const std::string& folder, FirstClu
   if (was < 1) refuse("'" + records.path() + "' says max_concurrent = " + escape_name(places), "restore it");
   if (plan.max_concurrent > 0 && was != plan.max_concurrent)
     refuse("the sweep began with max_concurrent = " + places + ", this one's is " +
-               std::to_string(plan.max_concurrent) + ",
+               std::to_string(plan.max_concurrent),
            "leave it out: a resume has the number that the sweep began with");
   first.places = was;
   return records;
