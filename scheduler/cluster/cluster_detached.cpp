@@ -242,7 +242,7 @@ void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) 
   if (!is_live(actor.was_at)) actor.was_at = e.node;  // it has the executable, too
   const auto answers =
       std::count_if(nodes_.begin(), nodes_.end(), [](const auto& node) { return node.second.registered; });
-  if (is_first && e.node != last && answers > 1) {
+  if (actor.record.has_saved && is_first && e.node != last && answers > 1) {
     actor.restart_at = std::max(actor.restart_at, now_ + kOthersAnswer);
     actors_.set_deadline(actor, actor.restart_at);
   }

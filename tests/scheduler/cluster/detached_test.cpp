@@ -731,9 +731,13 @@ TEST_CASE("what a detached actor saves is kept here and by another node, and its
   REQUIRE(s.get<Acknowledged>() != nullptr);
   CHECK(s.get<Acknowledged>()->ok);
   CHECK(s.get<Acknowledged>()->to == Requester{{s.at, ProcessId{9}}, 1});
-  CHECK(s.get<Persist>() == nullptr);  // it may hold a secret
+  REQUIRE(s.get<Persist>() != nullptr);
+  const auto written = std::get<ActorRecord>(s.get<Persist>()->record);
+  CHECK(written.has_saved);  // and not what: it may hold a secret
+  CHECK(written.spec.payload.empty());
   // The other node hears of the last one, a few times a second: a slow link to it was full of all of them.
   save(s, kNewest, 2);
+  CHECK(s.get<Persist>() == nullptr);
   CHECK(s.get<KeepState>() == nullptr);
   s.on(Tick{});
   REQUIRE(s.get<KeepState>() != nullptr);
@@ -892,11 +896,10 @@ TEST_CASE("a head that starts again takes no state of another node while that of
 }
 
 TEST_CASE(
-    "of nodes that have an older state, or none, none is the first to say so while the newest may come") {
-  // Was: the node of whoever spawned it, which has its arguments and no state, answered first, and the actor
-  // began anew.
+    "a node that has an older state and answers first starts no life while another may have the newest") {
   Detached s;
   s.node(3, 2);
+  save(s, kOlder, 1);
   s.restart();
   const NodeId keeper{3};
   for (const NodeId node : {s.other(), keeper}) s.node(node.value, 2);
@@ -904,7 +907,7 @@ TEST_CASE(
   const auto has = [&](NodeId node, const wire::Bytes& state, std::uint64_t version) {
     s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", node, {version, state}});
   };
-  has(s.other(), {}, 0);
+  has(s.other(), kOlder, 1);
   CHECK(s.get<StartActor>() == nullptr);
   SECTION("the other answers") {
     has(keeper, kNewest, 5);
@@ -916,7 +919,7 @@ TEST_CASE(
   SECTION("it does not: the first one's is what there is") {
     s.now += std::chrono::seconds(2);
     s.on(Tick{});
-    CHECK(state_of(s).empty());
+    CHECK(state_of(s) == kOlder);
   }
   CHECK(s.record().state == ActorState::kStarting);
 }
@@ -936,7 +939,7 @@ TEST_CASE(
     s.on(Tick{});
     CHECK(s.get<StartActor>() == nullptr);
   }
-  CHECK_FALSE(s.head->actors().contains(s.id));
+  CHECK(s.record().state == ActorState::kDead);
 }
 
 TEST_CASE("who started a job and its detached actors is written down, and changes with the next driver") {
