@@ -51,6 +51,7 @@ struct Connection {
   std::vector<std::byte> out;  ///< not sent yet
   std::size_t out_sent = 0;
   bool blocked = false;  ///< the socket took no more of `out`
+  bool deaf = false;     ///< it has hung up, and what it said before may not have been read
 
   void open(const SessionKey& send_key, const SessionKey& receive_key) {
     sealer.emplace(send_key);
@@ -397,6 +398,7 @@ class ServerThread final : public StoreServer {
       const auto found = connections_.find(reply.to);
       if (found == connections_.end()) continue;
       Connection& c = found->second;
+      if (c.deaf) continue;
       c.sealer->seal(encode(reply.response), c.out);
       if (c.out.size() - c.out_sent > kMaxUnsent) {
         drop_open(reply.to, c, {ErrorCode::kLimit, "", "it does not read what it asked for", ""});
@@ -416,7 +418,12 @@ class ServerThread final : public StoreServer {
       const ssize_t sent = ::send(c.fd.get(), c.out.data() + c.out_sent, c.out.size() - c.out_sent,
                                   MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return drop(id, "it hung up");
+      const bool hung_up = sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK;
+      if (hung_up && c.handshake) return drop(id, "it hung up");
+      if (hung_up) {
+        c.deaf = true;  // it may have said that it leaves
+        c.out_sent = c.out.size();
+      }
       if (sent < 0) break;
       c.out_sent += static_cast<std::size_t>(sent);
     }
