@@ -377,6 +377,7 @@ TEST_CASE("ranks that leave at once and wait for no answer have left, and are no
   constexpr int kRanks = 8;
   for (int lap = 0; lap < 20; ++lap) {
     Job job(5s, kRanks + 1);
+    REQUIRE(job.zero->join("rank 0").status == StoreStatus::kOk);
     std::vector<std::unique_ptr<StoreClient>> all;
     for (int rank = 1; rank <= kRanks; ++rank) {
       all.push_back(job.client(rank));
