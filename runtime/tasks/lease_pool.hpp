@@ -152,8 +152,8 @@ class LeasePool {
   void lost(TaskNumber task, std::uint32_t attempt, const ErrorInfo& why, Instant now, Actions& out);
   /// What an end of a lease says of the tasks that were there.
   enum class Begun {
-    kOldest,  ///< its process is dead, which is told after all that it answered: the second was not its turn
-              ///< yet
+    kOldest,  ///< its process is dead, which is told after most of what it answered: the second had hardly
+              ///< begun (one that may run once alone is never second)
     kAll,     ///< answers may have been lost with the link or the node: each may have run
   };
   void lease_lost(LeaseNumber lease, Begun begun, const ErrorInfo& why, Instant now, Actions& out);
