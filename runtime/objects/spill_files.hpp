@@ -24,7 +24,7 @@ class SpillDisk {
   virtual UniqueFd open(const std::string& folder);
   /// As pwrite.
   virtual ssize_t write(int file, const void* bytes, std::size_t size, off_t offset);
-  /// No object lies in it any more.
+  /// No object is in it any more.
   virtual void remove(UniqueFd /*file*/) {}
 };
 

@@ -48,7 +48,7 @@ std::vector<Connection> connections_of(pid_t pid) {
   for (const auto& name : names_in("/proc/" + std::to_string(pid) + "/fd")) {
     Connection one;
     one.fd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), std::stoi(name), 0)));
-    sockaddr_in6 own{}, peer{};  // the port of an IPv4 address lies where that of an IPv6 address does
+    sockaddr_in6 own{}, peer{};  // the port of an IPv4 address is where that of an IPv6 address is
     socklen_t own_length = sizeof own, peer_length = sizeof peer;
     const bool is_connected =
         one.fd && ::getsockname(one.fd.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&

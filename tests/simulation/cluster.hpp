@@ -49,7 +49,7 @@ struct FloorMutations {
   bool ignore_leaving = false;      ///< the head does not hear that a node leaves
   bool forget_saves = false;        ///< what a process saves is said to be kept, and goes nowhere
   bool lose_spilled_byte = false;   ///< what is spilled has another byte in its file
-  bool keep_spill_files = false;    ///< a file in which no object lies any more stays on the disk
+  bool keep_spill_files = false;    ///< a file in which no object is any more stays on the disk
   bool forget_reports = false;      ///< a sweep does not write down what it decided on a report
 };
 

@@ -29,7 +29,7 @@ class Values {
   void has_put(const ObjectRef<Words>& value, const Words& words, const Hosted& by);
   /// `by` read that.
   void read(const ObjectRef<Words>& value, std::span<const std::uint64_t> words, const Hosted& by);
-  /// `by` hears what reading it where it lies came to.
+  /// `by` hears what reading it in its place came to.
   void heard_sum(const ObjectRef<Words>& value, std::uint64_t sum, const Hosted& by);
   // What ended so.
   void not_put(const ErrorInfo& error, std::size_t bytes, const Hosted& by);
@@ -74,7 +74,7 @@ class PutterActor {
   void meet(const std::vector<ActorHandle<PutterActor>>& all);
   /// A reference to keep.
   void keep(const ObjectRef<Words>& value);
-  /// What reading the value where it lies comes to.
+  /// What reading the value in its place comes to.
   std::uint64_t sum(const View<std::uint64_t>& words);
   /// One of those that it holds.
   ObjectRef<Words> give();

@@ -199,7 +199,7 @@ TEST_CASE("Another process that wants an object for which the store has no room 
 
 // Was: the owner read its file for nothing, and where there was no room said so, though a copy lay next to
 // it.
-TEST_CASE("Who asks on a node that has a copy is told so, wherever the object itself lies") {
+TEST_CASE("Who asks on a node that has a copy is told so, wherever the object itself is") {
   Store store;
   const auto objects = store.put(6);
   store.refuses_old = true;
