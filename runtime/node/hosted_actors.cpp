@@ -225,9 +225,11 @@ void HostedActors::keep(const cluster::KeepArguments& told, Instant now, Actions
   if (told.state.version >= at->second.state.version) at->second.state = told.state;
 }
 
-void HostedActors::keep_state(const cluster::KeepState& told) {
+bool HostedActors::keep_state(const cluster::KeepState& told) {
   const auto at = kept_.find(told.actor);
-  if (at != kept_.end() && at->second.state.version < told.state.version) at->second.state = told.state;
+  if (at == kept_.end()) return false;
+  if (at->second.state.version < told.state.version) at->second.state = told.state;
+  return true;
 }
 
 const HostedActors::Kept* HostedActors::kept(ActorId actor) const {

@@ -68,8 +68,8 @@ class HostedActors {
   /// What a detached actor is constructed with, and what it has saved. The executable comes from `from` if it
   /// is not here. Kept until `let_go`.
   void keep(const cluster::KeepArguments& told, Instant now, Actions& out);
-  /// Of one that is kept here; ignored otherwise, or if a newer one is.
-  void keep_state(const cluster::KeepState& told);
+  /// Of one that is kept here; ignored otherwise, or if a newer one is. Whether that or a newer one is here.
+  bool keep_state(const cluster::KeepState& told);
   /// Null: it is not kept here.
   const Kept* kept(ActorId actor) const;
   void let_go(ActorId actor);

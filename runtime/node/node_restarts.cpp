@@ -24,7 +24,7 @@ void NodeMachine::said(const cluster::KeepArguments& e) {
   if (!leaving_) keep(e);
 }
 void NodeMachine::said(const cluster::KeepState& e) {
-  actors_.keep_state(e);
+  if (actors_.keep_state(e)) head_.tell(cluster::StateKept{self_.info.id, e.actor, e.state.version}, out_);
 }
 void NodeMachine::keep(const cluster::KeepArguments& e) {
   actors_.keep(e, now_, out_);

@@ -296,6 +296,12 @@ struct StateSaved {
   std::uint32_t incarnation = 1;
   SavedState state;
 };
+/// The answer to KeepState: `node` has that state, or a newer one.
+struct StateKept {
+  NodeId node{};
+  ActorId actor{};
+  std::uint64_t version = 0;
+};
 /// A process of that job makes a placement group, or asks about one. Answered by GroupAnswered; one that it
 /// awaits and that waits, by SpawnWaits before.
 struct GroupRequested {
@@ -316,7 +322,7 @@ struct ClusterEvent
             ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested, PeerWanted, NodesWanted,
             LookupActor, KillRequested, Tick, Restored, NodeLeaving, SubmissionRequested,
             SubmissionStopRequested, DriverStarted, DriverEnded, ResolveActor, ActorArguments, NodeDrains,
-            DrainRequested, GroupRequested, QueueChanged, StateSaved> {
+            DrainRequested, GroupRequested, QueueChanged, StateSaved, StateKept> {
   using OneOf::OneOf;
   ClusterEvent();
   ClusterEvent(const ClusterEvent&);
@@ -448,7 +454,7 @@ struct KeepArguments {
   NodeId from{};
   SavedState state{};
 };
-/// To `to`, which keeps that actor's arguments: keep this state, too.
+/// To `to`, which keeps that actor's arguments: keep this state, too. Answered by StateKept.
 struct KeepState {
   NodeId to{};
   ActorId actor{};

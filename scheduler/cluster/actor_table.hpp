@@ -40,7 +40,6 @@ struct Actor {
   NodeId keeper{};              ///< of a kept one: another node that has its arguments and executable
   int not_begun = 0;            ///< starts in a row for which a node found no executable
   SavedState state{};           ///< of a kept one, beside its payload
-  bool is_keeper_late = false;  ///< it has saved since its keeper heard
 };
 
 /// Everything takes O(log n). Not thread-safe.

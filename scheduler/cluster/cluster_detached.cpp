@@ -14,6 +14,8 @@ constexpr std::size_t kMostDetachedEnds = 1000;
 constexpr std::size_t kMostEndsShown = 16;
 /// Nodes that may have a newer state than the first that has answered.
 constexpr Duration kOthersAnswer = std::chrono::seconds(1);
+/// A node that is stopped, or far away, holds no answers up.
+constexpr Duration kKeeperAnswers = std::chrono::milliseconds(250);
 
 bool has_lived(const ActorRecord& record) {
   return record.process || record.incarnation > 1;
@@ -164,6 +166,10 @@ bool ClusterMachine::has_its_arguments(const ActorRecord& record) const {
   return record.spec.is_kept() || is_live(record.requester.from.node);
 }
 
+bool ClusterMachine::has_keeper(const Actor& actor) const {
+  return actor.keeper != actor.record.node && is_live(actor.keeper);
+}
+
 /// Its own node and another one keep what it needs for its next life, over the death of either and of the
 /// head.
 void ClusterMachine::keep_on_two_nodes() {
@@ -172,15 +178,10 @@ void ClusterMachine::keep_on_two_nodes() {
     Actor& actor = actors_.at(id);
     const ActorRecord& record = actor.record;
     if (record.state != ActorState::kAlive || !actor.has_payload) continue;
-    if (actor.keeper != record.node && is_live(actor.keeper)) {
-      if (std::exchange(actor.is_keeper_late, false))
-        out_.push_back(KeepState{actor.keeper, id, actor.state});
-      continue;
-    }
+    if (has_keeper(actor)) continue;
     for (const auto& [node, view] : index_.nodes()) {
       if (node == record.node || view.suspect) continue;
       actor.keeper = node;
-      actor.is_keeper_late = false;
       out_.push_back(KeepArguments{node, record.spec.job, id, record.spec.payload, record.node, actor.state});
       break;
     }
@@ -272,13 +273,31 @@ std::optional<ErrorInfo> ClusterMachine::state_refused(const Actor* actor, const
 void ClusterMachine::handle(const StateSaved& e) {
   if (!is_registered(e.requester.from.node)) return;
   Actor* actor = actors_.find(e.actor);
-  const auto refused = state_refused(actor, e);
-  if (!refused && e.state.version > actor->state.version) {
+  const auto held = held_saves_.find(e.actor);
+  if (const auto refused = state_refused(actor, e)) {
+    out_.push_back(Acknowledged{e.requester, false, *refused});
+  } else if (e.state.version <= actor->state.version) {
+    if (held == held_saves_.end() || held->second.requester != e.requester)
+      out_.push_back(Acknowledged{e.requester, true, {}});
+  } else {
+    if (held != held_saves_.end()) release(held);
     actors_.set_state(*actor, e.state);
-    actor->is_keeper_late = states_changed_ = true;
     if (!std::exchange(actor->record.has_saved, true)) persist(actor->record);
+    if (!has_keeper(*actor)) return out_.push_back(Acknowledged{e.requester, true, {}});
+    // Callers may have been answered when head and node die, one before the other is back.
+    out_.push_back(KeepState{actor->keeper, e.actor, e.state});
+    held_saves_[e.actor] = {e.requester, e.state.version, now_ + kKeeperAnswers};
   }
-  out_.push_back(Acknowledged{e.requester, !refused, refused.value_or(ErrorInfo{})});
+}
+
+void ClusterMachine::handle(const StateKept& e) {
+  const auto held = held_saves_.find(e.actor);
+  if (is_registered(e.node) && held != held_saves_.end() && held->second.version <= e.version) release(held);
+}
+
+ClusterMachine::HeldSaves::iterator ClusterMachine::release(HeldSaves::iterator held) {
+  out_.push_back(Acknowledged{held->second.requester, true, {}});
+  return held_saves_.erase(held);
 }
 
 }  // namespace troupe::cluster

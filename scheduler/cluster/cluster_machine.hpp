@@ -196,6 +196,7 @@ class ClusterMachine {
   void handle(const ResolveActor& e);
   void handle(const ActorArguments& e);
   void handle(const StateSaved& e);
+  void handle(const StateKept& e);
   void handle(const NodeDrains& e);
   void handle(const DrainRequested& e);
   void handle(const GroupRequested& e);
@@ -270,12 +271,21 @@ class ClusterMachine {
   void end_if_deserted(JobId id);
   std::optional<ErrorInfo> no_driver(const Job& job, const std::string& what) const;
   bool has_its_arguments(const ActorRecord& record) const;
+  bool has_keeper(const Actor& actor) const;
   void keep_on_two_nodes();
   NodeId package_from(const Actor& actor, const Job& job) const;
   void ask_for_arguments(const Actor& actor, NodeId node);
   void take_place_of_dead(NodeId node);
   void take_kept_arguments(Actor& actor, const ActorArguments& e);
   std::optional<ErrorInfo> state_refused(const Actor* actor, const StateSaved& e) const;
+  /// A save that the actor's keeper has not got yet: its answer waits for that, but not for long.
+  struct HeldSave {
+    Requester requester;
+    std::uint64_t version = 0;
+    Instant until{};
+  };
+  using HeldSaves = std::map<ActorId, HeldSave>;
+  HeldSaves::iterator release(HeldSaves::iterator held);
 
   // cluster_queues.cpp
   using QueueSizes = std::map<std::string, std::set<SubmissionTable::Size>>;
@@ -409,6 +419,7 @@ class ClusterMachine {
   struct DetachedEnd {
     std::string job, actor, why;
   };
+  HeldSaves held_saves_;
   std::deque<DetachedEnd> detached_ends_;  ///< for people: who finds none may have been told of it
   std::int64_t wall_ms_ = 0;
 
@@ -421,7 +432,6 @@ class ClusterMachine {
   bool look_at_queue_ = false;          ///< a submission may start
   bool look_at_groups_ = false;         ///< a placement group may find room
   bool look_at_keepers_ = false;        ///< a kept actor may need another node that has its arguments
-  bool states_changed_ = false;         ///< since the last tick: keepers hear of them then
 };
 
 }  // namespace troupe::cluster

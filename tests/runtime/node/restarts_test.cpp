@@ -402,13 +402,17 @@ TEST_CASE("what another node's actor has saved since is kept beside its argument
     return *F::told<cluster::ActorArguments>(
         f.head(cluster::ArgumentsWanted{{{F::kPeer, {4}}, 3}, kActor, F::kNode}));
   };
-  f.head(cluster::KeepState{F::kNode, kActor, {5, wire::Bytes(5)}});  // its arguments are not here
+  const auto not_here = f.head(cluster::KeepState{F::kNode, kActor, {5, wire::Bytes(5)}});
+  CHECK(F::told<cluster::StateKept>(not_here) == nullptr);  // its arguments are not
   CHECK_FALSE(asked().kept);
   const std::string payload = F::spec(true).payload;
   f.head(cluster::KeepArguments{F::kNode, F::kJob, kActor, payload, {}, {1, wire::Bytes(1)}});
   CHECK(asked().state.version == 1);
-  for (const std::uint64_t version : {3u, 2u})
-    f.head(cluster::KeepState{F::kNode, kActor, {version, wire::Bytes(version)}});
+  for (const std::uint64_t version : {3u, 2u}) {
+    const auto kept = f.head(cluster::KeepState{F::kNode, kActor, {version, wire::Bytes(version)}});
+    REQUIRE(F::told<cluster::StateKept>(kept) != nullptr);
+    CHECK(F::told<cluster::StateKept>(kept)->version == version);
+  }
   CHECK(asked().payload == payload);
   CHECK(asked().state.version == 3);
   CHECK(asked().state.bytes == wire::Bytes(3));

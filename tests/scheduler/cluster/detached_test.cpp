@@ -714,9 +714,13 @@ TEST_CASE("records of submissions stay while detached actors that their programs
 
 namespace {
 
-/// The node of a life says that it has saved.
-void save(Detached& s, const wire::Bytes& state, std::uint64_t version, std::uint32_t life = 1) {
+/// The node of a life says that it has saved, and the keeper, if it is told, that it has that.
+void saves(Detached& s, const wire::Bytes& state, std::uint64_t version, std::uint32_t life = 1) {
   s.on(StateSaved{{{s.record().node, ProcessId{9}}, version}, s.id, life, {version, state}});
+}
+void save(Detached& s, const wire::Bytes& state, std::uint64_t version, std::uint32_t life = 1) {
+  saves(s, state, version, life);
+  if (s.get<KeepState>() != nullptr) s.on(StateKept{s.get<KeepState>()->to, s.id, version});
 }
 const wire::Bytes& state_of(const Detached& s) {
   return s.head->actors().at(s.id).state.bytes;
@@ -727,24 +731,43 @@ const wire::Bytes kOlder(1), kNewest(2);
 
 TEST_CASE("what a detached actor saves is kept here and by another node, and its next life has it") {
   Detached s;
-  save(s, kOlder, 1);
-  REQUIRE(s.get<Acknowledged>() != nullptr);
-  CHECK(s.get<Acknowledged>()->ok);
-  CHECK(s.get<Acknowledged>()->to == Requester{{s.at, ProcessId{9}}, 1});
+  saves(s, kOlder, 1);
   REQUIRE(s.get<Persist>() != nullptr);
   const auto written = std::get<ActorRecord>(s.get<Persist>()->record);
   CHECK(written.has_saved);  // and not what: it may hold a secret
   CHECK(written.spec.payload.empty());
-  // The other node hears of the last one, a few times a second: a slow link to it was full of all of them.
-  save(s, kNewest, 2);
-  CHECK(s.get<Persist>() == nullptr);
-  CHECK(s.get<KeepState>() == nullptr);
-  s.on(Tick{});
   REQUIRE(s.get<KeepState>() != nullptr);
   CHECK(s.get<KeepState>()->to == s.other());
-  CHECK(s.get<KeepState>()->state.bytes == kNewest);
+  CHECK(s.get<KeepState>()->state.bytes == kOlder);
   CHECK(s.get<KeepArguments>() == nullptr);  // it has those
+  // The answer waits for the other node: head and node may die, one soon after the other.
+  CHECK(s.get<Acknowledged>() == nullptr);
+  saves(s, kOlder, 1);  // said again
+  CHECK(s.get<Acknowledged>() == nullptr);
+  s.on(StateKept{s.other(), s.id, 0});
+  s.on(StateKept{NodeId{77}, s.id, 1});
+  CHECK(s.get<Acknowledged>() == nullptr);
+  s.on(StateKept{s.other(), s.id, 1});
+  REQUIRE(s.get<Acknowledged>() != nullptr);
+  CHECK(s.get<Acknowledged>()->ok);
+  CHECK(s.get<Acknowledged>()->to == Requester{{s.at, ProcessId{9}}, 1});
+  s.on(StateKept{s.other(), s.id, 1});
+  CHECK(s.get<Acknowledged>() == nullptr);
+  saves(s, kOlder, 1);
+  CHECK(s.get<Acknowledged>()->ok);
+  // Not for long: it may be stopped.
+  saves(s, kNewest, 2);
+  CHECK(s.get<Persist>() == nullptr);
+  CHECK(s.get<KeepState>()->state.bytes == kNewest);
+  s.now += std::chrono::milliseconds(249);
   s.on(Tick{});
+  CHECK(s.get<Acknowledged>() == nullptr);
+  s.now += std::chrono::milliseconds(1);
+  s.on(Tick{});
+  REQUIRE(s.get<Acknowledged>() != nullptr);
+  CHECK(s.get<Acknowledged>()->to.request == 2);
+  s.on(Tick{});
+  CHECK(s.get<Acknowledged>() == nullptr);
   CHECK(s.get<KeepState>() == nullptr);
   SECTION("its process dies") {
     s.on(ActorDown{s.at, s.id, "signal 9", 1});

@@ -245,6 +245,7 @@ struct Chaos {
         return spawn_together();
       case 39: {
         const NodeId at = where();
+        if (below(2) == 0) return StateKept{node(), last_actor, below(9)};
         return StateSaved{{{at, ProcessId{1}}, below(9)}, last_actor, life(), state()};
       }
       default:
