@@ -97,12 +97,12 @@ class Sweep {
       refuse(who + " went on from the state of trial " + std::to_string(trial.clones.back().donor) +
                  ", which its config alone does not make",
              "take its weights, or name a trial without a clone");
+    // As long as in the sweep, and stopped where that stopped it: a schedule has the whole run's length.
     train::TrainOptions options = options_of(trial);
-    options.epochs = trial.epoch;
-    options.hold = false;
     options.show_progress = plan_.show_progress;
     options.handle_signals = plan_.train.handle_signals;
-    const train::RunResult result = run_to_end(*plan_.start(trial.config, options, nullptr, {}));
+    const train::RunResult result =
+        run_to(trial, options.epochs, *plan_.start(trial.config, options, nullptr, {}));
     if (result.signal == 0 && result.state_hash != trial.state_hash)
       throw_error({ErrorCode::kTaskFailed, who + " came to another state than in the sweep",
                    "the sweep's is " + trial.state_hash + ", this one's " + result.state_hash,
@@ -133,10 +133,15 @@ class Sweep {
     if (plan_.show_progress) table_.line(in_a_line(text));
   }
 
-  static train::RunResult run_to_end(TrialRun& run) {
+  static train::RunResult run_to(const Trial& trial, int epochs, TrialRun& run) {
     while (!run.is_over()) {
       const auto event = run.next_event();
-      if (event && std::holds_alternative<report::EpochDone>(*event)) run.go_on();
+      const auto* epoch = event ? std::get_if<report::EpochDone>(&*event) : nullptr;
+      if (epoch != nullptr && epoch->epoch >= trial.epoch && trial.epoch < epochs) {
+        run.stop();
+      } else if (epoch != nullptr) {
+        run.go_on();
+      }
       if (!event && !run.is_over()) std::this_thread::sleep_for(kLookForEvents);
     }
     return run.wait();

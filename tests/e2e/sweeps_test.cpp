@@ -99,6 +99,17 @@ struct Job {
   }
 };
 
+struct Scheduled {
+  double lr = 0.05;
+
+  static constexpr bool kHasValidation = true;
+  auto model() const { return Job().model(); }
+  auto optimizer(torch::nn::Sequential& net) const { return Job{0, lr}.optimizer(net); }
+  auto scheduler(torch::optim::SGD& optimizer) const { return train::cosine(optimizer); }
+  auto loss(torch::nn::Sequential& net, const data::Batch& batch) const { return Job().loss(net, batch); }
+  auto dataset(data::Split split) const { return Job().dataset(split); }
+};
+
 /// One that reports its own fields, so that records can be held to them, and breaks for some.
 struct Told {
   int which = 0;
@@ -751,6 +762,27 @@ TEST_CASE("points to try first, a search of one's own, a target, and the best tr
   options.folder = folder.path() + "/elsewhere";
   CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); }),
              Catch::Contains("names the sweep 'six', which is not in "));
+}
+
+TEST_CASE("a trial that was stopped is trained again with the schedule of the whole run") {
+  // Was: as a run of so many epochs, with a schedule of that length, which ends in another state.
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 2});
+  tune::SweepOptions<Scheduled> options{.space = {{&Scheduled::lr, tune::choice({0.05})}},
+                                        .trials = 1,
+                                        .metric = "validation/accuracy",
+                                        .train = {.micro_batch = 20, .epochs = 4},
+                                        .name = "stopped",
+                                        .folder = folder.path(),
+                                        .show_progress = false};
+  options.target = 0.3;
+  const auto best = tune::run(session, Scheduled{}, options);
+  REQUIRE(best.best == 0);
+  REQUIRE(best.epochs < 4);
+  const e2e::TrialAgain of("stopped:0");
+  const auto again = tune::run(session, Scheduled{}, options);
+  CHECK(again.state_hash == best.state_hash);
+  CHECK(again.epochs == best.epochs);
 }
 
 TEST_CASE("trials that are actors: they step, are copied, throw and hang, each for itself") {
