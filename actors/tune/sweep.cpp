@@ -137,11 +137,8 @@ class Sweep {
     while (!run.is_over()) {
       const auto event = run.next_event();
       const auto* epoch = event ? std::get_if<report::EpochDone>(&*event) : nullptr;
-      if (epoch != nullptr && epoch->epoch >= trial.epoch && trial.epoch < epochs) {
-        run.stop();
-      } else if (epoch != nullptr) {
-        run.go_on();
-      }
+      const bool stops = epoch != nullptr && epoch->epoch >= trial.epoch && trial.epoch < epochs;
+      if (epoch != nullptr) stops ? run.stop() : run.go_on();
       if (!event && !run.is_over()) std::this_thread::sleep_for(kLookForEvents);
     }
     return run.wait();
