@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -16,8 +18,8 @@ using collectives::Op;
 
 namespace {
 
-/// A squared norm below it is that of no direction.
-constexpr double kSmallest = 1e-8;
+/// Horovod's: a squared norm below it is that of no direction.
+const double kSmallest = std::sqrt(std::numeric_limits<double>::min());
 
 struct Products {
   double ab = 0, aa = 0, bb = 0;

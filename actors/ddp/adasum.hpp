@@ -24,8 +24,8 @@ struct AdasumPart {
 };
 
 /// Leaves Adasum of both in `lower`, part by part; what is between parts stays. Products are added in
-/// float64, and on the CPU in one order, whatever the threads and the processor. A vector whose squared norm
-/// is below 1e-8 is added as it is. REQUIRES: one dimension, of one dtype and size.
+/// float64, and on the CPU in one order, whatever the threads and the processor. A vector of zeros (a squared
+/// norm below 1.5e-154, as in Horovod) is added as it is. REQUIRES: one dimension, of one dtype and size.
 void adasum_pair(const torch::Tensor& lower, const torch::Tensor& higher,
                  const std::vector<AdasumPart>& parts);
 

@@ -45,7 +45,7 @@ torch::Tensor loss_of(Pair& net, int step, int pass, int rank) {
 torch::Tensor adasum_of(const torch::Tensor& a, const torch::Tensor& b) {
   const double ab = (a * b).sum().item<double>();
   const double aa = (a * a).sum().item<double>(), bb = (b * b).sum().item<double>();
-  return a * (aa >= 1e-8 ? 1 - ab / aa * 0.5 : 1) + b * (bb >= 1e-8 ? 1 - ab / bb * 0.5 : 1);
+  return a * (aa > 0 ? 1 - ab / aa * 0.5 : 1) + b * (bb > 0 ? 1 - ab / bb * 0.5 : 1);
 }
 
 /// Plays all ranks in float64, where it combines what they have.
@@ -295,6 +295,10 @@ TEST_CASE("Adasum: what points the same way is averaged, what does not is added,
                       b = torch::tensor({0.0F, 3.0F, 2.0F, 2.0F});
   CHECK(torch::equal(pair(a.clone(), b), torch::tensor({1.0F, 3.0F, 2.0F, 2.0F})));
   CHECK(torch::equal(pair(torch::zeros({4}), b), b));
+  // Squared norms below 1e-8 were those of zeros: the small changes of a late step were added, twice as
+  // large.
+  const torch::Tensor small = torch::full({4}, std::ldexp(1.0F, -30));
+  CHECK(torch::equal(pair(small.clone(), small), small));
   CHECK(torch::equal(pair(a.to(torch::kFloat16), b.to(torch::kFloat16)),
                      torch::tensor({1.0F, 3.0F, 2.0F, 2.0F}).to(torch::kFloat16)));
 }

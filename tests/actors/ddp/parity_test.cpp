@@ -1,6 +1,7 @@
-// 100 steps of PyTorch's DistributedDataParallel with each of its features, against ours:
-// golden/make_ddp_golden.py trains the same net on the same batches with 2 ranks over gloo and writes
-// golden/ddp_golden.txt.
+// 100 steps of PyTorch's, against ours. golden/make_ddp_golden.py trains with DistributedDataParallel and
+// each of its features, with 2 ranks over gloo, and writes golden/ddp_golden.txt;
+// make_sync_batch_norm_golden.py with BatchNorm on the batches of all ranks, and make_horovod_golden.py with
+// what a DistributedOptimizer reduces.
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
@@ -11,8 +12,13 @@
 
 #include "actors/ddp/autocast.hpp"
 #include "actors/ddp/distributed_data_parallel.hpp"
+#include "actors/ddp/distributed_optimizer.hpp"
 #include "actors/ddp/grad_scaler.hpp"
+#include "actors/ddp/sync_batch_norm.hpp"
+#include "tests/actors/ddp/golden_losses.hpp"
+#include "tests/actors/ddp/normed_net.hpp"
 #include "tests/actors/ddp/support.hpp"
+#include "tests/actors/ddp/tower.hpp"
 
 namespace troupe::train::testing {
 namespace {
@@ -197,6 +203,109 @@ TEST_CASE("100 steps agree with PyTorch's") {
     if (std::getenv("TROUPE_SHOW_PARITY")) WARN(name << " rank " << rank << ": largest difference " << worst);
     if (name == "scaler") CHECK(numbers(text.substr(line)) == golden.at("scaler scale"));
   }
+}
+
+/// Holds each rank's losses to the golden's.
+void check_losses(const std::vector<std::string>& said, const std::vector<double>& golden) {
+  for (std::size_t rank = 0; rank < said.size(); ++rank) {
+    CAPTURE(rank, said[rank]);
+    REQUIRE(said[rank].find("threw") == std::string::npos);
+    CHECK(largest_difference(numbers(said[rank]), golden) < kTolerance);
+  }
+}
+
+/// The sum over the ranks.
+double summed(collectives::ProcessGroup& group, double value) {
+  std::vector<double> all{value};
+  group.all_reduce(all)->wait();
+  return all[0];
+}
+
+std::string normed_losses(const Group& group, const std::string& kind) {
+  normed::NormedNet net = convert_sync_batchnorm(normed::NormedNet(kind), group);
+  DistributedDataParallel ddp(net, group);
+  torch::optim::SGD optimizer = normed::optimizer_of(net);
+  std::ostringstream losses;
+  losses.precision(10);
+  for (int step = 0; step < kSteps; ++step) {
+    const auto [x, y] = normed::part_of_batch(kind, step, group->rank(), group->size());
+    optimizer.zero_grad();
+    const torch::Tensor loss = torch::nn::functional::cross_entropy(
+        ddp(x), y, torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
+    ddp.backward(loss, static_cast<double>(x.size(0)));
+    optimizer.step();
+    losses << summed(*group, loss.item<double>()) / normed::kBatch << ' ';
+  }
+  net->eval();
+  const auto [x, y] = normed::whole_batch(kind, 5000);
+  losses << torch::nn::functional::cross_entropy(net->forward(x), y).item<double>();
+  return losses.str();
+}
+
+TEST_CASE("100 steps with SyncBatchNorm agree with PyTorch's BatchNorm on the batches of all ranks") {
+  torch::set_num_threads(1);
+  const std::string kind = GENERATE(as<std::string>(), "flat", "1d", "2d", "3d");
+  const int ranks = GENERATE(2, 3);
+  CAPTURE(kind, ranks);
+  const auto golden = golden_losses(TROUPE_GOLDEN_DIR "/sync_batch_norm_golden.txt").at(kind);
+  REQUIRE(golden.size() == kSteps + 1);
+  check_losses(fork_ddp(ranks, [&](const Group& group) { return normed_losses(group, kind); }), golden);
+}
+
+/// As in make_horovod_golden.py.
+using OptimizerOf = std::unique_ptr<torch::optim::Optimizer> (*)(std::vector<torch::Tensor>);
+struct HorovodCase {
+  std::string name;
+  int ranks;
+  DistributedOptimizerOptions options;
+  OptimizerOf make;
+};
+
+std::string horovod_losses(const Group& group, const HorovodCase& of) {
+  fsdp::Tower net;
+  const auto inner = of.make(net->parameters());
+  DistributedOptimizer optimizer(*inner, net->named_parameters(), group, of.options);
+  const int passes = of.options.backward_passes_per_step;
+  std::ostringstream losses;
+  losses.precision(10);
+  for (int step = 0; step < kSteps; ++step) {
+    double told = 0;
+    optimizer.zero_grad();
+    for (int pass = 0; pass < passes; ++pass) {
+      const auto [x, y] = fsdp::batch_of(step * passes + pass, group->rank(), of.ranks);
+      const torch::Tensor loss = torch::nn::functional::cross_entropy(net->forward(x), y);
+      loss.backward();
+      told += loss.item<double>() / passes / of.ranks;
+    }
+    optimizer.step();
+    losses << summed(*group, told) << ' ';
+  }
+  return losses.str();
+}
+
+TEST_CASE("100 steps of a DistributedOptimizer agree with PyTorch's nets, reduced as Horovod does") {
+  torch::set_num_threads(1);
+  const OptimizerOf sgd =
+      [](std::vector<torch::Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+    return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                               torch::optim::SGDOptions(0.005).momentum(0.5));
+  };
+  const OptimizerOf small_sgd =
+      [](std::vector<torch::Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+    return std::make_unique<torch::optim::SGD>(std::move(parameters), 1e-3);
+  };
+  const OptimizerOf adamw = [](std::vector<torch::Tensor> parameters) {
+    return fsdp::make_optimizer("adamw", std::move(parameters));
+  };
+  const auto of = GENERATE_COPY(
+      HorovodCase{"adasum", 2, {.op = GradientOp::kAdasum}, sgd},
+      HorovodCase{"adasum_of_small_changes", 4, {.op = GradientOp::kAdasum}, small_sgd},
+      HorovodCase{"adasum_of_2_passes", 4, {.backward_passes_per_step = 2, .op = GradientOp::kAdasum}, adamw},
+      HorovodCase{"average_of_3_passes", 2, {.backward_passes_per_step = 3}, sgd});
+  CAPTURE(of.name);
+  const auto golden = golden_losses(TROUPE_GOLDEN_DIR "/horovod_golden.txt").at(of.name);
+  REQUIRE(golden.size() == kSteps);
+  check_losses(fork_ddp(of.ranks, [&](const Group& group) { return horovod_losses(group, of); }), golden);
 }
 
 }  // namespace

@@ -165,6 +165,10 @@ TEST_CASE("what SyncBatchNorm cannot do is an error on every rank, and the group
               ChannelNet(torch::nn::BatchNormOptions(kChannels).affine(false).track_running_stats(false), 2),
               group);
         });
+    // A module with one sample a rank: LibTorch's, on every rank, before anybody waits.
+    ChannelNet alone = convert_sync_batchnorm(ChannelNet(torch::nn::BatchNormOptions(kChannels), 2), group);
+    text += "\n" + thrown_by([&] { alone->forward(x); });
+    if (alone->forward(torch::cat({x, x + 1})).isnan().any().item<bool>()) text += "NaN";
     ChannelNet net(torch::nn::BatchNormOptions(kChannels), 2);
     {
       const Group gone(group.get(), [](auto*) {});  // owns nothing
@@ -178,6 +182,9 @@ TEST_CASE("what SyncBatchNorm cannot do is an error on every rank, and the group
     CHECK(text.find("Expected more than 1 value per channel when training, got input size [") !=
           std::string::npos);
     CHECK(text.find("\n1\n") != std::string::npos);
+    CHECK(text.find("more than 1 value per channel when training, got input size [1, 3]") !=
+          std::string::npos);
+    CHECK(text.find("NaN") == std::string::npos);
     CHECK(text.find("no second derivative") != std::string::npos);
     CHECK(text.find("cannot convert 'norm' to SyncBatchNorm") != std::string::npos);
     CHECK(text.find("no process group any more") != std::string::npos);

@@ -4,13 +4,12 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <fstream>
-#include <map>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tests/actors/ddp/golden_losses.hpp"
 
 namespace troupe::train::testing::fsdp {
 
@@ -77,19 +76,6 @@ inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string
   }
   return std::make_unique<torch::optim::AdamW>(std::move(parameters),
                                                torch::optim::AdamWOptions(0.001).weight_decay(0.05));
-}
-
-/// By optimizer: the losses of 100 steps of PyTorch, in one process with the whole batch.
-inline std::map<std::string, std::vector<double>> golden_losses(const std::string& path) {
-  std::map<std::string, std::vector<double>> golden;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string name;
-    words >> name;
-    for (double loss = 0; words >> loss;) golden[name].push_back(loss);
-  }
-  return golden;
 }
 
 }  // namespace troupe::train::testing::fsdp

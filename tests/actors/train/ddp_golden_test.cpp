@@ -34,7 +34,7 @@ struct GoldenJob : ConvJob {
   }
 };
 
-std::vector<std::vector<double>> golden_losses() {
+std::vector<std::vector<double>> ddp_losses() {
   std::ifstream file(TROUPE_GOLDEN_DIR "/ddp_losses.txt");
   std::vector<std::vector<double>> losses;
   for (double first = 0, second = 0; file >> first >> second;) losses.push_back({first, second});
@@ -59,7 +59,7 @@ std::string losses_of(const std::shared_ptr<collectives::ProcessGroup>& group, i
 }
 
 TEST_CASE("losses over 200 steps agree with PyTorch DDP") {
-  const auto golden = golden_losses();
+  const auto golden = ddp_losses();
   REQUIRE(golden.size() == 200);
   CHECK(golden.back()[0] < golden.front()[0] / 2);  // something was learned
   const auto results = fork_ranks(2, 2, [&](auto group) { return losses_of(group, 200); });

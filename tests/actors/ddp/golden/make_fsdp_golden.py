@@ -49,21 +49,29 @@ def batch(step):
     return torch.from_numpy(x).reshape(BATCH, 8), torch.from_numpy(y.astype(np.int64))
 
 
-print(f"made with torch {torch.__version__}", file=sys.stderr)
-torch.set_num_threads(1)
-for name in ("sgd", "adamw"):
-    net = Tower()
-    fill(net)
+def make_optimizer(name, net):
     if name == "sgd":
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9, weight_decay=0.01)
-    else:
-        optimizer = torch.optim.AdamW(net.parameters(), lr=0.001, weight_decay=0.05)
-    losses = []
-    for step in range(STEPS):
-        x, y = batch(step)
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    print(name, *(f"{loss:.8g}" for loss in losses))
+        return torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9, weight_decay=0.01)
+    return torch.optim.AdamW(net.parameters(), lr=0.001, weight_decay=0.05)
+
+
+def main():
+    print(f"made with torch {torch.__version__}", file=sys.stderr)
+    torch.set_num_threads(1)
+    for name in ("sgd", "adamw"):
+        net = Tower()
+        fill(net)
+        optimizer = make_optimizer(name, net)
+        losses = []
+        for step in range(STEPS):
+            x, y = batch(step)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        print(name, *(f"{loss:.8g}" for loss in losses))
+
+
+if __name__ == "__main__":
+    main()

@@ -66,7 +66,7 @@ SCHEDULES = {
     "polynomial_with_warmup": lambda o: lr.LambdaLR(o, polynomial_with_warmup),
     "LinearLR": lambda o: lr.LinearLR(o, start_factor=1.0, end_factor=0.25, total_iters=STEPS),
     "CosineAnnealingLR": lambda o: lr.CosineAnnealingLR(o, T_max=STEPS, eta_min=0.05),
-    "PolynomialLR": lambda o: lr.LambdaLR(o, lambda step: (1 - min(step, STEPS) / STEPS) ** 3),  # its closed form
+    "PolynomialLR": lambda o: lr.PolynomialLR(o, total_iters=STEPS, power=3),
     "OneCycleLR": lambda o: lr.OneCycleLR(o, max_lr=RATE, total_steps=STEPS, cycle_momentum=False),
     "OneCycleLR_linear": lambda o: lr.OneCycleLR(
         o, max_lr=RATE, total_steps=STEPS, pct_start=0.5, anneal_strategy="linear", div_factor=10, final_div_factor=100,
