@@ -66,7 +66,6 @@ void remove_abandoned_folders(const std::string& base, Duration age) {
         ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
       continue;
     remove_unused_store(folder);
-    ::rmdir(folder.c_str());  // of a head that was killed before it had a store
   }
 }
 
