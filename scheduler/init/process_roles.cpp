@@ -251,6 +251,7 @@ int run_node(SocketLink parent, std::optional<ForkServer> copies) {
       termination.tells_end_of(config->launcher, node.has_lost_parent())) {
     // A head that is stopped does not end with the launcher; nor does what tasks left in sessions of their
     // own.
+    take_off_mark_of_cluster();
     node::kill_marked({mark_of_cluster(config->temporary_folder)});
     // The head may have begun to, and was killed.
     for (int i = 0; i < kFolderLooks && std::filesystem::exists(config->temporary_folder); ++i) {
