@@ -19,7 +19,6 @@
 #include "runtime/core/process_title.hpp"
 #include "runtime/core/standard_output.hpp"
 #include "runtime/core/thread_limit.hpp"
-#include "runtime/core/wait_readable.hpp"
 #include "runtime/host/process.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 #include "runtime/link/zmq/zmq_transport.hpp"
@@ -80,13 +79,15 @@ class TerminationSignal {
   bool tells_end_of(pid_t launcher, bool is_lost) const {
     if (::getppid() != launcher) return true;
     if (sender != launcher && !is_lost) return false;
-    const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, launcher, 0)));
-    return !pidfd || wait_readable(pidfd.get(), kDies);
+    Child process;
+    process.pid = launcher;
+    process.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, launcher, 0)));
+    return !process.pidfd || how_it_ends(process) || wait_ended(process, kDies);
   }
 
  private:
-  /// What a killed process may take, whose memory is given back first.
-  static constexpr Duration kDies = std::chrono::seconds(10);
+  /// What the last thread of a process may take, where the kernel does not tell that the process ends.
+  static constexpr Duration kDies = std::chrono::seconds(1);
   static inline std::atomic<pid_t> sender{0};
   static inline int tell_fd = -1;  ///< what the handler, which has no argument, writes to
   UniqueFd told_;
