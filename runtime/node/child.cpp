@@ -1,7 +1,6 @@
 #include "runtime/node/child.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "runtime/core/ending.hpp"
+#include "runtime/core/wait_readable.hpp"
 
 extern char** environ;
 
@@ -161,8 +161,7 @@ std::string reap(const Child& child) {
 }
 
 bool wait_ended(const Child& child, Duration timeout) {
-  pollfd wait{child.pidfd.get(), POLLIN, 0};
-  return ::poll(&wait, 1, static_cast<int>(timeout / std::chrono::milliseconds(1))) > 0;
+  return wait_readable(child.pidfd.get(), timeout);
 }
 
 }  // namespace troupe

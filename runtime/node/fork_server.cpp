@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "runtime/core/ending.hpp"
+#include "runtime/core/wait_readable.hpp"
 #include "runtime/link/socket/descriptors.hpp"
 
 namespace troupe {
@@ -85,9 +86,10 @@ void set_title(const std::string& role) {
   ::prctl(PR_SET_NAME, title.c_str());
 }
 
-/// A process that was just forked, by one that ends now.
-SocketLink settle(Request request, int socket, pid_t asker) {
-  for (int i = 0; i < kOrphanLooks && ::getppid() != asker; ++i) ::usleep(50);
+/// A process that was just forked by `between`, which ends now. It is another's child then: the asker's, or
+/// init's if the asker died meanwhile, and settle_child() ends it.
+SocketLink settle(Request request, int socket, pid_t between, pid_t asker) {
+  for (int i = 0; i < kOrphanLooks && ::getppid() == between; ++i) ::usleep(50);
   const auto fd = [&](std::size_t i) { return i < request.fds.size() ? request.fds[i].get() : -1; };
   std::vector<std::string> words;
   for (const char* at = request.text.c_str(); at < request.text.data() + request.text.size();
@@ -114,8 +116,8 @@ SocketLink serve(UniqueFd socket, pid_t asker) {
     if (!request || request->fds.empty()) ::_exit(0);
     const pid_t first = ::fork();
     if (first == 0) {
-      const pid_t copy = ::fork();
-      if (copy == 0) return settle(*std::move(request), socket.get(), asker);
+      const pid_t between = ::getpid(), copy = ::fork();
+      if (copy == 0) return settle(*std::move(request), socket.get(), between, asker);
       if (copy < 0) answer(socket.get(), -errno);
       ::_exit(0);
     }
@@ -201,9 +203,7 @@ std::string ForkServer::end() {
   const MonotonicClock clock;
   const Instant deadline = clock.now() + kForks;
   // A copy that answers too late: nobody knows of it.
-  pollfd wait{socket_.get(), POLLIN, 0};
-  for (int pid = 0; clock.now() < deadline && ::poll(&wait, 1, kLookMs) >= 0;) {
-    if (wait.revents == 0) continue;
+  for (int pid = 0; wait_readable(socket_.get(), deadline - clock.now());) {
     if (::recv(socket_.get(), &pid, sizeof pid, 0) != sizeof pid) break;
     if (pid <= 0) continue;
     ::kill(pid, SIGKILL);

@@ -189,6 +189,7 @@ void Node::parent_readable() {
   }
   if (got != SocketLink::Got::kClosed) return;
   loop_.forget(options_.parent.fd());
+  lost_parent_ = !told_to_leave_;
   leave(told_to_leave_.value_or("its launcher is gone"));
 }
 

@@ -63,6 +63,11 @@ class Node {
   void drain(Duration grace, const std::string& reason) { tell(node::DrainAsked{grace, reason}); }
   bool drains() const { return machine_ != nullptr && machine_->drains(); }
   const std::string& address() const { return address_; }
+  /// Whether it leaves because whoever started it closed their link without a word: that one is dead, or
+  /// dying.
+  bool has_lost_parent() const {
+    return lost_parent_ || (machine_ != nullptr && machine_->has_lost_driver());
+  }
   /// Whether a link went dead without an end: what it stood on may be stuck, and never end.
   bool was_cut_off() const { return was_cut_off_; }
 
@@ -177,6 +182,7 @@ class Node {
   std::unique_ptr<node::PeerLinks> peers_;
   std::atomic<std::size_t> inbound_bytes_{0};  ///< of other nodes' frames, not looked at yet
   bool was_cut_off_ = false;
+  bool lost_parent_ = false;
   bool looks_at_memory_ = false;
   std::vector<std::unique_ptr<Transport>> fresh_;  ///< of links to the head that were made anew
   std::unique_ptr<LinkServer> server_;

@@ -438,6 +438,7 @@ void NodeMachine::handle(const OutputDrained& e) {
     const std::string reason = "its driver is gone: " + process.end_reason;
     if (process.job) head_.end_job({self_.info.id, process.job, reason, process.id}, out_);
     if (process.is_parent) {
+      lost_driver_ = !leaving_;
       leave("its driver is gone");
     } else {
       kill_workers_of({self_.info.id, process.id}, reason);

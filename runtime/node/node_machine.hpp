@@ -36,6 +36,8 @@ class NodeMachine {
   }
 
   bool leaving() const { return leaving_; }
+  /// It leaves because the driver that it hosts was gone without a goodbye.
+  bool has_lost_driver() const { return lost_driver_; }
   /// It was told to leave for good when nothing runs here.
   bool drains() const { return drain_.has_value(); }
 
@@ -213,6 +215,7 @@ class NodeMachine {
   };
   std::optional<Drain> drain_;
   bool leaving_ = false;
+  bool lost_driver_ = false;
   bool left_ = false;
   Instant leave_deadline_{};
   Instant last_tick_{-1};

@@ -1,5 +1,4 @@
 // troupe stop: ends what runs from a folder, nodes before the head, so that it hears them leave.
-#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,13 +8,15 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "runtime/core/fd.hpp"
+#include "runtime/core/wait_readable.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/init/cluster_folder.hpp"
 
 namespace troupe::cli {
 namespace {
 
-constexpr int kGoesMs = 15'000;
+constexpr Duration kGoes = std::chrono::seconds(15);
 
 /// At once: SIGTERM would have a node drain. The supervisor ends its children itself; they also go when it is
 /// killed.
@@ -29,10 +30,9 @@ void end(const ClusterFolder& folder, const RunningProcess& process) {
   if (::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGINT, nullptr, 0) != 0) {
     throw_error(io_error("cannot end process " + std::to_string(process.pid), errno, "run as its owner"));
   }
-  pollfd wait{pidfd.get(), POLLIN, 0};
-  if (::poll(&wait, 1, kGoesMs) <= 0) {
+  if (!wait_readable(pidfd.get(), kGoes)) {
     ::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
-    ::poll(&wait, 1, kGoesMs);
+    wait_readable(pidfd.get(), kGoes);
     std::printf("killed %s (process %d): it did not end within 15 s\n", process.name.c_str(), process.pid);
     return;
   }

@@ -1,7 +1,6 @@
 #include "scheduler/cli/tune.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "runtime/core/count.hpp"
 #include "runtime/core/escape.hpp"
 #include "runtime/core/fd.hpp"
+#include "runtime/core/wait_readable.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/sweep_page.hpp"
 #include "scheduler/cli/sweep_records.hpp"
@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kEndsMs = 60'000;
+constexpr Duration kEnds = std::chrono::seconds(60);
 constexpr const char* kFooter =
     "A sweep keeps its records in FOLDER/NAME (.folder and .name of tune::SweepOptions).\n"
     "  troupe tune show digits                 the trials, the best first\n"
@@ -317,8 +317,7 @@ int stop(const TuneWords& words) {
   }
   if (::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGTERM, nullptr, 0) != 0)
     throw_error(io_error("cannot stop process " + std::to_string(sweep.pid), errno, "run as its owner"));
-  pollfd ends{pidfd.get(), POLLIN, 0};
-  if (::poll(&ends, 1, kEndsMs) <= 0)
+  if (!wait_readable(pidfd.get(), kEnds))
     throw_error({ErrorCode::kTimeout, "sweep " + words.name + " has not ended",
                  "process " + std::to_string(sweep.pid) + " was told to, 60 s ago",
                  "look at its output, or kill it: the sweep can be resumed either way"});

@@ -10,13 +10,13 @@
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 #include "runtime/node/program.hpp"
 #include "scheduler/init/temporary_folder.hpp"
+#include "scheduler/store/sqlite_storage.hpp"
 
 namespace troupe {
 namespace {
@@ -263,8 +263,7 @@ void EmbeddedCluster::stop() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
   if (thread_.joinable()) thread_.join();
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
+  remove_store(folder_);
 }
 
 }  // namespace troupe

@@ -1,6 +1,5 @@
 #include "scheduler/init/process_roles.hpp"
 
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -74,18 +73,21 @@ class TerminationSignal {
     });
   }
 
-  /// Whether `launcher` is dead or dying. The kernel signals us in its name when the thread that started us
-  /// ends, which may be a while before its last one does.
-  bool tells_end_of(pid_t launcher) const {
+  /// Whether `launcher` is dead or dying; `is_lost`: its end of our link closed without a word. The kernel
+  /// signals us in its name when a thread that we are a child of ends: of a process with several that may be
+  /// before its descriptors are closed, or after, a while before it is gone, and once for each of them.
+  bool tells_end_of(pid_t launcher, bool is_lost) const {
     if (::getppid() != launcher) return true;
-    if (sender != launcher) return false;
-    const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, launcher, 0)));
-    pollfd wait{pidfd.get(), POLLIN, 0};
-    return !pidfd || ::poll(&wait, 1, kDies) > 0;
+    if (sender != launcher && !is_lost) return false;
+    Child process;
+    process.pid = launcher;
+    process.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, launcher, 0)));
+    return !process.pidfd || how_it_ends(process) || wait_ended(process, kDies);
   }
 
  private:
-  static constexpr int kDies = 1000;  ///< ms that the last thread of a killed process may take
+  /// What the last thread of a process may take, where the kernel does not tell that the process ends.
+  static constexpr Duration kDies = std::chrono::seconds(1);
   static inline std::atomic<pid_t> sender{0};
   static inline int tell_fd = -1;  ///< what the handler, which has no argument, writes to
   UniqueFd told_;
@@ -188,9 +190,9 @@ int run_head(SocketLink parent) {
   if (!served) send_control(parent, {}, wire::NotReady{served.error()});
   // A temporary folder is the launcher's to remove: it starts this head again if that was only told to end.
   // When the launcher was killed, the folder is ours.
-  const bool is_ours = config->launcher != 0 && (launcher_left || termination.tells_end_of(config->launcher));
-  std::error_code ignored;
-  if (is_ours) std::filesystem::remove_all(config->folder, ignored);
+  const bool is_ours =
+      config->launcher != 0 && (launcher_left || termination.tells_end_of(config->launcher, false));
+  if (is_ours) remove_store(config->folder);
   return served ? 0 : 1;
 }
 
@@ -240,16 +242,19 @@ int run_node(SocketLink parent, std::optional<ForkServer> copies) {
   });
   if (!started) not_up(started.error());
   termination.watch(loop, [&] {
-    if (config->drain_ms == 0 || termination.tells_end_of(starter)) return node.leave("it was told to end");
+    if (config->drain_ms == 0 || termination.tells_end_of(starter, false))
+      return node.leave("it was told to end");
     node.drain(std::chrono::milliseconds(config->drain_ms), "SIGTERM on its machine");
   });
   loop.run();
   if (node.drains()) node.tell_parent(wire::Leave{"it has drained", true});
-  if (!config->temporary_folder.empty() && termination.tells_end_of(config->launcher)) {
+  if (!config->temporary_folder.empty() &&
+      termination.tells_end_of(config->launcher, node.has_lost_parent())) {
     // A head that is stopped does not end with the launcher; nor does what tasks left in sessions of their
     // own.
+    take_off_mark_of_cluster();
     node::kill_marked({mark_of_cluster(config->temporary_folder)});
-    // The head does it if it lives; a head that was killed did not, and lets go of it within a moment.
+    // The head may have begun to, and was killed.
     for (int i = 0; i < kFolderLooks && std::filesystem::exists(config->temporary_folder); ++i) {
       remove_unused_store(config->temporary_folder);
       ::usleep(kFolderLook_us);

@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "troupe-";
 constexpr std::size_t kDigits = 16;
+constexpr const char* kMark = "TROUPE_EMBEDDED";
 
 bool is_name_of_folder(std::string_view name) {
   return name.starts_with(kPrefix) && name.size() == kPrefix.size() + kDigits &&
@@ -66,12 +67,16 @@ void remove_abandoned_folders(const std::string& base, Duration age) {
         ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
       continue;
     remove_unused_store(folder);
-    ::rmdir(folder.c_str());  // of a head that was killed before it had a store
   }
 }
 
 std::string mark_of_cluster(const std::string& folder) {
-  return "TROUPE_EMBEDDED=" + folder;
+  return std::string(kMark) + "=" + folder;
+}
+
+void take_off_mark_of_cluster() {
+  // In place: /proc/PID/environ shows what this process was started with, where it was then.
+  if (char* folder = std::getenv(kMark)) *folder = '\0';
 }
 
 }  // namespace troupe

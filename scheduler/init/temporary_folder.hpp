@@ -22,5 +22,8 @@ void remove_abandoned_folders(const std::string& base, Duration age = std::chron
 
 /// "NAME=VALUE" in the environment of every process of the cluster, and of what they start.
 std::string mark_of_cluster(const std::string& folder);
+/// Takes it off this process, as others see it: of several nodes that kill what is left of their cluster,
+/// none kills another that does.
+void take_off_mark_of_cluster();
 
 }  // namespace troupe

@@ -304,11 +304,22 @@ Result<std::unique_ptr<Storage>> open_sqlite_storage(const std::string& folder) 
   return SqliteStorage::open(folder);
 }
 
+void remove_store(const std::string& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;) {
+    if (at->path().filename() != kLockFile) std::filesystem::remove_all(at->path(), error);
+    if (!error) at.increment(error);
+  }
+  if (error) return;
+  ::unlink((folder + "/" + kLockFile).c_str());
+  ::rmdir(folder.c_str());
+}
+
 void remove_unused_store(const std::string& folder) {
+  if (::rmdir(folder.c_str()) == 0) return;
   const UniqueFd lock(::open((folder + "/" + kLockFile).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!lock || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
-  std::error_code ignored;
-  std::filesystem::remove_all(folder, ignored);
+  remove_store(folder);
 }
 
 }  // namespace troupe

@@ -13,7 +13,11 @@ namespace troupe {
 /// (the file fails its integrity check), kRefused (written by a newer troupe).
 Result<std::unique_ptr<Storage>> open_sqlite_storage(const std::string& folder);
 
-/// Removes a store and its folder, unless a process has it open.
+/// Removes a store that no process has open any more, and its folder: the lock last, so that
+/// remove_unused_store() goes on where this process is killed.
+void remove_store(const std::string& folder);
+/// The same, unless a process has the store open. Also a folder without a store in it, of one that was killed
+/// before it had made one.
 void remove_unused_store(const std::string& folder);
 
 }  // namespace troupe

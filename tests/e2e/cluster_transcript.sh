@@ -18,6 +18,6 @@ while IFS= read -r command; do
   echo "\$ $command"
   eval "${command//127.0.0.1:6380/\$(cat \"\$root/troupe/address\")}" 2>&1 </dev/null
 done < <(sed -n 's/^\$ //p' "$root/expected") >"$root/got"
-same="s#$root|/home/ann/.local/state#STATE#g"';s/[0-9a-f]{16}/ID/g;s/mnist-[0-9a-f]{8}/mnist-ID/g;s/127\.0\.0\.1:[0-9]+/ADDRESS/g'
+same="s#$root|/home/ann/.local/state#STATE#g"';s/[0-9a-f]{13,16}/ID/g;s/mnist-[0-9a-f]{8}/mnist-ID/g;s/127\.0\.0\.1:[0-9]+/ADDRESS/g'
 same+=';s/process [0-9]+/process N/g;s/ +/ /g'
 diff <(sed -E "$same" "$root/expected") <(sed -E "$same" "$root/got") && echo "the transcript is as it was"

@@ -1,7 +1,6 @@
 #include "scheduler/cli/up/up.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,6 +23,7 @@
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
 #include "runtime/core/hex.hpp"
+#include "runtime/core/wait_readable.hpp"
 #include "runtime/node/memory_watch.hpp"
 #include "runtime/node/program.hpp"
 #include "runtime/security/secret.hpp"
@@ -169,10 +169,8 @@ class Start {
   ~Start() {
     if (has_ended()) return;
     node::signal_group(program_, SIGINT);  // at once: SIGTERM would have a node drain
-    pollfd ended{program_.pidfd.get(), POLLIN, 0};
-    if (::poll(&ended, 1, static_cast<int>(kGoes / std::chrono::milliseconds(1))) <= 0)
-      node::signal_group(program_, SIGKILL);
-    ::poll(&ended, 1, static_cast<int>(kGoes / std::chrono::milliseconds(1)));
+    if (!wait_readable(program_.pidfd.get(), kGoes)) node::signal_group(program_, SIGKILL);
+    wait_readable(program_.pidfd.get(), kGoes);
     static_cast<void>(has_ended());
   }
   Start(const Start&) = delete;

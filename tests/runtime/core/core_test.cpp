@@ -1,9 +1,12 @@
+#include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -17,7 +20,9 @@
 #include "runtime/core/result.hpp"
 #include "runtime/core/short_slice.hpp"
 #include "runtime/core/thread_limit.hpp"
+#include "runtime/core/wait_readable.hpp"
 #include "runtime/core/whole_file.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/files.hpp"
 
 using namespace troupe;
@@ -56,6 +61,39 @@ TEST_CASE("shared memory is seen by both mappings, and an unsealed segment is re
   const UniqueFd writing(pipe_ends[1]);
   CHECK_FALSE(SharedMemory::map(UniqueFd(pipe_ends[0])).ok());
   CHECK_FALSE(SharedMemory::create("none", 0, false).ok());
+}
+
+// Was: a node waited with poll for its program to be gone, and each thread of that program that ended sent a
+// signal: the first one broke off the wait, the program was taken to live, and what it had left behind
+// stayed.
+TEST_CASE("a wait for a descriptor goes on after a signal") {
+  static std::atomic<int> signals{0};
+  struct sigaction counts {
+  }, before{};
+  counts.sa_handler = [](int) { ++signals; };
+  ::sigaction(SIGUSR1, &counts, &before);
+  const UniqueFd event(::eventfd(0, EFD_CLOEXEC));
+  std::atomic<pid_t> number{0};
+  std::atomic<bool> is_readable{false};
+  std::thread waits([&] {
+    number = ::gettid();
+    is_readable = wait_readable(event.get(), std::chrono::minutes(1));
+  });
+  const auto sleeps = [&] {
+    const std::string stat = test::read_file("/proc/self/task/" + std::to_string(number) + "/stat");
+    return stat.find(") S ") != std::string::npos;
+  };
+  CHECK(test::eventually([&] { return number != 0 && sleeps(); }));
+  ::pthread_kill(waits.native_handle(), SIGUSR1);
+  CHECK(test::eventually([] { return signals == 1; }));
+  const std::uint64_t one = 1;
+  CHECK(::write(event.get(), &one, sizeof one) == sizeof one);
+  waits.join();
+  ::sigaction(SIGUSR1, &before, nullptr);
+  CHECK(is_readable);
+  CHECK(wait_readable(event.get(), Duration(0)));
+  CHECK_FALSE(wait_readable(UniqueFd(::eventfd(0, EFD_CLOEXEC)).get(), Duration(0)));
+  CHECK_FALSE(wait_readable(1 << 20, std::chrono::minutes(1)));
 }
 
 TEST_CASE("a process that ended by itself is told from one that was ended") {

@@ -393,6 +393,7 @@ TEST_CASE("A driver that is gone: its node ends its workers and leaves at once, 
   for (std::uint64_t i = 2; i < 60'000; ++i)
     f.machine.on(LocalSaid{driver, wire::SpawnAsk{i, F::spec()}, 0}, f.now);
   const auto gone = f.on(ProcessEnded{driver, "its link closed"});
+  REQUIRE(f.machine.has_lost_driver());
   REQUIRE(gone.size() < 20);  // no word about each of the 60,000
   REQUIRE(F::told<cluster::JobEnded>(gone) != nullptr);
   REQUIRE(F::sent<wire::Leave>(gone, worker) != nullptr);
@@ -420,6 +421,8 @@ TEST_CASE("A worker that does not leave within 2 s is killed, and none is starte
           "its node leaves: SIGTERM (its process: killed by signal 9 (SIGKILL))");
   REQUIRE(F::sent<wire::Leave>(ended, driver) != nullptr);
   REQUIRE(F::find<EndLoop>(ended) != nullptr);
+  f.on(ProcessEnded{driver, "its link closed"});
+  REQUIRE_FALSE(f.machine.has_lost_driver());  // it was told
 }
 
 TEST_CASE("A link to the head that is up and on which nobody answers is made anew, once") {

@@ -2,15 +2,19 @@
 #include "runtime/node/fork_server.hpp"
 
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "runtime/link/socket/descriptors.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 #include "tests/support/eventually.hpp"
 
@@ -121,6 +125,47 @@ TEST_CASE("a server that is killed at any moment of a start leaves a child of ou
     server->end();
     CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
   }
+}
+
+namespace {
+
+/// Asks a server of ours for a copy that does not become our child, as if we had died. Returns once it has
+/// ended.
+void ask_as_the_dead_do() {
+  auto server = start_child({.role = kForkServerRole}).value();
+  int ends[2];
+  if (::pipe(ends) != 0) ::_exit(1);
+  std::string text("stays\0\0", 7);
+  iovec part{text.data(), text.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  attach_descriptors(message, control, std::span(&ends[1], 1));
+  if (::sendmsg(server.link.fd(), &message, 0) < 0) ::_exit(1);
+  ::close(ends[1]);
+  char none = 0;
+  ::_exit(::read(ends[0], &none, 1) == 0 ? 0 : 1);
+}
+
+}  // namespace
+
+// Was: it looked 20,000 times for a parent that was dead, for ten seconds on a busy machine, after its
+// program.
+TEST_CASE("a copy whose asker died before it was its child ends, and looks for it no longer",
+          "[fork_server]") {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // the copy is this process's then, and its asker is a child of ours
+  if (::fork() == 0) ask_as_the_dead_do();
+  std::vector<long> looks;
+  int status = 0;
+  rusage usage{};
+  while (::wait4(-1, &status, 0, &usage) > 0) {
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 127) looks.push_back(usage.ru_nvcsw);
+    CHECK((!WIFEXITED(status) || WEXITSTATUS(status) != 1));  // its asker could not ask
+  }
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  REQUIRE(looks.size() == 1);
+  CHECK(looks[0] < 10'000);
 }
 
 TEST_CASE("a program with a thread before main is not copied", "[fork_server]") {

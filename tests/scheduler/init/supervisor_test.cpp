@@ -11,6 +11,7 @@
 
 #include "runtime/link/socket/first_exchange.hpp"
 #include "runtime/node/fork_server.hpp"
+#include "scheduler/init/temporary_folder.hpp"
 #include "tests/run_catch.hpp"
 
 using namespace troupe;
@@ -22,11 +23,13 @@ namespace {
 [[noreturn]] void act(const std::string& role) {
   SocketLink link{UniqueFd(kLinkFd)};
   if (role == "dies") ::_exit(3);
+  if (role == "takes off its mark") take_off_mark_of_cluster();
   if (role == "refuses") send_control(link, {}, wire::NotReady{{ErrorCode::kRefused, "no", "bad key", ""}});
   if (role == "full") send_control(link, {}, wire::NotReady{{ErrorCode::kIo, "no", "the disk is full", ""}});
   if (role == "busy")
     send_control(link, {}, wire::NotReady{{ErrorCode::kTimeout, "no", "nobody answers", ""}});
-  if (role == "stays" || role == "ignores") send_control(link, {}, wire::Ready{"here"});
+  if (role == "stays" || role == "ignores" || role == "takes off its mark")
+    send_control(link, {}, wire::Ready{"here"});
   if (role == "falls silent" || role == "pulses") {
     send_control(link, {}, wire::Ready{"here"});
     while (role == "pulses" && send_control(link, {}, wire::Pulse{})) std::this_thread::sleep_for(100ms);

@@ -9,6 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/link/socket/first_exchange.hpp"
+#include "runtime/node/child.hpp"
+#include "runtime/node/program.hpp"
+#include "scheduler/init/supervisor.hpp"
 #include "scheduler/store/sqlite_storage.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/files.hpp"
@@ -80,6 +84,23 @@ TEST_CASE("a folder whose program or head lives stays, and so does what has anot
   held.reset();
   served.reset();
   CHECK(is_removed(base.path(), {of_program, of_head}));
+}
+
+// Was: two nodes of a program that was killed could kill each other, and nobody killed the rest.
+TEST_CASE("who has taken off its cluster's mark is not killed with the others", "[folder]") {
+  const test::TempFolder base;
+  const std::string mark = mark_of_cluster(choose_temporary_folder(base.path()));
+  std::vector<Child> children;
+  for (const char* role : {"takes off its mark", "stays"}) {
+    children.push_back(start_child({.role = role, .environment = {mark}}).value());
+    REQUIRE(receive_control(children.back().link, 30s));
+  }
+  node::kill_marked({mark});
+  REQUIRE(wait_ended(children[1], 30s));
+  CHECK(reap(children[1]) == "killed by signal 9 (SIGKILL)");
+  CHECK(send_control(children[0].link, {}, wire::AdmitAsk{7, NodeId{1}, "key"}));
+  CHECK(receive_control(children[0].link, 30s));  // it answers: it lives
+  end_child(children[0], Duration(0));
 }
 
 TEST_CASE("a folder that is not there is not held", "[folder]") {

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sqlite3.h>
+#include <sys/inotify.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -8,8 +9,10 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
+#include "runtime/core/fd.hpp"
 #include "runtime/core/random.hpp"
 #include "scheduler/store/sqlite_storage.hpp"
 #include "tests/support/files.hpp"
@@ -97,6 +100,31 @@ TEST_CASE("a second head on the same folder is told so") {
   const auto second = open_sqlite_storage(folder.path());
   REQUIRE_FALSE(second.ok());
   CHECK(second.error().message().find("another process has it open") != std::string::npos);
+}
+
+// Was: a head that was killed while it removed its folder had removed the lock; then nobody took the rest.
+TEST_CASE("a store is removed with its lock last, so that another process can go on") {
+  const TempFolder base;
+  const std::string folder = base.path() + "/store";
+  std::filesystem::create_directories(folder + "/packages");
+  // Some of them are read after the lock, in whatever order the file system has them.
+  for (int i = 0; i < 30; ++i) std::ofstream(folder + "/packages/" + std::to_string(i)) << "of a job";
+  for (int i = 0; i < 30; ++i) std::ofstream(folder + "/" + std::to_string(i)) << "of the head";
+  open_sqlite_storage(folder).value();
+  const UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  REQUIRE(::inotify_add_watch(watch.get(), folder.c_str(), IN_DELETE) >= 0);
+  remove_unused_store(folder);
+  CHECK_FALSE(std::filesystem::exists(folder));
+  std::vector<std::string> removed;
+  alignas(inotify_event) char events[4096];
+  const ssize_t got = ::read(watch.get(), events, sizeof events);
+  for (const char* at = events; at < events + got;) {
+    const auto& event = *reinterpret_cast<const inotify_event*>(at);
+    if ((event.mask & IN_DELETE) != 0) removed.emplace_back(event.name);
+    at += sizeof event + event.len;
+  }
+  REQUIRE(removed.size() >= 32);
+  CHECK(removed.back() == "troupe.lock");
 }
 
 TEST_CASE("a store of a newer troupe, of another program, or that is no database is refused and kept") {
