@@ -18,6 +18,7 @@
 
 #include "bench/runtime/timing.hpp"
 #include "scheduler/init/init.hpp"
+#include "scheduler/init/process_roles.hpp"
 
 namespace {
 
@@ -160,7 +161,8 @@ int main(int argc, char** argv) try {
     return app.exit(error) == 0 ? 0 : 2;
   }
   const std::size_t bytes = mebibytes << 20;
-  Wire wire(bytes);  // forks: before there are threads
+  become_role_if_asked();  // of processes of the cluster none has the wire's memory
+  Wire wire(bytes);        // forks: before there are threads
   auto session = init(0, nullptr, {.nodes = 2, .cpus_per_node = 16});
   NodeId far{};
   for (const auto& node : session.nodes()) {

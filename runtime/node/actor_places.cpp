@@ -30,6 +30,11 @@ void ActorPlaces::told(const cluster::ActorPlace& place, Actions& out) {
   if (place.life == cluster::ActorLife::kEnded) head_.let_go(place.actor);
   const auto at = actors_.find(place.actor);
   if (at == actors_.end()) return;
+  // A head that started again may have forgotten that this life is up: calls under way there are not lost.
+  const auto& last = at->second.last;
+  if (last && last->incarnation == place.incarnation && last->life == cluster::ActorLife::kLives &&
+      place.life == cluster::ActorLife::kRestarts)
+    return;
   for (const ProcessId process : at->second.by) out.push_back(SendLocal{process, wire::ActorAt{place}, {}});
   at->second.last = place;
   if (place.life == cluster::ActorLife::kEnded) actors_.erase(at);

@@ -1,5 +1,7 @@
 #include "scheduler/head/head_machine.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -33,6 +35,32 @@ void log_deaths(const cluster::ClusterEvent& event, const std::vector<cluster::C
   }
 }
 
+/// What waits for no store. A question for arguments changes nothing. That a further life is up, a head that
+/// forgets it hears again of its node, or it gives the next one a later incarnation.
+bool promises_nothing(const cluster::ClusterAction& action) {
+  if (const auto* wanted = std::get_if<cluster::ArgumentsWanted>(&action)) return !wanted->node;
+  const auto* placed = std::get_if<cluster::ActorPlaced>(&action);
+  return placed != nullptr && placed->place.life == cluster::ActorLife::kLives &&
+         placed->place.incarnation > 1;
+}
+
+/// An actor died, and all that follows so far is that the arguments of its next life are asked for: their
+/// coming places that life, which is written in the same go.
+bool only_asks_for_arguments(const cluster::ClusterEvent& event,
+                             const std::vector<cluster::ClusterAction>& actions) {
+  if (!std::holds_alternative<cluster::ActorDown>(event)) return false;
+  bool asks = false;
+  for (const auto& action : actions) {
+    const bool asks_owner =
+        promises_nothing(action) && std::holds_alternative<cluster::ArgumentsWanted>(action);
+    asks = asks || asks_owner;
+    if (!asks_owner && !std::holds_alternative<cluster::Persist>(action) &&
+        !std::holds_alternative<cluster::ActorPlaced>(action))
+      return false;
+  }
+  return asks;
+}
+
 }  // namespace
 
 ErrorInfo refused_for(std::string what, const ErrorInfo& trouble) {
@@ -61,6 +89,7 @@ HeadMachine::Output HeadMachine::on(const cluster::ClusterEvent& event, Instant 
     out.log.push_back({LogLevel::kInfo, named(joins->node) + " is in; it listens at " + joins->node.address});
   log_deaths(event, actions, out);
   log_detached(out);
+  const bool is_settled_soon = only_asks_for_arguments(event, actions);
   // It promises nothing, and asked once a heartbeat it would pile up behind the store.
   if (trouble_ && actions.size() == 1 && std::holds_alternative<cluster::RequestRegistration>(actions[0]))
     out.send.push_back(std::move(actions[0]));
@@ -69,7 +98,7 @@ HeadMachine::Output HeadMachine::on(const cluster::ClusterEvent& event, Instant 
   const auto* beat = std::get_if<cluster::Heartbeat>(&event);
   if (beat != nullptr && cluster_.is_registered(beat->node))
     out.send.push_back(cluster::HeartbeatAnswered{beat->node});
-  finish(now, out);
+  if (!is_settled_soon) finish(now, out);  // else the next event does, a tick at the latest
   return out;
 }
 
@@ -196,6 +225,10 @@ void HeadMachine::take(std::vector<cluster::ClusterAction> actions, Output& out)
     if (erase != nullptr && erase->key.starts_with(kSubmissionKey))
       shown.push_back({erase->key.substr(kSubmissionKey.size()), std::nullopt});
   }
+  const auto at_once = std::stable_partition(actions.begin(), actions.end(),
+                                             [](const auto& action) { return !promises_nothing(action); });
+  std::move(at_once, actions.end(), std::back_inserter(out.send));
+  actions.erase(at_once, actions.end());
   queue_.add(std::move(actions));
   for (SubmissionShown& one : shown) queue_.add(std::move(one));
 }

@@ -139,7 +139,11 @@ void Head::check(const cluster::ClusterAction& action) {
   const auto stored = [&](const std::string& key) { return *cluster.disk.storage.get(key); };
   if (const auto* start = std::get_if<cluster::StartActor>(&action)) {
     // (It may have ended meanwhile, and be gone from there again.)
-    if (!cluster.disk.written.contains("actor/" + to_string(start->actor)))
+    const std::string key = "actor/" + to_string(start->actor);
+    const auto bytes = stored(key);
+    const auto record = bytes ? decode_record(*bytes) : Result<cluster::Record>(ErrorInfo{});
+    const bool is_older = record && std::get<cluster::ActorRecord>(*record).incarnation < start->incarnation;
+    if (is_older || !cluster.disk.written.contains(key))
       cluster.world.violation("an actor is started before it is durable");
   } else if (const auto* job = std::get_if<cluster::JobAnswered>(&action); job != nullptr && job->job) {
     const auto bytes = stored("job/main");

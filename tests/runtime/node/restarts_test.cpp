@@ -63,6 +63,18 @@ TEST_CASE("the head is asked once where an actor is, and all who call it are tol
   CHECK(F::told<cluster::ResolveActor>(f.on(HeadConnected{})) == nullptr);
 }
 
+TEST_CASE("a life that was told to be up is not told to start by a head that forgot it") {
+  F f;
+  const ProcessId caller = f.worker({1});
+  f.said(caller, wire::ResolveAsk{kActor});
+  f.head(place(cluster::ActorLife::kLives, 2));
+  CHECK(F::sent<wire::ActorAt>(f.head(place(cluster::ActorLife::kRestarts, 2)), caller) == nullptr);
+  const ProcessId later = f.worker({2});
+  const auto told = f.said(later, wire::ResolveAsk{kActor});
+  CHECK(F::sent<wire::ActorAt>(told, later)->place.life == cluster::ActorLife::kLives);
+  CHECK(F::sent<wire::ActorAt>(f.head(place(cluster::ActorLife::kRestarts, 3)), caller) != nullptr);
+}
+
 TEST_CASE("two lives of an actor on a node are two, and what is said of each names it") {
   F f;
   const auto start = [&](std::uint32_t life) {

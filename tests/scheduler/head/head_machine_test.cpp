@@ -81,6 +81,20 @@ struct Scene {
     spawn(of, 1);
     return {of, get<StartActor>()->actor};
   }
+  JobId job_of_node() {
+    join();
+    return job();
+  }
+  /// One that starts again when it dies, and that its node wants to hear of.
+  ActorId living(JobId of) {
+    ActorSpec spec{of, "T", "", "x", {kCpu, true, {}}};
+    spec.max_restarts = -1;
+    on(SpawnRequested{{kDriver, 1}, spec});
+    const ActorId actor = get<StartActor>()->actor;
+    on(ActorStarted{kNode, actor, ProcessId{9}});
+    on(ResolveActor{kNode, of, actor});
+    return actor;
+  }
   /// As a client does, who waits for the reply.
   void submit(const std::string& id) {
     SubmissionSpec spec;
@@ -145,6 +159,58 @@ TEST_CASE("nothing is said before it is durable") {
   s.sync();
   REQUIRE(s.sent.size() == 2);
   CHECK(s.get<StartActor>() != nullptr);
+}
+
+// Was: three writes stood between a death and the next life's first call.
+TEST_CASE("between an actor's death and its next life's first call there is one write") {
+  Scene s;
+  const ActorId actor = s.living(s.job_of_node());
+  const Requester owner{kDriver, 1};
+  const std::uint64_t before = s.head->queue().batches();
+  s.on(ActorDown{kNode, actor, "killed"}, false);
+  CHECK(s.write == nullptr);
+  REQUIRE(s.get<ArgumentsWanted>() != nullptr);
+  CHECK(s.get<ArgumentsWanted>()->to == owner);
+  CHECK(s.sent.size() == 1);
+  s.on(ActorArguments{owner, actor, true, "x", kNode}, false);
+  CHECK(s.sent.empty());
+  s.sync();
+  CHECK(s.head->queue().batches() == before + 1);
+  REQUIRE(s.sent.size() == 2);
+  CHECK(std::get<ActorPlaced>(s.sent[0]).place.life == ActorLife::kRestarts);
+  CHECK(std::get<StartActor>(s.sent[1]).incarnation == 2);
+  s.on(ActorStarted{kNode, actor, ProcessId{10}, 2}, false);
+  REQUIRE(s.sent.size() == 1);  // its spawner's answer waits
+  CHECK(s.get<ActorPlaced>()->place.process == ProcessAddress{kNode, ProcessId{10}});
+
+  // The head is killed before that is written: it hears of it again.
+  s.restart();
+  s.on(NodeJoined{{kNode, "n", "", "", 4 * kCpu, false}, {{actor, ProcessId{10}, 2}}, {}, {}});
+  s.on(ResolveActor{kNode, s.head->cluster().jobs().named("main")->record.job, actor});
+  REQUIRE(s.get<ActorPlaced>() != nullptr);
+  CHECK(s.get<ActorPlaced>()->place.life == ActorLife::kLives);
+  CHECK(s.get<ActorPlaced>()->place.incarnation == 2);
+}
+
+TEST_CASE(
+    "a death is written at once where others wait for it, and by the next tick where arguments do not come") {
+  Scene s;
+  const JobId job = s.job_of_node();
+  const ActorId actor = s.living(job);
+  SECTION("nothing comes") {
+    s.on(ActorDown{kNode, actor, "killed"}, false);
+    s.pass(1);
+    REQUIRE(s.get<ActorPlaced>() != nullptr);
+    CHECK(s.get<ActorPlaced>()->place.life == ActorLife::kRestarts);
+  }
+  SECTION("another one gets its CPUs") {
+    for (std::uint64_t i = 2; i <= 5; ++i) s.spawn(job, i);
+    CHECK(s.get<StartActor>() == nullptr);
+    s.on(ActorDown{kNode, actor, "killed"}, false);
+    CHECK(s.write != nullptr);
+    s.sync();
+    CHECK(s.get<StartActor>() != nullptr);
+  }
 }
 
 // A full disk ended the head for good, as above.
