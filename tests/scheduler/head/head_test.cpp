@@ -279,6 +279,10 @@ TEST_CASE("a full disk refuses new work by name, and the head goes on when there
   const auto first = h.answer("machine/a").error;
   CHECK(first.code == ErrorCode::kIo);
   CHECK(first.message().find("the disk is full") != std::string::npos);
+  // Was: the same of troupe token, which waited for nothing.
+  h.transport.say(kOwnerName, wire::control_frame(wire::TokenAsk{1, 60}));
+  CHECK_THAT(h.answer(kOwnerName).error.message(),
+             Catch::Contains("it is not recorded yet") && Catch::Contains("the disk is full"));
   h.spawn(kHeadsNode, job, 2);
   const auto refused = h.heard<SpawnAnswered>(kHeadsNode);
   CHECK(refused.to.request == 2);
