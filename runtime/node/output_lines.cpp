@@ -21,15 +21,16 @@ std::string OutputLines::feed(std::string_view text, std::uint32_t turn) {
     whole = partial_.substr(0, end + 1);
     partial_.erase(0, end + 1);
   }
-  if (partial_.size() >= kLongestLine) whole += std::exchange(partial_, {}) + "\n";
+  const bool is_cut = partial_.size() >= kLongestLine;
+  if (is_cut) whole += std::exchange(partial_, {});
   remember(whole);
-  return whole;
+  return is_cut ? whole + "\n" : whole;
 }
 
 std::string OutputLines::finish() {
   std::string rest = std::exchange(partial_, {});
-  if (!rest.empty()) rest.push_back('\n');
   remember(rest);
+  if (!rest.empty()) rest.push_back('\n');
   return rest;
 }
 
