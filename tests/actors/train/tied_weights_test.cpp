@@ -1,12 +1,8 @@
 // A tied weight, one tensor in two submodules, is one parameter.
 #include <catch2/catch.hpp>
-#include <map>
-#include <string>
 
-#include "actors/train/api/weights.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "tests/actors/train/train_jobs.hpp"
-#include "tests/support/files.hpp"
 
 namespace troupe::train::testing {
 namespace {
@@ -195,37 +191,6 @@ TEST_CASE("a weight of two modules has the first one's name; two optimizers that
                     Catch::Contains("have the same parameter") && Catch::Contains("maker.weight"));
   CHECK_THROWS_WITH(make_training_model(AcrossModules{.twice_in_one = true}, kSeed),
                     Catch::Contains("have the same parameter") && Catch::Contains("maker.bias"));
-}
-
-// Was: weights were read from files by name, and written by a job's result alone.
-TEST_CASE("what a loop of one's own has trained is written to a file, and read again") {
-  const test::TempFolder folder;
-  const std::string file = folder.path() + "/net.safetensors";
-  const Tied net, other;
-  save_weights(file, net);
-  const Tied read = load_weights(file, Tied());
-  for (std::size_t i = 0; i < each_once(net).size(); ++i)
-    CHECK(torch::equal(each_once(read)[i], each_once(net)[i]));
-  CHECK_FALSE(torch::equal(other->a->weight, net->a->weight));
-
-  const torch::Tensor odd = torch::arange(6).view({2, 3}).t();  // not contiguous
-  std::map<std::string, torch::Tensor> map{{"odd", odd}, {"none", torch::empty({0}, torch::kHalf)}};
-  save_tensors(file, map);
-  const torch::Tensor to = torch::zeros({3, 2}, torch::kInt64);
-  copy_weights_from(file, "", {{"odd", to}});
-  CHECK(torch::equal(to, odd));
-  torch::OrderedDict<std::string, torch::Tensor> dict;  // as full_state_dict() has it
-  dict.insert("odd", 2 * odd);
-  save_tensors(file, dict);
-  copy_weights_from(file, "", {{"odd", to}});
-  CHECK(torch::equal(to, 2 * odd));
-
-  CHECK_THROWS_WITH(save_tensors(file, {{"a", odd}, {"a", odd}}), Catch::Contains("'a'"));
-  CHECK_THROWS_WITH(save_tensors(file, {{"a", torch::Tensor()}}), Catch::Contains("it is undefined"));
-  CHECK_THROWS_WITH(save_tensors(file, {{"a", odd.to(torch::kComplexFloat)}}),
-                    Catch::Contains("cannot be written") && Catch::Contains("ComplexFloat"));
-  CHECK_THROWS_AS(save_tensors(folder.path() + "/no/file", {{"a", odd}}), IoError);
-  copy_weights_from(file, "", {{"odd", to}});  // what was refused has left the former file
 }
 
 }  // namespace
