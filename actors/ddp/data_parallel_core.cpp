@@ -13,7 +13,6 @@
 #include <exception>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <typeinfo>
 #include <utility>
@@ -231,7 +230,7 @@ void on_each_device(const std::vector<torch::Device>& devices, const std::vector
         const at::ThreadLocalStateGuard guard(state);
         run(i);
       }));
-    } catch (const std::system_error&) {  // no thread to be had; those there are have to end
+    } catch (const Error&) {  // no thread to be had; those there are have to end
       thrown[i] = std::current_exception();
     }
   }

@@ -133,15 +133,24 @@ bool HttpEndpoint::is_wanted_there(const Predecessor& other, Takes when) const {
     missing += (missing.empty() ? "'" : ", '") + name + "'";
   }
   if (when != Takes::kNow && (!any || waits)) return false;
-  const std::string process = "process " + std::to_string(other.pid);
-  if (!any)
-    throw_error({ErrorCode::kUnavailable, "cannot listen on port " + std::to_string(other.port),
-                 process + " serves " + missing + " there, and nothing of that is served here",
-                 "give another port, 0 for any free one, or end that one: troupe serve stop"});
   if (!missing.empty())
-    log(LogLevel::kWarning,
-        missing + ": served by " + process + ", whose place this program takes, and not ready here");
+    log(LogLevel::kWarning, missing + ": served by process " + std::to_string(other.pid) +
+                                ", whose place this program takes, and not ready here");
   return true;
+}
+
+void HttpEndpoint::refuse_foreign_place() const {
+  const std::lock_guard lock(mutex_);
+  if (!other_ || other_->is_certain) return;
+  std::string names;
+  for (const std::string& name : other_->names) {
+    if (deployments_.contains(name)) return;
+    names += (names.empty() ? "'" : ", '") + name + "'";
+  }
+  throw_error({ErrorCode::kUnavailable, "cannot listen on port " + std::to_string(other_->port),
+               "process " + std::to_string(other_->pid) + " serves " + names +
+                   " there, and nothing of that is served here",
+               "give another port, 0 for any free one, or end that one: troupe serve stop"});
 }
 
 void HttpEndpoint::take_over(Takes when) try {

@@ -60,9 +60,10 @@ class HttpEndpoint {
 
   /// Listens in place of the other program, unless it does so already: on its sockets, or, where it has
   /// ended, anew; so do its proxies (ProxyFleet::take_over). Throws Refused where it does not hand them over,
-  /// Unavailable for a port that somebody has, and, with kNow, where nothing of what a program serves is
-  /// served here that only has the port.
+  /// and Unavailable for a port that somebody has.
   void take_over(Takes when);
+  /// Throws Unavailable where it waits for the port of a program that serves nothing of what is served here.
+  void refuse_foreign_place() const;
   bool listens() const;
   /// What take_over() threw; empty: it listens, or waits for what is to be ready.
   std::string refused() const;

@@ -128,7 +128,7 @@ std::string not_served(const WaitingPlaces& places) {
 /// Endpoints whose deployments are ready take the places that they wait for. Others go on waiting: a replica
 /// may have died this moment. One that is refused says so (HttpEndpoint::refused), and throws it where it is
 /// `own`; the others take theirs.
-void take_places(Takes when, const HttpEndpoint* own = nullptr) {
+void take_places(const HttpEndpoint* own) {
   WaitingPlaces& places = waiting_places();
   std::vector<std::weak_ptr<HttpEndpoint>> ready;
   {
@@ -141,7 +141,7 @@ void take_places(Takes when, const HttpEndpoint* own = nullptr) {
     const auto there = one.lock();
     if (there == nullptr) continue;
     try {
-      there->take_over(when);
+      there->take_over(Takes::kServedReady);
     } catch (const Error& error) {
       log(LogLevel::kWarning, error.what());
       if (there.get() == own) refused = std::current_exception();
@@ -154,15 +154,13 @@ void take_places(Takes when, const HttpEndpoint* own = nullptr) {
   if (refused) std::rethrow_exception(refused);
 }
 
-/// `endpoint` has come to serve `name`.
-void take_places(const std::string& name, const std::shared_ptr<HttpEndpoint>& endpoint) {
-  {
-    WaitingPlaces& places = waiting_places();
-    const std::lock_guard lock(places.mutex);
-    places.served.insert(name);
-    places.endpoints.push_back(endpoint);
-  }
-  take_places(Takes::kAllReady, endpoint.get());
+/// `endpoint` has come to serve `name`. It takes its place in wait(): a program that ends before, or is not
+/// done with what it does before, leaves the other one as it is.
+void waits_for_place(const std::string& name, const std::shared_ptr<HttpEndpoint>& endpoint) {
+  WaitingPlaces& places = waiting_places();
+  const std::lock_guard lock(places.mutex);
+  places.served.insert(name);
+  if (!endpoint->listens()) places.endpoints.push_back(endpoint);
 }
 
 void refuse_place_without_all() {
@@ -402,10 +400,10 @@ void Served::stop() {
 int Served::wait() {
   const auto signal = [&] { return state_->interrupts ? state_->interrupts->signal() : 0; };
   if (!state_->endpoint->listens()) refuse_place_without_all();
-  state_->endpoint->take_over(Takes::kNow);
+  state_->endpoint->refuse_foreign_place();
   while (signal() == 0 && !state_->stopped && !state_->leaves) {
+    take_places(state_->endpoint.get());  // and those of deployments that nobody may wait() for
     if (state_->deployment->wait_stopped(kLook)) break;
-    take_places(Takes::kServedReady);  // of deployments that nobody may wait() for
   }
   if (state_->leaves) {  // what comes on connections that it has accepted is answered first
     state_->endpoint->drain(std::chrono::ceil<std::chrono::milliseconds>(state_->drain_timeout));
@@ -482,7 +480,7 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
       throw_error({ErrorCode::kAborted, "'" + deployment->name() + "' is not served",
                    "a signal came before its replicas were ready", ""});
   }
-  take_places(deployment->name(), served.state_->endpoint);
+  waits_for_place(deployment->name(), served.state_->endpoint);
   // Proxies of one that waits for a place wait, too.
   if (served.state_->fleet && !other && served.state_->endpoint->listens())
     served.state_->fleet->wait_placed();

@@ -40,12 +40,12 @@ struct ServeOptions {
   /// with its own TLS files of these names; those proxies send requests straight to the replicas.
   bool on_every_node = false;
   /// Another program of this user on this machine may serve this name (at this port, unless that is 0), or
-  /// others there, such as the one before a change of the code. This one then starts its replicas, takes the
-  /// place of that one, which hands over its listening sockets, as do its proxies (on_every_node), and that
-  /// one answers what it has accepted and ends, if it is in wait(). No request is lost. Of several
-  /// deployments of one port all must be ready here first; those that are not by wait() are gone. One of them
-  /// must be served here: else wait() throws Unavailable. Where there is no such program it changes nothing.
-  /// In a program of `troupe serve run --replace` that program is the job before, and no other.
+  /// others there, such as the one before a change of the code. This one then starts its replicas, and in
+  /// wait() takes the place of that one, which hands over its listening sockets, as do its proxies
+  /// (on_every_node), answers what it has accepted and ends, if it is in wait(). No request is lost. Of
+  /// several deployments of one port all must be ready first; those that are not made by wait() are gone. One
+  /// of them must be served here: else wait() throws Unavailable. Where there is no such program it changes
+  /// nothing. In a program of `troupe serve run --replace` that program is the job before, and no other.
   bool take_over = false;
   std::string tls_certificate{};  ///< PEM files: HTTPS with this certificate, and its chain, ...
   std::string tls_key{};          ///< ... and its key

@@ -4,6 +4,7 @@
 #include <exception>
 #include <thread>
 
+#include "runtime/core/quiet_thread.hpp"
 #include "runtime/host/registry.hpp"
 
 namespace troupe::tune {
@@ -61,7 +62,7 @@ FunctionThread::~FunctionThread() {
 std::optional<report::Metrics> FunctionThread::next() {
   if (turns_ == nullptr) {
     turns_ = std::make_shared<detail::Turns>();
-    std::thread([task = task_, turns = turns_] {
+    start_thread([task = task_, turns = turns_] {
       std::optional<report::Metrics> last;
       std::exception_ptr error;
       try {

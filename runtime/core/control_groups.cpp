@@ -103,6 +103,18 @@ std::optional<std::uint64_t> available_memory(const std::filesystem::path& mount
   return least;
 }
 
+std::optional<ProcessRoom> process_room(const std::filesystem::path& mounts,
+                                        const std::filesystem::path& self) {
+  std::optional<ProcessRoom> least;
+  for (const auto& group : groups_of("pids", mounts, self)) {
+    const auto most = number_in(group / "pids.max"), used = number_in(group / "pids.current");
+    if (!most || !used) continue;
+    ProcessRoom room{group, *most, *used};
+    if (!least || room.left() < least->left()) least = std::move(room);
+  }
+  return least;
+}
+
 std::optional<std::uint64_t> oom_kills(const std::filesystem::path& mounts,
                                        const std::filesystem::path& self) {
   for (const auto& group : groups_of("memory", mounts, self)) {

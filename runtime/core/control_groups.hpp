@@ -1,6 +1,7 @@
 /// What Linux's control groups, as containers and batch systems have them, let this process use.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -29,6 +30,16 @@ std::optional<std::uint64_t> usable_memory(const std::filesystem::path& mounts =
 std::optional<std::uint64_t> available_memory(const std::filesystem::path& mounts = kGroupMounts,
                                               const std::filesystem::path& self = kOwnGroups,
                                               const std::filesystem::path& host = "/proc/meminfo");
+
+/// How many processes and threads a control group may have, and has.
+struct ProcessRoom {
+  std::filesystem::path group;
+  std::uint64_t most = 0, used = 0;
+  std::uint64_t left() const { return most - std::min(most, used); }
+};
+/// That of this process which leaves the fewest. None: no limit is seen.
+std::optional<ProcessRoom> process_room(const std::filesystem::path& mounts = kGroupMounts,
+                                        const std::filesystem::path& self = kOwnGroups);
 
 /// How many processes of this one's group the kernel has ended for want of memory. None: unknown.
 std::optional<std::uint64_t> oom_kills(const std::filesystem::path& mounts = kGroupMounts,

@@ -1,20 +1,44 @@
 #include "runtime/core/escape.hpp"
 
+#include <algorithm>
+
 namespace troupe {
 namespace {
+
+/// Bytes of the character that `text` begins with, in UTF-8; 0: it begins with none.
+std::size_t character_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const std::size_t count = byte(0) < 0x80   ? 1
+                            : byte(0) < 0xc2 ? 0
+                            : byte(0) < 0xe0 ? 2
+                            : byte(0) < 0xf0 ? 3
+                                             : 4;
+  if (count == 0 || byte(0) > 0xf4 || count > text.size()) return 0;
+  for (std::size_t i = 1; i < count; ++i) {
+    if (byte(i) < 0x80 || byte(i) > 0xbf) return 0;
+  }
+  const bool is_overlong = (byte(0) == 0xe0 && byte(1) < 0xa0) || (byte(0) == 0xf0 && byte(1) < 0x90);
+  const bool is_none = (byte(0) == 0xed && byte(1) > 0x9f) || (byte(0) == 0xf4 && byte(1) > 0x8f);
+  return is_overlong || is_none ? 0 : count;
+}
 
 std::string escape(std::string_view text, std::string_view kept) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string out;
   out.reserve(text.size());
-  bool leads = false;  // U+0080 to U+009F are 0xc2 and one more byte
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool is_control = byte < 0x20 || byte == 0x7f || (leads && byte < 0xa0);
-    leads = byte == 0xc2;
-    if (!is_control || kept.find(c) != std::string_view::npos) {
-      out.push_back(c);
-    } else {
+  while (!text.empty()) {
+    const std::size_t count = character_bytes(text);
+    const std::string_view one = text.substr(0, std::max<std::size_t>(1, count));
+    text.remove_prefix(one.size());
+    const auto first = static_cast<unsigned char>(one.front());
+    const bool is_c1 = count == 2 && first == 0xc2 && static_cast<unsigned char>(one[1]) < 0xa0;
+    const bool is_control = count == 0 || is_c1 || (count == 1 && (first < 0x20 || first == 0x7f));
+    if (!is_control || kept.find(one.front()) != std::string_view::npos) {
+      out.append(one);
+      continue;
+    }
+    for (const char c : one) {
+      const auto byte = static_cast<unsigned char>(c);
       out.append({'\\', 'x', kDigits[byte >> 4U], kDigits[byte & 15U]});
     }
   }

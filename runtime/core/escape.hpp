@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-/// A name: control characters (of Unicode, too) as \xNN.
+/// A name: control characters (of Unicode, too), and bytes that are no UTF-8, as \xNN.
 std::string escape_name(std::string_view text);
 /// A message of one or more lines: the same, but for newlines and tabs.
 std::string escape_text(std::string_view text);

@@ -11,7 +11,7 @@ Thread::Thread(std::function<void()> body) {
   if (ThreadFloor* floor = ThreadFloor::current()) {
     simulated_ = floor->start(std::move(body));
   } else {
-    thread_ = std::thread(std::move(body));
+    thread_ = start_thread(std::move(body));
   }
 }
 

@@ -9,7 +9,8 @@
 
 namespace troupe {
 
-/// As std::thread, on the floor of whoever starts it. REQUIRES: joined before it is destroyed or assigned to.
+/// As std::thread, but throws cannot_start_thread(), on the floor of whoever starts it. REQUIRES: joined
+/// before it is destroyed or assigned to.
 class Thread {
  public:
   Thread() = default;

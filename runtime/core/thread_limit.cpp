@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/core/count.hpp"
 #include "runtime/core/quiet_thread.hpp"
 
 namespace troupe {
@@ -15,7 +16,17 @@ constexpr rlim_t kPlenty = 4096;  ///< nobody who may start more is short of the
 
 }  // namespace
 
+Result<void> check_process_room(std::size_t count, const std::optional<ProcessRoom>& room) {
+  if (!room || room->left() >= count) return {};
+  return ErrorInfo{ErrorCode::kIo, "cannot start " + count_of(static_cast<std::int64_t>(count), "thread"),
+                   "the control group " + room->group.string() + " may have " +
+                       count_of(static_cast<std::int64_t>(room->most), "process", "processes") +
+                       " and threads (pids.max), and has " + std::to_string(room->used),
+                   "raise that: of a container --pids-limit; or end what runs beside this"};
+}
+
 Result<void> check_thread_limit(std::size_t count) {
+  if (auto enough = check_process_room(count, process_room()); !enough) return enough;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NPROC, &limit) != 0 || limit.rlim_cur > kPlenty) return {};
   Result<void> checked;
@@ -29,8 +40,8 @@ Result<void> check_thread_limit(std::size_t count) {
         threads.push_back(
             start_quiet_thread([&all_are_there] { const std::lock_guard ends(all_are_there); }));
       }
-    } catch (const std::system_error& error) {
-      checked = cannot_start_thread(error.code());
+    } catch (const Error& error) {
+      checked = error.info();
     }
   }
   for (std::thread& thread : threads) thread.join();
@@ -40,6 +51,7 @@ Result<void> check_thread_limit(std::size_t count) {
 ErrorInfo cannot_start_thread(const std::error_code& why) {
   if (why != std::errc::resource_unavailable_try_again)
     return {ErrorCode::kIo, "cannot start a thread", why.message(), ""};
+  if (const auto full = check_process_room(1, process_room()); !full) return full.error();
   return {ErrorCode::kIo, "cannot start a thread", "the limit on processes (ulimit -u) is reached",
           "raise it: ulimit -u 4096"};
 }

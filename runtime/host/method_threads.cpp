@@ -1,7 +1,8 @@
 #include "runtime/host/method_threads.hpp"
 
-#include <system_error>
 #include <utility>
+
+#include "runtime/core/error.hpp"
 
 namespace troupe {
 
@@ -13,7 +14,7 @@ void MethodThreads::run(Work work) {
     try {
       threads_.emplace_back([this] { serve(); });
       return;
-    } catch (const std::system_error&) {  // no thread is to be had: those that there are take it
+    } catch (const Error&) {  // no thread is to be had: those that there are take it
       if (!threads_.empty()) return has_work_.notify_all();
       work = std::move(waiting_.back());
       waiting_.pop_back();

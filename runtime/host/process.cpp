@@ -6,6 +6,7 @@
 #include "runtime/core/fork_guard.hpp"
 #include "runtime/core/futex.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/thread_limit.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/host/socket_channel.hpp"
 #include "runtime/host/turn.hpp"
@@ -85,6 +86,7 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
       }) {
   // Few threads that sleep when idle: light actors usually take their turn in the thread that received the
   // message.
+  if (threads_) check_thread_limit(kThreadsOfProcess).value();  // without them CAF ends the process
   caf_config_.set("scheduler.policy", caf::atom(threads_ ? "sharing" : "testing"));
   caf_config_.set("scheduler.max-threads", std::size_t{2});
   caf_ = std::make_unique<caf::actor_system>(caf_config_);

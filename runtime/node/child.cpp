@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/core/ending.hpp"
+#include "runtime/core/thread_limit.hpp"
 #include "runtime/core/wait_readable.hpp"
 
 extern char** environ;
@@ -117,8 +118,7 @@ Result<Child> start_child(const ChildOptions& options) {
   char* argv[] = {const_cast<char*>(name.c_str()), nullptr};
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0)
-    return io_error("cannot start a " + options.role, errno, "raise the limit on processes (ulimit -u)");
+  if (pid < 0) return io_error("cannot start a " + options.role, errno, kRaiseProcesses);
   if (pid == 0) become(options, ends, parent, argv, env.data(), oom.c_str());
   return watch(std::move(child), pid);
 }

@@ -21,6 +21,7 @@ constexpr Duration kLook = std::chrono::hours(1);
 struct Words {
   std::atomic<std::uint32_t> asked, answered;
   std::array<char, 1024> folder;  ///< ends with a zero; written before `asked`
+  OutputTurn output;
 };
 
 Words& words_in(const SharedMemory& memory) {
@@ -31,6 +32,10 @@ Words& words_in(const SharedMemory& memory) {
 
 std::size_t bytes_with_dump_request() {
   return kOffset + sizeof(Words);
+}
+
+OutputTurn& output_turn_in(const SharedMemory& memory) {
+  return words_in(memory).output;
 }
 
 Result<void> ask_for_dump(const SharedMemory& memory, const std::string& folder) {
@@ -53,6 +58,7 @@ Result<void> serve_dumps(UniqueFd memory) {
   if (mapped->size() < bytes_with_dump_request())
     return ErrorInfo{ErrorCode::kRefused, "cannot answer requests for dumps", "their memory is too small",
                      ""};
+  share_output_turn(words_in(*mapped).output);  // the thread below keeps its memory
   start_quiet_thread([memory = std::make_shared<SharedMemory>(*std::move(mapped))] {
     Words& words = words_in(*memory);
     for (;;) {

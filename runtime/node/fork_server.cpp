@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "runtime/core/ending.hpp"
+#include "runtime/core/thread_limit.hpp"
 #include "runtime/core/wait_readable.hpp"
 #include "runtime/link/socket/descriptors.hpp"
 
@@ -266,9 +267,7 @@ Result<Child> ForkServer::start(const ChildOptions& options) {
   }
   const std::string how = end();
   if (pid != -EPIPE)
-    return io_error(
-        what, -pid,
-        pid == -EAGAIN ? "raise the limit on processes (ulimit -u)" : "see the node's limits (ulimit -a)");
+    return io_error(what, -pid, pid == -EAGAIN ? kRaiseProcesses : "see the node's limits (ulimit -a)");
   if (how == ended_with_code(0))
     return ErrorInfo{ErrorCode::kRefused, what, "the program has threads before init", ""};
   return ErrorInfo{ErrorCode::kIo, what, "the fork server is gone: " + how,

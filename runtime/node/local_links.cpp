@@ -257,11 +257,12 @@ void LocalLinks::read_output(ProcessId process, bool error) {
   for (std::size_t read = 0; read < kOutputATurn;) {
     Local* local = find(process);
     if (local == nullptr || !local->pipe(error)) return;
+    const std::uint32_t turn = error ? output_turn_in(local->requests).turn.load() : 0;
     const ssize_t got = ::read(local->pipe(error).get(), buffer, sizeof buffer);
     if (got < 0) return;  // nothing more now
     read += static_cast<std::size_t>(got);
     OutputLines& lines = local->stream(error).lines;
-    std::string whole = got == 0 ? lines.finish() : lines.feed({buffer, static_cast<std::size_t>(got)});
+    std::string whole = got == 0 ? lines.finish() : lines.feed({buffer, static_cast<std::size_t>(got)}, turn);
     if (got == 0) {
       unwatch_output(*local, error);
       local->pipe(error).reset();
@@ -340,7 +341,9 @@ void LocalLinks::drain(ProcessId process) {
       hooks_.tell(WorkerWrote{process, error, local->stream(error).hold.take()});
     read_output(process, error);
   }
-  hooks_.tell(OutputDrained{process, local->errors.lines.last_line()});
+  if (local->requests.size() == 0) return hooks_.tell(OutputDrained{process, ""});  // a driver
+  const OutputTurn& now = output_turn_in(local->requests);
+  hooks_.tell(OutputDrained{process, local->errors.lines.last_line(now.turn, now.unread)});
 }
 
 void LocalLinks::forget(ProcessId process) {

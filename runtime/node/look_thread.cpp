@@ -1,7 +1,6 @@
 #include "runtime/node/look_thread.hpp"
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "runtime/core/log.hpp"
@@ -74,7 +73,7 @@ void LookThread::give_up(const std::shared_ptr<State>& state, std::uint64_t numb
   ++state->turn;
   try {
     start(state);
-  } catch (const std::system_error& error) {  // no thread is to be had: it is waited for
+  } catch (const Error& error) {  // no thread is to be had: it is waited for
     --state->turn;
     state->thread = std::move(stuck);
     log(LogLevel::kWarning, std::string("cannot start a thread for looks at processes: ") + error.what());

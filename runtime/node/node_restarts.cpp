@@ -32,7 +32,7 @@ void NodeMachine::keep(const cluster::KeepArguments& e) {
 }
 void NodeMachine::said(const cluster::EndJob& e) {
   const std::string reason = "its job ended: " + e.reason;
-  head_.job_ended(e.job);
+  if (e.is_recorded) head_.job_ended(e.job);
   leases_.end_job(e.job, {ErrorCode::kRefused, "no process for light actors", reason, ""}, now_, out_);
   actors_.end_job(e.job, e.reason, e.stays, out_);
   const std::set<ProcessId> stays = actors_.processes_of(e.stays);

@@ -11,7 +11,9 @@ constexpr std::size_t kRemembered = 300;
 
 }  // namespace
 
-std::string OutputLines::feed(std::string_view text) {
+std::string OutputLines::feed(std::string_view text, std::uint32_t turn) {
+  if (std::exchange(turn_, turn) != turn) read_ = 0;
+  read_ += static_cast<std::int64_t>(text.size());
   partial_.append(text);
   const auto end = partial_.rfind('\n');
   std::string whole;
@@ -19,15 +21,16 @@ std::string OutputLines::feed(std::string_view text) {
     whole = partial_.substr(0, end + 1);
     partial_.erase(0, end + 1);
   }
-  if (partial_.size() >= kLongestLine) whole += std::exchange(partial_, {}) + "\n";
+  const bool is_cut = partial_.size() >= kLongestLine;
+  if (is_cut) whole += std::exchange(partial_, {});
   remember(whole);
-  return whole;
+  return is_cut ? whole + "\n" : whole;
 }
 
 std::string OutputLines::finish() {
   std::string rest = std::exchange(partial_, {});
-  if (!rest.empty()) rest.push_back('\n');
   remember(rest);
+  if (!rest.empty()) rest.push_back('\n');
   return rest;
 }
 
@@ -51,9 +54,11 @@ bool OutputWindows::taken(ProcessAddress driver, std::size_t bytes) {
 void OutputLines::remember(std::string_view lines) {
   const auto last = lines.find_last_not_of('\n');
   if (last == std::string_view::npos) return;  // empty lines alone say nothing
-  lines = lines.substr(0, last + 1);
-  const auto before = lines.rfind('\n');
-  last_line_ = lines.substr(before == std::string_view::npos ? 0 : before + 1).substr(0, kRemembered);
+  const auto before = lines.rfind('\n', last);
+  const std::size_t begin = before == std::string_view::npos ? 0 : before + 1;
+  last_line_ = lines.substr(begin, last + 1 - begin).substr(0, kRemembered);
+  last_turn_ = turn_;
+  last_begin_ = read_ - static_cast<std::int64_t>(partial_.size() + lines.size() - begin);
 }
 
 }  // namespace troupe::node

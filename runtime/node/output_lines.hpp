@@ -1,6 +1,7 @@
 /// The output of a worker on its way to its driver: whole lines, and no more of them than the driver takes.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -17,18 +18,25 @@ inline constexpr std::size_t kOutputATurn = std::size_t{256} << 10;
 /// Cuts one stream into whole lines. A line of over 64 KiB is cut.
 class OutputLines {
  public:
-  /// Takes what was read; returns the lines that are whole now, with their ends.
-  std::string feed(std::string_view text);
+  /// Takes what was read, in that turn of the worker or a later one (output_turn.hpp); returns the lines that
+  /// are whole now, with their ends.
+  std::string feed(std::string_view text, std::uint32_t turn = 0);
   /// The stream has ended: the rest, as a line.
   std::string finish();
-  /// The last line with anything in it, its first 300 bytes.
-  const std::string& last_line() const { return last_line_; }
+  /// The last line with anything in it, its first 300 bytes. Empty: what was read in that turn, but for its
+  /// first `unread` bytes, has none.
+  std::string last_line(std::uint32_t turn = 0, std::uint32_t unread = 0) const {
+    return last_turn_ == turn && last_begin_ >= unread ? last_line_ : "";
+  }
 
  private:
   void remember(std::string_view lines);
 
   std::string partial_;
   std::string last_line_;
+  std::uint32_t turn_ = 0, last_turn_ = 0;
+  std::int64_t read_ = 0;        ///< bytes, in that turn
+  std::int64_t last_begin_ = 0;  ///< of last_line_ in its turn's bytes; negative: in those of one before
 };
 
 /// What is under way to each driver of the output of this node's workers: sent, and not yet written there.

@@ -16,6 +16,8 @@
 #include <fstream>
 #include <string_view>
 
+#include "runtime/core/thread_limit.hpp"
+
 namespace troupe::node {
 namespace {
 
@@ -140,9 +142,7 @@ Result<Program> start_program(const ProgramOptions& options) {
   const auto argv = pointers(options.program), env = pointers(options.environment);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0)
-    return io_error("cannot start the program " + options.program[0], errno,
-                    "raise the limit on processes (ulimit -u)");
+  if (pid < 0) return io_error("cannot start the program " + options.program[0], errno, kRaiseProcesses);
   if (pid == 0) {
     become(options, path->c_str(), const_cast<char**>(argv.data()), const_cast<char**>(env.data()),
            failures.get(), parent);

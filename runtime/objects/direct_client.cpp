@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "runtime/core/connect/tcp.hpp"
@@ -34,7 +33,7 @@ bool DirectClient::fetch(Wanted wanted, Then then) {
   try {
     for (; threads_.size() < kThreads && idle_ < waiting; ++idle_)
       threads_.push_back(start_quiet_thread([this] { run(); }));
-  } catch (const std::system_error& error) {  // those that there are bring all parts
+  } catch (const Error& error) {  // those that there are bring all parts
     log(LogLevel::kWarning, std::string("no thread for direct connections: ") + error.what());
     if (threads_.empty()) return false;
   }

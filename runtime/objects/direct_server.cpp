@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <string>
-#include <system_error>
 
 #include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
@@ -18,8 +17,8 @@ Result<std::unique_ptr<DirectServer>> DirectServer::start(const std::string& hos
   if (!listener) return listener.error();
   try {
     return std::unique_ptr<DirectServer>(new DirectServer(*std::move(listener), std::move(find), limits));
-  } catch (const std::system_error& error) {
-    return io_error("cannot start a thread for direct connections", error.code().value(), "raise ulimit -u");
+  } catch (const Error& error) {
+    return error.info();
   }
 }
 
@@ -91,7 +90,7 @@ void DirectServer::accept_one() {
       one.socket.reset();
       one.over = true;
     });
-  } catch (const std::system_error& error) {  // its other end takes the links
+  } catch (const Error& error) {  // its other end takes the links
     log(LogLevel::kWarning, std::string("no thread for a direct connection: ") + error.what());
     connections_.pop_back();
   }

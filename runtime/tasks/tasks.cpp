@@ -4,6 +4,7 @@
 
 #include "runtime/client/session.hpp"
 #include "runtime/core/count.hpp"
+#include "runtime/core/output_turn.hpp"
 #include "runtime/core/stack.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/objects.hpp"
@@ -195,7 +196,9 @@ void Tasks::serve(ProcessAddress owner, const Demand& demand) {
 bool Tasks::begin_pushed(const TaskAttempt& task) {
   const std::lock_guard lock(mutex_);
   cancelled_ = false;
-  return !pushed_.begin(task);
+  const bool begins = pushed_.begin(task);
+  if (begins) begin_output_turn();
+  return !begins;
 }
 
 void Tasks::end_pushed() {

@@ -437,6 +437,7 @@ struct EndJob {
   JobId job{};
   std::string reason;
   std::vector<ActorId> stays{};  ///< but not those of these: the job is parked
+  bool is_recorded = true;       ///< else the head may forget it when it dies: JobEnded is repeated
 };
 /// To `to`, which holds detached actors of that job: it has a driver again, which gets their output.
 struct JobTaken {

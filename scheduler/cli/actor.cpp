@@ -142,7 +142,7 @@ int kill(const Words& words) {
   const auto all = ask_status(words.folder, words.address);
   const wire::ActorStatus& one = actor_called(all, words.actor);
   const std::string why = "troupe actor kill" + (words.reason.empty() ? "" : ": " + words.reason);
-  ask_head_of(words.folder, words.address, wire::KillAsk{{{}, {}, one.record.actor}, why});
+  ask_head_of(words.folder, words.address, wire::KillAsk{{{}, {}, one.record.actor}, why, 1});
   std::printf("actor %s (%s of job %s) is killed\n", to_string(one.record.actor).c_str(),
               escape_name(one.record.spec.type).c_str(),
               escape_name(job_name(all, one.record.spec.job)).c_str());

@@ -17,6 +17,7 @@
 
 #include "runtime/core/escape.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/thread_limit.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -83,7 +84,7 @@ Starter Starter::detach(const std::string& log_path) {
   starter.waiting_ = UniqueFd(ends[1]);
   starter.detached_ = true;
   const pid_t pid = ::fork();
-  if (pid < 0) throw_error(io_error("cannot go on in the background", errno, "raise ulimit -u"));
+  if (pid < 0) throw_error(io_error("cannot go on in the background", errno, kRaiseProcesses));
   if (pid > 0) {
     starter.waiting_.reset();
     wait_and_exit(reading.get(), log_path, ignored ? 0 : log_size);
@@ -102,7 +103,7 @@ void Starter::ready(const std::string& text) {
 
 void Starter::failed(const std::string& why) {
   if (detached_) log(LogLevel::kError, why);
-  say('f', "troupe: " + why + "\n");
+  say('f', "troupe: " + escape_text(why) + "\n");
 }
 
 void Starter::say(char code, const std::string& text) {

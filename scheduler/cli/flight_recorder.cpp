@@ -5,6 +5,7 @@
 #include "collectives/flight/analysis.hpp"
 #include "collectives/flight/dump_files.hpp"
 #include "runtime/core/error.hpp"
+#include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
 
 namespace troupe::cli {
@@ -63,7 +64,7 @@ int flight_recorder(const FlightRecorderOptions& options) {
   try {
     reports = flight::analyse(read_all(options.paths, options.folder), options.last);
   } catch (const Error& error) {
-    std::fprintf(stderr, "troupe: %s\n", error.what());
+    std::fprintf(stderr, "troupe: %s\n", escape_text(error.what()).c_str());
     return 2;
   }
   const std::size_t shown = options.all ? reports.size() : 1;

@@ -309,7 +309,7 @@ int run(int argc, char** argv) {
   add_dashboard(*dashboard_command, dashboard_options);
   RunCommand run_command(app);
   if (const auto wrong = unknown_command(app, argc, argv)) {
-    std::fprintf(stderr, "troupe: %s\n", troupe::escape_text(*wrong).c_str());
+    std::fprintf(stderr, "troupe: %s\n", troupe::shown_name(*wrong, 2000).c_str());
     return 2;
   }
   try {

@@ -362,7 +362,7 @@ launch::ClusterChoice RunCommand::Flags::cluster() const {
 namespace {
 
 void warn(const std::string& text) {
-  std::fprintf(stderr, "troupe run: %s\n", text.c_str());
+  std::fprintf(stderr, "troupe run: %s\n", escape_text(text).c_str());
 }
 
 int run_here(RunConfig config, const RunSpec& spec, const MasterChoice& master, std::uint32_t processes) {

@@ -129,8 +129,10 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
         jobs.read_output(id, {.tail = 20}, [&](const JobOutput& output) { said += output.bytes; });
       } catch (const Error&) {  // one that was stopped before it began has none
       }
-      throw_error({ErrorCode::kRefused, "the program ended before it served '" + *waits.begin() + "'",
-                   job.why, said.empty() ? "it printed nothing" : "it printed: " + escape_text(said)});
+      throw_error(
+          {ErrorCode::kRefused, "the program ended before it served '" + *waits.begin() + "'",
+           job.why + (has_former(jobs, file.job.name, job.name) ? "; the one before it serves on" : ""),
+           said.empty() ? "it printed nothing" : "it printed: " + escape_text(said)});
     }
     if (MonotonicClock().now() > latest) {
       const bool is_beside = has_former(jobs, file.job.name, job.name);

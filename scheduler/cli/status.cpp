@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -310,6 +311,26 @@ int status(const StatusOptions& options) {
   return 0;
 }
 
+namespace {
+
+/// Ctrl-C ends the command alone.
+void watch_interrupts_of_drain(const std::string& node) {
+  static std::string text;  // for the handler, which has no argument
+  const std::string command = "troupe drain " + shell_word(node);
+  text = escape_name("node " + node + " goes on draining: " + command + " --cancel takes it back, " +
+                     command + " waits for its end again, and troupe status shows what it waits for") +
+         "\n";
+  struct sigaction action {};
+  action.sa_handler = [](int signal) {
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+    ::_exit(128 + signal);
+  };
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+}  // namespace
+
 /// Asked again and again, over a head that dies meanwhile.
 int drain(const DrainOptions& options) {
   wire::DrainAsk ask{1, options.node, options.grace_s * 1000, options.cancel};
@@ -332,6 +353,7 @@ int drain(const DrainOptions& options) {
     std::printf("node %s goes on\n", name.c_str());
     return 0;
   }
+  if (!options.no_wait) watch_interrupts_of_drain(options.node);
   std::string said = " ";  // not yet
   const Instant until = clock.now() + std::chrono::seconds(options.grace_s) + kNodeLeaves;
   while (!answer.is_gone && answer.drains && !options.no_wait) {

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "runtime/core/escape.hpp"
 #include "runtime/core/fd.hpp"
 #include "runtime/core/wait_readable.hpp"
 #include "scheduler/cli/commands.hpp"
@@ -44,12 +45,12 @@ void end(const ClusterFolder& folder, const RunningProcess& process) {
 int stop(const std::string& path) {
   const std::string where = path.empty() ? ClusterFolder::default_path() : path;
   if (std::error_code error; !std::filesystem::exists(where, error) && !error) {
-    std::printf("nothing runs from %s\n", where.c_str());
+    std::printf("nothing runs from %s\n", escape_name(where).c_str());
     return 0;
   }
   const auto folder = ClusterFolder::open(where).value();
   auto running = folder.running();
-  if (running.empty()) std::printf("nothing runs from %s\n", folder.path().c_str());
+  if (running.empty()) std::printf("nothing runs from %s\n", escape_name(folder.path()).c_str());
   std::stable_partition(running.begin(), running.end(),
                         [](const auto& process) { return process.name != "head"; });
   for (const auto& process : running) end(folder, process);

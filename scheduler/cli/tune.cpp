@@ -174,7 +174,7 @@ int list(const TuneWords& words) {
   }
   if (words.output == "json") std::printf("%s\n", dump(all, 2).c_str());
   if (names.empty() && words.output == "table")
-    std::fprintf(stderr, "no sweep in '%s': give --folder\n", words.folder.c_str());
+    std::fprintf(stderr, "no sweep in '%s': give --folder\n", escape_name(words.folder).c_str());
   return good ? 0 : 1;
 }
 

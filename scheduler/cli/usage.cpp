@@ -92,27 +92,36 @@ std::string unexpected(const CLI::App& app) {
          " (" + command + " --help)";
 }
 
+std::string with_help(const CLI::App& app, const std::string& wrong) {
+  std::string command;
+  last_command(app, command);
+  return command + ": " + wrong + " (" + command + " --help)";
+}
+
+/// One line, whatever the words are that it quotes.
+int say_wrong(const std::string& wrong) {
+  constexpr std::size_t kMostBytes = 2000;
+  std::fprintf(stderr, "%s\n", shown_name(wrong, kMostBytes).c_str());
+  return 2;
+}
+
 }  // namespace
 
 int say_usage(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
-    std::fprintf(stderr, "%s\n", escape_text(unexpected(app)).c_str());
-    return 2;
+    return say_wrong(unexpected(app));
   }
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError)) {
     std::string command;
     const CLI::App& used = last_command(app, command);
     const bool lacks_command = used.get_require_subcommand_min() > 0 && used.get_subcommands().empty();
-    const std::string said =
-        lacks_command ? no_command(app) : command + ": " + error.what() + " (" + command + " --help)";
-    std::fprintf(stderr, "%s\n", escape_text(said).c_str());
-    return 2;
+    return say_wrong(lacks_command ? no_command(app) : with_help(app, error.what()));
   }
-  std::ostringstream help, wrong;
-  const int code = app.exit(error, help, wrong);
+  if (error.get_exit_code() != 0) return say_wrong(with_help(app, error.what()));
+  std::ostringstream help;
+  app.exit(error, help, help);
   std::printf("%s", help.str().c_str());
-  std::fprintf(stderr, "%s", escape_text(wrong.str()).c_str());
-  return code == 0 ? 0 : 2;
+  return 0;
 }
 
 CLI::Validator whole_number(std::int64_t least, std::int64_t most) {

@@ -1,6 +1,7 @@
 #include "scheduler/head/commit_queue.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/core/assert.hpp"
 #include "scheduler/store/records.hpp"
@@ -32,7 +33,26 @@ void CommitQueue::add(const StoreBatch& changes) {
 void CommitQueue::hold(HeadMessage message) {
   const std::uint64_t last = durable_ + (under_way_ ? 1 : 0) + (open_.empty() ? 0 : 1);
   TROUPE_ASSERT(held_.empty() || held_.back().batch <= last, "messages wait in order");
+  if (const auto* action = std::get_if<cluster::ClusterAction>(&message);
+      action != nullptr && last > durable_)
+    note_end(last, *action);
   held_.push_back({last, std::move(message)});
+}
+
+void CommitQueue::note_end(std::uint64_t batch, const cluster::ClusterAction& action) {
+  if (std::holds_alternative<cluster::KillActor>(action)) ends_.emplace_back(batch, action);
+  const auto* job = std::get_if<cluster::EndJob>(&action);
+  if (job == nullptr) return;
+  cluster::EndJob early = *job;
+  early.is_recorded = false;
+  ends_.emplace_back(batch, std::move(early));
+}
+
+std::vector<cluster::ClusterAction> CommitQueue::take_early_ends() {
+  std::vector<cluster::ClusterAction> early;
+  if (!failure_) return early;
+  for (auto& [batch, action] : std::exchange(ends_, {})) early.push_back(std::move(action));
+  return early;
 }
 
 std::shared_ptr<const StoreBatch> CommitQueue::next_write(Instant now) {
@@ -82,6 +102,7 @@ std::vector<HeadMessage> CommitQueue::take_ready() {
   std::vector<HeadMessage> ready;
   for (; !held_.empty() && held_.front().batch <= durable_; held_.pop_front())
     ready.push_back(std::move(held_.front().message));
+  while (!ends_.empty() && ends_.front().first <= durable_) ends_.pop_front();
   return ready;
 }
 

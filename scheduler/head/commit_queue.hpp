@@ -45,6 +45,9 @@ class CommitQueue {
   void add(const StoreBatch& changes);
   void add(HeadReply reply) { hold(std::move(reply)); }
   void add(SubmissionShown shown) { hold(std::move(shown)); }
+  /// While the store fails: what is held that ends actors or jobs, once. It may be obeyed before it is
+  /// durable, since it is said again then, and a head that has forgotten it hears of the same ends anew.
+  std::vector<cluster::ClusterAction> take_early_ends();
   /// Takes out the replies whose questions are told of a failure.
   std::vector<HeadReply> take_failed_replies();
   /// Does not say that a submission starts: it was withdrawn.
@@ -71,6 +74,7 @@ class CommitQueue {
     HeadMessage message;
   };
   void hold(HeadMessage message);
+  void note_end(std::uint64_t batch, const cluster::ClusterAction& action);
   void take_back();
 
   std::map<std::string, std::optional<Bytes>>
@@ -78,6 +82,8 @@ class CommitQueue {
   std::shared_ptr<const StoreBatch> under_way_;  ///< batch number durable_ + 1
   bool is_written_ = false;                      ///< under_way_ is with the store now
   std::deque<Held> held_;
+  std::deque<std::pair<std::uint64_t, cluster::ClusterAction>>
+      ends_;  ///< of held_; batch, as it is said early
   std::uint64_t durable_ = 0;
   std::uint64_t changes_ = 0;
   std::optional<ErrorInfo> failure_;

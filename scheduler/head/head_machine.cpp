@@ -276,6 +276,7 @@ void HeadMachine::finish(Instant now, Output& out) {
     }
   };
   take_ready();
+  for (cluster::ClusterAction& end : queue_.take_early_ends()) out.send.push_back(std::move(end));
   look_at_store(now, out);
   out.write = queue_.next_write(now);
   take_ready();

@@ -65,7 +65,8 @@ void Head::on_ask(const PeerName& from, const wire::Control& message) {
     take(*s, [&](const auto&) { return status(from); });
   if (const auto* d = std::get_if<wire::DrainAsk>(&message))
     take(*d, [&](const auto& a) { return drain(from, a); });
-  if (const auto* k = std::get_if<wire::KillAsk>(&message)) value = kill_actor(from, *k);
+  if (const auto* k = std::get_if<wire::KillAsk>(&message))
+    take(*k, [&](const auto& a) { return kill_actor(from, a); });
   answer.ok = value.ok();
   if (value) {
     answer.value = *std::move(value);
@@ -78,8 +79,8 @@ void Head::on_ask(const PeerName& from, const wire::Control& message) {
                          std::holds_alternative<wire::KeysAsk>(message) ||
                          (drains != nullptr && drains->only_asks);
   const bool changed_something = answer.ok && !only_asks;
-  // A program waits for it: that of the first one on a full disk is told at once. Its key expires by itself.
-  const std::uint64_t told = std::holds_alternative<wire::AdmitAsk>(message) ? answer.request : 0;
+  // Whoever waits for it is told of a full disk at once. A machine that enrolls looks whether its key is in.
+  const std::uint64_t told = std::holds_alternative<wire::EnrollAsk>(message) ? 0 : answer.request;
   wire::Bytes frame = wire::control_frame(std::move(answer));
   if (changed_something) return carry_out(machine_.reply({from, std::move(frame), told}, clock_.now()));
   server_->send(from, std::move(frame));  // status and refusals also while the store fails

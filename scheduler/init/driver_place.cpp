@@ -5,6 +5,7 @@
 
 #include "runtime/core/futex.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/quiet_thread.hpp"
 #include "runtime/core/standard_output.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 #include "scheduler/init/program_end.hpp"
@@ -49,7 +50,7 @@ DriverPlace::DriverPlace(std::string job, NextLink next_link, const Restarts::Po
       restarts_(policy) {
   std::promise<void> taken;
   auto first = taken.get_future();
-  keeper_ = std::thread([this, taken = std::move(taken)]() mutable { take_first(std::move(taken)); });
+  keeper_ = start_thread([this, taken = std::move(taken)]() mutable { take_first(std::move(taken)); });
   try {
     first.get();
   } catch (...) {

@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 #include "runtime/core/log.hpp"
+#include "runtime/core/quiet_thread.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 #include "runtime/node/program.hpp"
@@ -50,7 +51,7 @@ EmbeddedCluster::EmbeddedCluster(const EmbeddedOptions& options)
       folder_(choose_temporary_folder(base_)),
       head_keys_(CurveKeyPair::generate()),
       wake_(::eventfd(0, EFD_CLOEXEC)) {
-  thread_ = std::thread([this] { supervise(); });
+  thread_ = start_thread([this] { supervise(); });
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return all_up_ || failure_; });
   if (!failure_) return;

@@ -12,7 +12,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <system_error>
 
 #include "runtime/core/control_groups.hpp"
 #include "runtime/core/log.hpp"
@@ -184,8 +183,6 @@ int run_head(SocketLink parent) {
     if (served) served = serve_as_head(parent, *config, configured.keys, termination, launcher_left);
   } catch (const Error& error) {
     served = error.info();
-  } catch (const std::system_error& error) {
-    served = cannot_start_thread(error.code());
   }
   if (!served) send_control(parent, {}, wire::NotReady{served.error()});
   // A temporary folder is the launcher's to remove: it starts this head again if that was only told to end.

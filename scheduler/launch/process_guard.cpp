@@ -11,6 +11,8 @@
 #include <array>
 #include <cerrno>
 
+#include "runtime/core/thread_limit.hpp"
+
 namespace troupe::launch {
 namespace {
 
@@ -54,7 +56,7 @@ Result<ProcessGuard> ProcessGuard::start(const std::string& folder) {
   ProcessGuard made;
   made.pipe_ = UniqueFd(ends[1]);
   made.pid_ = ::fork();
-  if (made.pid_ < 0) return io_error("cannot start a guard", errno, "raise ulimit -u");
+  if (made.pid_ < 0) return io_error("cannot start a guard", errno, kRaiseProcesses);
   if (made.pid_ == 0) {
     ::close(ends[1]);
     guard(reading.get(), folder.c_str());

@@ -62,7 +62,9 @@ std::string over_quota(const QueueLoad& load, const Room& more) {
     if (one.used + one.more <= one.limit) return std::string();
     return "queue " + load.queue.name + " holds " + one.number(one.used) + one.unit() + " of its quota of " +
            one.number(one.limit) + ", and " + one.number(one.more) + " more " +
-           (one.more > one.limit ? "never fit" : "are too many");
+           (one.more > one.limit
+                ? "never fit: ask for less, or raise the quota (troupe queue set " + load.queue.name + ")"
+                : "are too many");
   });
 }
 

@@ -92,7 +92,14 @@ TEST_CASE("a drain is cancelled, and the node goes on", "[drains]") {
   const Cluster cluster;
   JobClient jobs = cluster.jobs();
   const std::string job = cluster.on_two(jobs);
-  CHECK(cluster.drain("two --grace 600 --no-wait").code == 0);
+  // Was: Ctrl-C said nothing, and the drain went on.
+  const std::string said = cluster.root + "/said";
+  const Ran left = shell(std::string(TROUPE_CLI " drain --folder ") + cluster.root + "/a two --grace 600 >" +
+                         said + " 2>&1 & p=$!; until grep -q 'two drains: ' " + said +
+                         "; do sleep 0.05; done; kill -INT $p; wait $p; echo \"code $?\"");
+  CHECK(contains(left.output, "code 130"));
+  CHECK(contains(read_file(said), "node two goes on draining: troupe drain two --cancel takes it back"));
+  CHECK(contains(cluster.status(), "draining"));
   const Ran cancelled = cluster.drain("two --cancel");
   CHECK(cancelled.output == "node two goes on\n");
   CHECK(cancelled.code == 0);

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <map>
@@ -187,4 +188,43 @@ TEST_CASE("of a job with ema() the averages answer, and sharded parameters are r
   sharded.shard = train::Shard::kParameters;
   const auto cut = train::start(session, Counts{folder.path()}, sharded);
   CHECK_THROWS_WITH(cut.weights(), Contains("sharded over its trainers"));
+}
+
+// Was: weights were read from files by name, and written by a job's result alone.
+TEST_CASE("what a loop of one's own has trained is written to a file, and read again") {
+  const e2e::TempFolder folder;
+  const std::string file = folder.path() + "/net.safetensors";
+  const auto make = [] { return torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2)); };
+  const torch::nn::Sequential net = make(), other = make();
+  train::save_weights(file, net);
+  const torch::nn::Sequential read = train::load_weights(file, make());
+  const auto same = [&](const torch::nn::Sequential& to) {
+    const auto a = train::named_tensors(net), b = train::named_tensors(to);
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& one, const auto& two) {
+      return one.name == two.name && torch::equal(one.tensor, two.tensor);
+    });
+  };
+  CHECK(train::named_tensors(net).size() == 7);
+  CHECK(same(read));
+  CHECK_FALSE(same(other));
+
+  const torch::Tensor odd = torch::arange(6).view({2, 3}).t();  // not contiguous
+  train::save_tensors(file, std::map<std::string, torch::Tensor>{{"odd", odd}, {"none", torch::empty({0})}});
+  const torch::Tensor to = torch::zeros({3, 2}, torch::kInt64);
+  train::copy_weights_from(file, "", {{"odd", to}});
+  CHECK(torch::equal(to, odd));
+  torch::OrderedDict<std::string, torch::Tensor> dict;  // as full_state_dict() has it
+  dict.insert("odd", 2 * odd);
+  train::save_tensors(file, dict);
+  train::copy_weights_from(file, "", {{"odd", to}});
+  CHECK(torch::equal(to, 2 * odd));
+
+  CHECK_THROWS_WITH(train::save_tensors(file, {{"a", odd}, {"a", odd}}), Contains("'a'"));
+  CHECK_THROWS_WITH(train::save_tensors(file, {{"a", torch::Tensor()}}), Contains("it is undefined"));
+  CHECK_THROWS_WITH(train::save_tensors(file, {{"a", odd.to(torch::kComplexFloat)}}),
+                    Contains("cannot be written") && Contains("ComplexFloat"));
+  CHECK_THROWS_AS(train::save_tensors(folder.path() + "/no/file", {{"a", odd}}), IoError);
+  to.zero_();
+  train::copy_weights_from(file, "", {{"odd", to}});  // what was refused has left the former file
+  CHECK(torch::equal(to, 2 * odd));
 }

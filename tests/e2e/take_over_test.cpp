@@ -263,6 +263,14 @@ TEST_CASE("troupe serve run --replace starts changed code in the place of a job 
   CHECK_THAT(unserved.output, Contains("the program ended before it served 'other'"));
   CHECK(status_of("single")["port"] == before["port"]);
 
+  // Was: it had taken the place when serve::run() returned, and nobody served.
+  std::ofstream(program) << "#!/bin/sh\nexport DIES=1\nexec " << self() << " 'a program of one deployment'\n";
+  const Ran dies = cluster.run(text, "--replace");
+  CHECK(dies.code == 1);
+  CHECK_THAT(dies.output, Contains("the program ended before it served 'single'") &&
+                              Contains("; the one before it serves on"));
+  CHECK(status_of("single")["port"] == before["port"]);
+
   // What does not come up leaves the one that serves.
   std::ofstream(program) << "#!/bin/sh\necho it is broken\nexit 1\n";
   const Ran broken = cluster.run(text, "--replace");
@@ -299,7 +307,9 @@ TEST_CASE("troupe serve run --replace starts changed code in the place of a job 
 
 TEST_CASE("a program of one deployment", "[.program]") {
   auto session = init(0, nullptr);
-  serve::run(session, "single", Numbered{number_of_program()}, {.port = 0}).wait();
+  auto served = serve::run(session, "single", Numbered{number_of_program()}, {.port = 0});
+  if (std::getenv("DIES") != nullptr) ::_exit(7);
+  served.wait();
 }
 
 TEST_CASE("whose place is taken is told by the programs' answers") {

@@ -41,6 +41,12 @@ std::uint64_t node_that_reads(const View<float>& numbers) {
 int end_with_0(int n) {
   std::exit(n);
 }
+/// Ends its worker with `code`; below 0 it does not.
+std::int64_t say(const std::string& line, int code) {
+  if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
+  if (code >= 0) std::_Exit(code);
+  return ::getpid();
+}
 int throw_int(int n) {
   throw n;
 }
@@ -254,6 +260,21 @@ TEST_CASE("A task that exits, throws an int or overflows its stack fails by itse
   CHECK(message_of<TaskFailed>([&] { throws.get(60s); }).find("int") != std::string::npos);
   CHECK_THROWS_AS(overflows.get(60s), ActorDied);  // how is the sanitizer's to say, where there is one
   CHECK(good.get(60s) == 8);
+}
+
+// Was: told with the last line of an earlier task of that worker.
+TEST_CASE("A task that ends its worker is told with what it wrote itself") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
+  const auto once = session.with({.max_retries = 0});
+  const auto first = once.submit<&say>("of an earlier task", -1), silent = once.submit<&say>("", 3);
+  CHECK(first.get(60s) > 0);
+  const auto nothing = message_of<ActorDied>([&] { silent.get(60s); });
+  CHECK(nothing.find("exit code 3") != std::string::npos);
+  CHECK(nothing.find("earlier") == std::string::npos);
+  const auto second = once.submit<&say>("of an earlier task", -1), last = once.submit<&say>("of its own", 4);
+  CHECK(second.get(60s) > 0);
+  CHECK(message_of<ActorDied>([&] { last.get(60s); }).find("last line of its output: of its own") !=
+        std::string::npos);
 }
 
 TEST_CASE("A task whose worker is killed is tried again, so often") {

@@ -89,6 +89,15 @@ while read -r folder; do
   [ -f "$folder/README.md" ] || { echo "$folder: has no README.md" && code=1; }
 done < <(find $rooms -type d -not -path '*/include*' | sort)
 
+# A table of a struct's fields has all of them in their order, which designated initialisers must follow.
+while IFS=' ' read -r page struct header; do
+  of_struct=$(sed -n "/^struct $struct {/,/^};/p" "$header" | sed -nE 's/^  [A-Za-z][^={;]*[ >]([a-z_]+)( =.*|\{.*|;.*)$/\1/p')
+  of_table=$(sed -n "/^<!-- fields of $struct in /,/^\$/p" "$page" | sed -nE '4,$s/^\| ([^|]*)\|.*/\1/p' | grep -oE '[a-z_]+')
+  [ -n "$of_struct" ] && [ "$of_struct" = "$of_table" ] && continue
+  echo "$page: its table has not the fields of $struct in their order ($header):"
+  diff <(echo "$of_struct") <(echo "$of_table") || code=1
+done < <(grep -HE '^<!-- fields of ' docs/*.md | sed -E 's/^([^:]+):<!-- fields of ([A-Za-z]+) in ([^ ]+) -->$/\1 \2 \3/')
+
 # A merge that was not finished.
 if marked=$(grep -rlE '^(<<<<<<<|>>>>>>>) ' $rooms examples tests bench docs cmake ./*.md CMakeLists.txt); then
   printf '%s: has the marks of a merge\n' $marked

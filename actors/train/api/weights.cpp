@@ -220,6 +220,23 @@ void require_weights(const RunResult& result) {
                     "leave that option out, or load_weights() a checkpoint's file");
 }
 
+void save_tensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
+  std::vector<torch::Tensor> owners;
+  std::vector<StatePart> parts;
+  for (const NamedTensor& one : tensors) {
+    if (!one.tensor.defined() || one.tensor.layout() != torch::kStrided)
+      throw BadConfig("cannot write tensor '" + shown_name(one.name) + "'",
+                      one.tensor.defined() ? "it is sparse" : "it is undefined",
+                      "leave it out, or write to_dense() of it");
+    owners.push_back(one.tensor.detach().cpu().resolve_neg().contiguous());
+    parts.push_back(tensor_as_part(one.name, owners.back()));
+  }
+  const auto layout = checkpoint::lay_out_safetensors(parts).value();
+  std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(layout.prefix))};
+  for (const StatePart& part : layout.order) pieces.push_back(part.bytes);
+  write_whole(path, std::span<const std::span<const std::byte>>(pieces)).value();
+}
+
 void RunResult::save(const std::string& path) const {
   require_weights(*this);
   write_whole(path, {weights}).value();

@@ -84,6 +84,30 @@ LeftOut load_matching_weights(const std::string& path, Net& net, const std::stri
                                named_tensors(net));
 }
 
+/// Writes tensors, of any device, to a safetensors file: for load_weights, `.from`, serve::run and Python's
+/// package. The file is there whole or not at all. Throws BadConfig for a tensor that the format has no room
+/// for (undefined, sparse, complex, a name twice), and IoError.
+void save_tensors(const std::string& path, const std::vector<NamedTensor>& tensors);
+/// The same of a std::map, or what full_state_dict() returns.
+template <class Map>
+void save_tensors(const std::string& path, const Map& tensors) {
+  std::vector<NamedTensor> named;
+  for (const auto& one : tensors) {
+    if constexpr (requires { one.first; }) {
+      named.push_back({one.first, one.second});
+    } else {
+      named.push_back({one.key(), one.value()});
+    }
+  }
+  save_tensors(path, named);
+}
+/// The same of a module's parameters and buffers, as load_weights reads them.
+///     troupe::train::save_weights("digits.safetensors", net);
+template <class Net>
+void save_weights(const std::string& path, const Net& net) {
+  save_tensors(path, named_tensors(net));
+}
+
 /// Throws BadConfig where the run has brought none.
 void require_weights(const RunResult& result);
 

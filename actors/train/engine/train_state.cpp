@@ -55,7 +55,7 @@ checkpoint::DType dtype_of(const std::string& name, const torch::Tensor& tensor)
   for (const auto& [type, dtype] : kDtypes) {
     if (type == tensor.scalar_type()) return dtype;
   }
-  throw BadConfig("tensor " + name + " cannot be part of a training state",
+  throw BadConfig("tensor " + name + " cannot be written to a checkpoint or a file",
                   std::string("its type is ") + c10::toString(tensor.scalar_type()),
                   "use a floating-point or integer type");
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "actors/train/driver/history.hpp"
@@ -116,7 +115,7 @@ void TrainerCheckpoints::write_beside(const WriteCheckpoint& order, const checkp
   };
   try {
     thread_ = Thread(write);
-  } catch (const std::system_error& error) {
+  } catch (const Error& error) {
     told_.ends(order, TaskAborted{std::string("no thread to write it: ") + error.what(), {}});
   }
 }

@@ -53,8 +53,8 @@ Result<std::unique_ptr<ZmqLoop>> ZmqLoop::start(const Clock& clock) {
     return loop;
   } catch (const zmq::error_t& error) {
     return ErrorInfo{ErrorCode::kIo, "cannot start ZeroMQ", error.what(), "raise ulimit -n"};
-  } catch (const std::system_error& error) {
-    return cannot_start_thread(error.code());
+  } catch (const Error& error) {
+    return error.info();
   }
 }
 

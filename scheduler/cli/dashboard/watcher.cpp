@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/core/quiet_thread.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/http/metrics.hpp"
 #include "scheduler/cli/dashboard/metrics.hpp"
@@ -64,7 +65,7 @@ std::string stamp_of(const std::string& path) {
 
 Watcher::Watcher(const DashboardOptions& options) : options_(options), run_(random_run()) {
   for (const std::string& path : options_.reports) reports_.push_back({path, TrainingCurve(path)});
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread([this] { run(); });
 }
 
 Watcher::~Watcher() {

@@ -137,7 +137,13 @@ TEST_CASE("an endpoint takes a place by what is ready here, and says why it does
   CHECK(asks(Takes::kAllReady));
   CHECK_THAT(endpoint.refused(),
              Catch::Contains("does not hand over its address") && Catch::Contains("it keeps them"));
+  CHECK_NOTHROW(endpoint.refuse_foreign_place());
   control->remove(keeps);
+
+  HttpEndpoint foreign({}, Predecessor{.pid = 1, .port = 7000, .names = {"c"}, .is_certain = false}, {"a"});
+  CHECK_THROWS_WITH(foreign.refuse_foreign_place(), Catch::Contains("process 1 serves 'c' there"));
+  foreign.add(std::make_shared<NamedFront>("c"));
+  CHECK_NOTHROW(foreign.refuse_foreign_place());
 }
 
 }  // namespace

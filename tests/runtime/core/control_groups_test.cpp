@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
+#include "runtime/core/thread_limit.hpp"
 #include "tests/support/files.hpp"
 
 using namespace troupe;
@@ -78,4 +79,36 @@ TEST_CASE(
   write(mounts / "memory/b/memory.usage_in_bytes", "400000\n");
   write(mounts / "memory/b/memory.stat", "total_inactive_file 50000\n");
   CHECK(available_memory(mounts, self, host) == 150'000);
+}
+
+// Was: a container's limit on processes was not seen, and programs ended there by SIGSEGV or std::terminate.
+TEST_CASE("room for processes is that of the group that leaves the fewest, of either version") {
+  const test::TempFolder folder;
+  const std::filesystem::path mounts(folder / "cgroup"), self(folder / "self");
+  const auto write = [](const std::filesystem::path& file, std::string_view text) {
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  };
+  CHECK_FALSE(process_room(mounts, self));
+  write(self, "4:pids:/a/job\n0::/\n");
+  write(mounts / "pids/a/job/pids.max", "max\n");
+  write(mounts / "pids/a/job/pids.current", "7\n");
+  CHECK_FALSE(process_room(mounts, self));
+  CHECK(check_process_room(100, process_room(mounts, self)).ok());
+  write(mounts / "pids/a/pids.max", "30\n");
+  write(mounts / "pids/a/pids.current", "12\n");
+  write(mounts / "pids.max", "40\n");
+  write(mounts / "pids.current", "11\n");
+  const auto room = process_room(mounts, self);
+  REQUIRE(room);
+  CHECK(room->left() == 18);
+  CHECK(check_process_room(18, room).ok());
+  const auto refused = check_process_room(19, room);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message() == "cannot start 19 threads: the control group " +
+                                         (mounts / "pids/a").string() +
+                                         " may have 30 processes and threads (pids.max), and has 12 (raise "
+                                         "that: of a container --pids-limit; or end what runs beside this)");
+  write(mounts / "pids.current", "41\n");  // it was lowered
+  CHECK(process_room(mounts, self)->left() == 0);
 }

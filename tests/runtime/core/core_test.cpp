@@ -14,6 +14,7 @@
 
 #include "runtime/core/clock.hpp"
 #include "runtime/core/ending.hpp"
+#include "runtime/core/escape.hpp"
 #include "runtime/core/fd.hpp"
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
@@ -179,4 +180,20 @@ TEST_CASE("too low a limit on processes is said before a thread is needed") {
   int status = 1;
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(status == 0);
+}
+
+// Was: bytes that are no UTF-8 went to the terminal, and into tables, as they were.
+TEST_CASE("text of others is shown without control characters and as UTF-8") {
+  CHECK(escape_name("a\x1b[31m\n\x7f") == "a\\x1b[31m\\x0a\\x7f");
+  CHECK(escape_text("a\tb\nc\r") == "a\tb\nc\\x0d");
+  CHECK(escape_name("na\xc3\xafve \xe2\x82\xac \xf0\x9f\x98\x80") ==
+        "na\xc3\xafve \xe2\x82\xac \xf0\x9f\x98\x80");
+  CHECK(escape_name("\xc2\x9b") == "\\xc2\\x9b");  // a control character beyond ASCII
+  CHECK(escape_name("\xff\xfe"
+                    "a\xe2\x82") ==
+        "\\xff\\xfe"
+        "a\\xe2\\x82");
+  CHECK(escape_name("\xc0\xaf \xe0\x80\xaf") == "\\xc0\\xaf \\xe0\\x80\\xaf");  // longer than need be
+  CHECK(escape_name("\xed\xa0\x80") == "\\xed\\xa0\\x80");                      // a half of UTF-16's
+  CHECK(shown_name(std::string(300, 'x'), 10) == "xxxxxxxxxx... (300 bytes)");
 }

@@ -448,6 +448,23 @@ TEST_CASE("An empty line is a line") {
   REQUIRE(lines.last_line() == "what(): bad");
 }
 
+// Was: a task that ended its worker was told with what an earlier one had written there.
+TEST_CASE("A line is of the turn in which it began, behind what was unread then") {
+  OutputLines lines;
+  lines.feed("first\n", 1);
+  REQUIRE(lines.last_line(1) == "first");
+  REQUIRE(lines.last_line(2).empty());
+  lines.feed("late\nown\n", 2);  // 5 bytes of it were there before
+  REQUIRE(lines.last_line(2, 5) == "own");
+  REQUIRE(lines.last_line(2, 6).empty());
+  lines.feed("half", 2);
+  lines.feed(" a line\n", 3);
+  REQUIRE(lines.last_line(3).empty());
+  lines.feed("rest", 3);
+  lines.finish();
+  REQUIRE(lines.last_line(3, 8) == "rest");
+}
+
 TEST_CASE("Lines are cut where they end, or at 64 KiB") {
   OutputLines lines;
   REQUIRE(lines.feed("half").empty());

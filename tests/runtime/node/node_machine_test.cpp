@@ -370,6 +370,9 @@ TEST_CASE("A driver's goodbye is repeated until the head ends the job") {
   REQUIRE(F::told<cluster::JobEnded>(f.said(driver, wire::JobEnd{"done"})) == nullptr);
   REQUIRE(F::told<cluster::JobEnded>(f.on(HeadConnected{}))->reason == "done");
   REQUIRE(F::told<cluster::JobEnded>(f.on(HeadConnected{})) != nullptr);
+  // A head whose disk is full says it before it has written it, and may forget it.
+  f.head(cluster::EndJob{F::kNode, F::kJob, "done", {}, false});
+  REQUIRE(F::told<cluster::JobEnded>(f.on(HeadConnected{})) != nullptr);
   f.head(cluster::EndJob{F::kNode, F::kJob, "done"});
   REQUIRE(F::told<cluster::JobEnded>(f.on(HeadConnected{})) == nullptr);
 }

@@ -28,6 +28,16 @@ for command in start stop status token key 'key list' 'key remove' group 'group 
   "$troupe" $command --help | grep '^ .*troupe ' >/dev/null || fail "troupe $command --help has no example"
 done
 
+# Was: errors of flags had a second line, and what they quoted went to the terminal as it was.
+for words in "job list --limit" "status --output" "stop --folder" "flight-recorder" "nonsense"; do
+  said=$("$troupe" $words $'\e[31m\xff' 2>&1)
+  grep -qF '\x1b[31m\xff' <<<"$said" || [ "$words" = nonsense ] || fail "troupe $words does not show its word: $said"
+  grep -q $'\e' <<<"$said" && fail "troupe $words colours the terminal: $said"
+  [ "$(wc -l <<<"$said")" = 1 ] || fail "troupe $words says more than a line: $said"
+done
+said=$("$troupe" job list --limit $'a\nb' 2>&1) && fail "a limit of two lines"
+[ "$(wc -l <<<"$said")" = 1 ] || fail "an error of flags has two lines: $said"
+
 # A head whose node cannot come up leaves no address behind, which later commands would ask.
 ! "$troupe" start --head --port 0 --name none --listen 203.0.113.7 --folder "$where/three" >"$where/three.said" 2>&1 || fail "it came up"
 [ ! -e "$where/three/address" ] || fail "a failed start left $(cat "$where/three/address"): $(cat "$where/three.said")"

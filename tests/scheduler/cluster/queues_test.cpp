@@ -165,7 +165,9 @@ TEST_CASE("a queue's quota of memory and custom resources holds programs, actors
   CHECK(s.why("two") == "queue a holds 1 GiB of memory of its quota of 4 GiB, and 4 GiB more are too many");
   CHECK(s.head->explain(*s.head->submissions().find("two")).verdict == WaitReport::Verdict::kQuota);
   submit("three", 0, 3);
-  CHECK(s.why("three") == "queue a holds 0 tpu of its quota of 2, and 3 more never fit");
+  CHECK(s.why("three") ==
+        "queue a holds 0 tpu of its quota of 2, and 3 more never fit: ask for less, or raise the quota "
+        "(troupe queue set a)");
   const auto want = [&](JobId job, std::uint64_t request, std::int64_t memory, double tpus) {
     const ActorDemand demand{0, true, {}, 0, {}, -1, other_resources(memory, {{"tpu", tpus}}, {})};
     s.on(SpawnRequested{{kDriver, request}, {job, "T", "", "arguments", demand}});
@@ -337,7 +339,8 @@ TEST_CASE("what calls of an actor wait for whose next life its queue stops") {
   CHECK(s.get<StartActor>() == nullptr);
   REQUIRE(s.get<ActorPlaced>() != nullptr);
   CHECK(s.get<ActorPlaced>()->place.reason ==
-        "signal 9; its next life waits: queue a holds 0 CPU of its quota of 0, and 1 more never fit");
+        "signal 9; its next life waits: queue a holds 0 CPU of its quota of 0, and 1 more never fit: ask for "
+        "less, or raise the quota (troupe queue set a)");
 }
 
 TEST_CASE("actors that start together are counted as one") {
@@ -354,7 +357,8 @@ TEST_CASE("actors that start together are counted as one") {
                         {job, "T", "", "", {kCpu, true, {}, 0, group, i}}});
   CHECK(s.get<StartActor>() == nullptr);
   CHECK(s.head->groups().find(group)->reason ==
-        "queue a holds 0 CPU of its quota of 2, and 3 more never fit");
+        "queue a holds 0 CPU of its quota of 2, and 3 more never fit: ask for less, or raise the quota "
+        "(troupe queue set a)");
   s.set("a", 3);
   CHECK(s.all<StartActor>().size() == 3);
   CHECK(s.status("a").cpu_used_e4 == 3 * kCpu);

@@ -386,6 +386,38 @@ TEST_CASE("what has ended ends while the store fails, in memory that does not gr
   CHECK(s.store.scan("actor/").value().empty());
 }
 
+// Was: actors of a program that was killed went on, and held their CPUs, until the disk had room.
+TEST_CASE("what ends is obeyed while the store fails, told again when it is durable, and not forgotten") {
+  Scene s;
+  s.join();
+  const JobId job = s.job();
+  s.spawn(job, 1);
+  const ActorId actor = s.get<StartActor>()->actor;
+  s.disk_full = true;
+  s.on(KillRequested{kNode, job, actor, "not wanted"});  // the write of it is the first that fails
+  REQUIRE(s.get<KillActor>() != nullptr);
+  CHECK(s.get<KillActor>()->actor == actor);
+  s.on(JobEnded{kNode, job, "killed"});
+  REQUIRE(s.get<EndJob>() != nullptr);
+  CHECK_FALSE(s.get<EndJob>()->is_recorded);
+  s.on(ActorDown{kNode, actor, "killed"});
+  s.sent.clear();
+  s.pass(8);
+  CHECK(s.sent.empty());  // once
+
+  s.restart();  // it knows of no end: the node says it again, since that was not recorded
+  CHECK_FALSE(s.head->cluster().jobs().find(job)->record.ended);
+  s.join();
+  s.on(JobEnded{kNode, job, "killed"});
+  CHECK_FALSE(s.get<EndJob>()->is_recorded);
+  s.disk_full = false;
+  s.sent.clear();
+  s.pass(40);
+  REQUIRE(s.get<EndJob>() != nullptr);
+  CHECK(s.get<EndJob>()->is_recorded);
+  CHECK(s.head->cluster().jobs().find(job)->record.ended);
+}
+
 TEST_CASE("a head that dies with a full disk comes back with what it had promised") {
   Scene s;
   const auto [job, actor] = s.starting();

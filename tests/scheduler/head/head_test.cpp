@@ -262,6 +262,16 @@ TEST_CASE("large arguments are refused with the limit, and the next spawn works"
   CHECK(h.heard<StartActor>(kHeadsNode).spec.payload == "x");
 }
 
+// Was: "it did not answer in time", of the first one on a full disk.
+TEST_CASE("who asks for a token on a full disk hears that it is full") {
+  RunningHead h;
+  h.disk.set(true, false);
+  for (const char* what : {"it is not recorded yet", "the disk is full"}) {
+    h.transport.say(kOwnerName, wire::control_frame(wire::TokenAsk{1, 60}));
+    CHECK_THAT(h.answer(kOwnerName).error.message(), Catch::Contains(what));
+  }
+}
+
 TEST_CASE("a full disk refuses new work by name, and the head goes on when there is space") {
   RunningHead h;
   h.join(kHeadsNode);

@@ -27,7 +27,9 @@ TEST_CASE("a quota is a limit to what a queue holds, said with what there is") {
   const QueueLoad a = queue("a", 3, 1, 1, 4, 1);
   CHECK(over_quota(a, {kCpu, 0}).empty());
   CHECK(over_quota(a, {2 * kCpu, 0}) == "queue a holds 3 CPU of its quota of 4, and 2 more are too many");
-  CHECK(over_quota(a, {5 * kCpu, 0}) == "queue a holds 3 CPU of its quota of 4, and 5 more never fit");
+  CHECK(over_quota(a, {5 * kCpu, 0}) ==
+        "queue a holds 3 CPU of its quota of 4, and 5 more never fit: ask for less, or raise the quota "
+        "(troupe queue set a)");
   CHECK(over_quota(a, {0, kGpu / 2}) == "queue a holds 1 GPU of its quota of 1, and 0.5 more are too many");
   CHECK(over_quota(queue("b", 100, 100), {kCpu, kGpu}).empty());
   // A quota that was lowered: what asks for nothing of it goes on.
@@ -44,12 +46,14 @@ TEST_CASE("a quota of memory and of custom resources is as one of CPUs, and what
   CHECK(over_quota(a, asks("memory", 768 * kMiB)) ==
         "queue a holds 512 MiB of memory of its quota of 1 GiB, and 768 MiB more are too many");
   CHECK(over_quota(a, asks("memory", 2048 * kMiB)) ==
-        "queue a holds 512 MiB of memory of its quota of 1 GiB, and 2 GiB more never fit");
+        "queue a holds 512 MiB of memory of its quota of 1 GiB, and 2 GiB more never fit: ask for less, or "
+        "raise the quota (troupe queue set a)");
   CHECK(over_quota(a, asks("tpu", 10'000)).empty());
   CHECK(over_quota(a, asks("tpu", 15'000)) ==
         "queue a holds 1 tpu of its quota of 2, and 1.5 more are too many");
   CHECK(over_quota(a, asks("none", 1)) ==
-        "queue a holds 0 none of its quota of 0, and 0.0001 more never fit");
+        "queue a holds 0 none of its quota of 0, and 0.0001 more never fit: ask for less, or raise the quota "
+        "(troupe queue set a)");
   CHECK(over_quota(a, asks("fpga", 10'000'000)).empty());
   CHECK(over_quota(a, {kCpu, kGpu}).empty());
   CHECK(stuck_beside_programs(a, asks("memory", 768 * kMiB)).empty());
