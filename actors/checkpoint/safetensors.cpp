@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <set>
 #include <tuple>
 
@@ -274,6 +275,18 @@ std::vector<std::byte> write_safetensors(const SafetensorsLayout& layout) {
   file.reserve(layout.total_bytes);
   for (const auto& tensor : layout.order) file.insert(file.end(), tensor.bytes.begin(), tensor.bytes.end());
   return file;
+}
+
+void read_layout(const SafetensorsLayout& layout, std::uint64_t offset, std::span<std::byte> into) {
+  std::uint64_t begin = 0;
+  const auto take = [&](std::span<const std::byte> bytes) {
+    const std::uint64_t from = std::max(begin, offset);
+    const std::uint64_t to = std::min<std::uint64_t>(begin + bytes.size(), offset + into.size());
+    if (from < to) std::memcpy(into.data() + (from - offset), bytes.data() + (from - begin), to - from);
+    begin += bytes.size();
+  };
+  take(std::as_bytes(std::span(layout.prefix)));
+  for (const auto& tensor : layout.order) take(tensor.bytes);
 }
 
 const TensorView* Safetensors::find(std::string_view name) const {

@@ -77,6 +77,8 @@ Result<SafetensorsLayout> lay_out_safetensors(std::span<const TensorView> tensor
 
 /// The file of a layout in one piece of memory.
 std::vector<std::byte> write_safetensors(const SafetensorsLayout& layout);
+/// Those of its bytes that begin at `offset`. REQUIRES: the file has so many.
+void read_layout(const SafetensorsLayout& layout, std::uint64_t offset, std::span<std::byte> into);
 
 /// A decoded file: views into the bytes it was decoded from, in the order of the data.
 struct Safetensors {

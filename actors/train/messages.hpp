@@ -49,7 +49,8 @@ struct WriteCheckpoint {
   std::int64_t step = 0;
   std::string history;  ///< the driver's, for the manifest (history.hpp)
 };
-/// Report the hashes of the state's parts, of which rank 0 takes a copy.
+/// Report the hashes of the parts that all have, of which rank 0 takes a copy; with shards keep one of yours
+/// for it.
 struct ProveState {
   Generation generation;
   std::int64_t step = 0;

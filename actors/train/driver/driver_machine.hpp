@@ -168,7 +168,7 @@ class DriverMachine {
   std::optional<Best> best_now() const;
   std::string history_now() const;
   std::vector<ActorId> holders() const;
-  EndState held_state(std::vector<PartHash> parts, bool sharded) const;
+  EndState held_state(std::vector<PartHash> parts) const;
   void recovered();
   void to_members(const TrainerOrder& order);
 

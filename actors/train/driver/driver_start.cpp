@@ -176,7 +176,6 @@ void TrainDriver::start_machine() {
   if (options_.evaluations.on) config.validation_pieces = data_->validation_pieces();
   config.exact = options_.settings.exact;
   config.sharded = options_.settings.sharding.what != Shard::kNothing;
-  config.ends_sharded = has_units(options_.settings.sharding.what);
   check_chaos(config.total_steps());
   check_metrics(config);
   config.checkpoints = !options_.settings.checkpoint_folder.empty();

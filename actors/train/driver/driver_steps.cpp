@@ -20,8 +20,8 @@ std::vector<ActorId> DriverMachine::holders() const {
   return config_->exact ? members_ : std::vector<ActorId>{members_.front()};
 }
 
-EndState DriverMachine::held_state(std::vector<PartHash> parts, bool sharded) const {
-  const bool in_shards = sharded && members() > 1;
+EndState DriverMachine::held_state(std::vector<PartHash> parts) const {
+  const bool in_shards = config_->sharded && members() > 1;
   return {committed(), lineage_, std::move(parts), in_shards ? members_ : holders(), in_shards};
 }
 
@@ -181,7 +181,7 @@ void DriverMachine::start_barrier(BarrierTask task) {
     case BarrierTask::kWritten:
       return;
     case BarrierTask::kHold:
-      out_.push_back(Held{held_state({}, config_->sharded), history_now()});
+      out_.push_back(Held{held_state({}), history_now()});
       return;
     case BarrierTask::kFinish:
       return to_members(Finish{generation_});
@@ -319,7 +319,7 @@ void DriverMachine::report(const TrainerFinished& r, TrainerSeat& from) {
   if (!agrees(proofs_, from, r.steps, r.parts)) return;
   const bool same = barrier_.finish(r.actor, r.hash, r.parts);
   if (r.steps != committed() || (config_->exact && !same)) return fail("trainers end with different states");
-  if (barrier_.done(r.actor)) finish(barrier_.hash(), held_state(barrier_.parts(), config_->ends_sharded));
+  if (barrier_.done(r.actor)) finish(barrier_.hash(), held_state(barrier_.parts()));
 }
 
 }  // namespace troupe::train

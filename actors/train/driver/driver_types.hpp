@@ -72,7 +72,6 @@ struct DriverConfig {
   bool hold = false;                  ///< after each epoch but the last, until GoOn
   bool exact = true;                  ///< trainers must hold the same bits; false: each computes its own
   bool sharded = false;               ///< no trainer holds a whole state once it has applied a step
-  bool ends_sharded = false;          ///< nor at the job's end
   bool checkpoints = false;           ///< whether checkpoints are written at all
   std::string checkpoint_folder{};    ///< for messages
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end

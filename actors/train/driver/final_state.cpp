@@ -10,7 +10,7 @@
 namespace troupe::train {
 namespace {
 
-/// For a piece of the state: the first one is laid out when it is asked for.
+/// For a piece of the state.
 constexpr Duration kPieceArrives = std::chrono::seconds(60);
 constexpr int kPieceTries = 3;
 
@@ -113,13 +113,17 @@ Future<FinalPiece> TrainDriver::final_state(bool weights_only, int shard, std::u
 
 void TrainDriver::ask_for_shard(bool weights_only, int shard, std::uint64_t offset,
                                 Promise<FinalPiece> piece) {
-  const auto number = static_cast<std::size_t>(shard);
-  const auto shards = end_state_.holders.size();
-  if (number >= shards) return lose(piece, "it has no such shard");
-  const ActorId holder = end_state_.holders[number];
+  const auto& holders = end_state_.holders;
+  // With a sharded optimizer each trainer has all weights: any of them gives these.
+  const bool each_has_it = weights_only && !has_units(options_.settings.sharding.what);
+  auto number = static_cast<std::size_t>(shard);
+  while (each_has_it && number + 1 < holders.size() && !trainers_.contains(holders[number])) ++number;
+  if (number >= holders.size()) return lose(piece, "it has no such shard");
+  const std::size_t shards = each_has_it ? 0 : holders.size();
+  const ActorId holder = holders[number];
   const auto seat = trainers_.find(holder);
   if (seat == trainers_.end()) return lose(piece, names_[holder] + " is gone, and its shards with it");
-  seat->second.handle.call<&Trainer::final_state>(HeldWish{weights_only, true}, offset)
+  seat->second.handle.call<&Trainer::final_state>(HeldWish{weights_only, !each_has_it}, offset)
       .then([this, piece, holder, shards, state = end_states_](Result<HeldPiece> held) mutable {
         if (!held) return lose(piece, names_[holder] + ": " + held.error().message());
         if (const auto why = why_not_of(state, holder, *held); !why.empty()) return lose(piece, why);

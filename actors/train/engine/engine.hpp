@@ -67,6 +67,17 @@ class StateCopy {
   std::vector<StatePart> parts_;
 };
 
+/// A state that several trainers have in shards. Not thread-safe; until the next step.
+struct ShardedState {
+  std::vector<StatePart> parts;  ///< of all of it, in its order, without bytes
+  /// By rank: what it gives of them, in that order, without bytes. What all have, the first gives.
+  std::vector<std::vector<HeldPart>> held;
+  std::size_t rank = 0;  ///< this trainer's
+  const std::vector<HeldPart>& mine() const { return held[rank]; }
+  /// Copies what this trainer gives, as a file of elements_of(). Throws where it cannot.
+  std::function<std::unique_ptr<StateCopy>()> copy_mine;
+};
+
 /// Not thread-safe: the thread that computes drives it. What the job's code throws leaves as it is.
 class TrainEngine {
  public:
@@ -121,6 +132,8 @@ class TrainEngine {
     State whole = state();
     return std::make_unique<WholeWalk>(std::move(whole.parts), std::move(whole.owner));
   }
+  /// Where the state is, if this trainer has pieces of it. Collective then.
+  virtual std::optional<ShardedState> shards() { return std::nullopt; }
   /// What this trainer has of the state; with that of all others it is whole. Not collective.
   virtual std::vector<HeldPart> held() {
     State all = state();

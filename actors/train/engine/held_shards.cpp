@@ -6,6 +6,8 @@
 #include <sstream>
 #include <utility>
 
+#include "runtime/core/assert.hpp"
+
 namespace troupe::train {
 namespace {
 
@@ -58,7 +60,8 @@ std::optional<std::size_t> whole_bytes(const Place& of, std::size_t size) {
   return bytes;
 }
 
-/// The elements of `bytes`, which lie by `strides`, in the order of a file.
+}  // namespace
+
 std::vector<std::byte> in_row_major(std::vector<std::byte> bytes, const std::vector<std::int64_t>& shape,
                                     const std::vector<std::int64_t>& strides, std::size_t size) {
   std::int64_t of_row = 1;
@@ -79,17 +82,69 @@ std::vector<std::byte> in_row_major(std::vector<std::byte> bytes, const std::vec
   return ordered;
 }
 
-}  // namespace
+std::vector<std::uint64_t> offsets_in_file(const std::vector<StatePart>& parts) {
+  const auto layout = checkpoint::lay_out_safetensors(parts).value();
+  std::map<std::string_view, std::size_t> places;
+  for (std::size_t i = 0; i < parts.size(); ++i) places.emplace(parts[i].name, i);
+  std::vector<std::uint64_t> offsets(parts.size());
+  std::uint64_t at = layout.prefix.size();
+  for (const StatePart& part : layout.order) {
+    offsets[places.at(part.name)] = at;
+    at += part.bytes.size();
+  }
+  return offsets;
+}
 
-wire::Bytes write_shard(std::span<const HeldPart> parts) {
+StatePart elements_of(const HeldPart& part) {
+  const std::size_t count = part.part.bytes.size() / checkpoint::dtype_bytes(part.part.dtype);
+  return {part.part.name, part.part.dtype, {static_cast<std::int64_t>(count)}, part.part.bytes};
+}
+
+checkpoint::SafetensorsLayout lay_out_shard(std::span<const HeldPart> parts) {
   std::vector<StatePart> elements;
   checkpoint::Metadata places;
   for (const HeldPart& one : parts) {
-    const std::size_t count = one.part.bytes.size() / checkpoint::dtype_bytes(one.part.dtype);
-    elements.push_back({one.part.name, one.part.dtype, {static_cast<std::int64_t>(count)}, one.part.bytes});
+    elements.push_back(elements_of(one));
     places.emplace(one.part.name, text_of_place(one));
   }
-  return checkpoint::write_safetensors(checkpoint::lay_out_safetensors(elements, places).value());
+  return checkpoint::lay_out_safetensors(elements, places).value();
+}
+
+wire::Bytes write_shard(std::span<const HeldPart> parts) {
+  return checkpoint::write_safetensors(lay_out_shard(parts));
+}
+
+JoinedWalk::JoinedWalk(const ShardedState& of, Read read)
+    : parts_(of.parts), read_(std::move(read)), pieces_(of.parts.size()) {
+  std::map<std::string_view, std::size_t> places;
+  for (std::size_t i = 0; i < parts_.size(); ++i) places.emplace(parts_[i].name, i);
+  for (std::size_t rank = 0; rank < of.held.size(); ++rank) {
+    std::vector<StatePart> elements;
+    for (const HeldPart& one : of.held[rank]) elements.push_back(elements_of(one));
+    const auto offsets = offsets_in_file(elements);
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      const HeldPart& one = of.held[rank][i];
+      Pieces& pieces = pieces_[places.at(one.part.name)];
+      const std::size_t at = static_cast<std::size_t>(one.begin) * checkpoint::dtype_bytes(one.part.dtype);
+      pieces.of.push_back({rank, offsets[i], at, one.part.bytes.size()});
+      pieces.strides = one.strides;
+    }
+  }
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    std::size_t all = 0;
+    for (const Piece& piece : pieces_[i].of) all += piece.bytes;
+    TROUPE_ASSERT(all == parts_[i].bytes.size(), "the trainers give all of a part, once");
+  }
+}
+
+std::span<const std::byte> JoinedWalk::bytes(std::size_t part) {
+  const StatePart& is = parts_[part];
+  memory_.resize(is.bytes.size());
+  for (const Piece& piece : pieces_[part].of)
+    read_(piece.rank, piece.offset, std::span(memory_).subspan(piece.at, piece.bytes));
+  memory_ =
+      in_row_major(std::move(memory_), is.shape, pieces_[part].strides, checkpoint::dtype_bytes(is.dtype));
+  return memory_;
 }
 
 Result<void> JoinedShards::add(wire::ByteView shard) {

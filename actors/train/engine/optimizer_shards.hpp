@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "actors/train/engine/state_walk.hpp"
 #include "actors/train/engine/train_state.hpp"
 #include "actors/train/job/model.hpp"
 #include "collectives/process_group.hpp"
@@ -48,8 +49,11 @@ class OptimizerShards {
   void shed_gathered();
   /// Gets that from who keeps it, on the rank `root` or, with -1, on all. Collective.
   void gather_state(int root);
+  /// All of the state on all ranks, where others keep a part of it; else null. Collective.
+  std::unique_ptr<StateWalk> walk();
 
  private:
+  class Walk;
   /// Parameters that go together, through memory on the host: in rank order, each at a boundary of 64 bytes.
   struct Bundle {
     std::vector<std::size_t> members;  ///< parameters of the model

@@ -111,6 +111,8 @@ class ParameterShards final : private Pieces {
   void install(std::span<const StatePart> parts, const PartBytes& bytes_of);
   /// TrainEngine::walk. Collective. REQUIRES: is_used().
   std::unique_ptr<StateWalk> walk(int root);
+  /// TrainEngine::shards, where `copy` is what copies a view. Collective. REQUIRES: is_used().
+  ShardedState shards(std::function<std::unique_ptr<StateCopy>(StateView)> copy);
   /// TrainEngine::held. REQUIRES: is_used().
   std::vector<HeldPart> held();
   /// What every trainer has all of: buffers, and parameters that are not trained.

@@ -7,6 +7,7 @@
 #include "actors/ddp/comm_hook.hpp"
 #include "actors/ddp/optimizer_state.hpp"
 #include "actors/ddp/torch_compat.hpp"
+#include "actors/train/engine/held_shards.hpp"
 #include "actors/train/engine/parameter_shards.hpp"
 #include "runtime/core/assert.hpp"
 #include "runtime/core/error.hpp"
@@ -154,6 +155,24 @@ class ParameterShards::Walk final : public StateWalk {
     if (!from.is_cut) return {static_cast<const std::byte*>(from.tensor.data_ptr()), from.tensor.nbytes()};
     return gathered(from, parts_[part].bytes.size());
   }
+  /// What `rank` gives of it (ShardedState::held).
+  std::vector<HeldPart> held(int rank) const {
+    std::vector<HeldPart> all;
+    each_held(rank, [&](std::size_t, HeldPart one) { all.push_back(std::move(one)); });
+    return all;
+  }
+  /// What this rank gives, in one dimension.
+  StateView mine() const {
+    StateView view;
+    each_held(of_.group_->rank(), [&](std::size_t part, const HeldPart& held) {
+      const torch::Tensor& owner =
+          view.owners.emplace_back(sources_[part].tensor.contiguous().cpu().view({-1}));
+      StatePart elements = elements_of(held);
+      elements.bytes = {static_cast<const std::byte*>(owner.data_ptr()), elements.bytes.size()};
+      view.parts.push_back(std::move(elements));
+    });
+    return view;
+  }
 
  private:
   /// Of a part: all of it, or what this rank has of a parameter's elements.
@@ -167,6 +186,25 @@ class ParameterShards::Walk final : public StateWalk {
     checkpoint::DType dtype = checkpoint::DType::kF32;
     torch::Tensor value;  ///< of a count
   };
+
+  /// `each(part, what the rank gives of it)`.
+  template <class Each>
+  void each_held(int rank, Each each) const {
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      const Source& from = sources_[i];
+      if (!from.is_cut) {
+        if (rank == 0) each(i, HeldPart{parts_[i]});
+        continue;
+      }
+      const ShardedUnit& unit = of_.units_[from.at.unit];
+      const auto piece = unit.piece(from.at.member, of_.leaves()[static_cast<std::size_t>(rank)]);
+      if (piece.size == 0) continue;
+      StatePart part = parts_[i];
+      const std::size_t bytes = static_cast<std::size_t>(piece.size) * checkpoint::dtype_bytes(part.dtype);
+      part.bytes = {static_cast<const std::byte*>(nullptr), bytes};
+      each(i, HeldPart{std::move(part), piece.begin, unit.strides(from.at.member)});
+    }
+  }
 
   void read_fields() {
     const auto group = of_.group_;
@@ -308,6 +346,15 @@ class ParameterShards::Walk final : public StateWalk {
 std::unique_ptr<StateWalk> ParameterShards::walk(int root) {
   cut();
   return std::make_unique<Walk>(*this, root);
+}
+
+ShardedState ParameterShards::shards(std::function<std::unique_ptr<StateCopy>(StateView)> copy) {
+  cut();
+  const auto walk = std::make_shared<Walk>(*this, -1);
+  ShardedState state{walk->parts(), {}, static_cast<std::size_t>(group_->rank()), {}};
+  for (int rank = 0; rank < group_->size(); ++rank) state.held.push_back(walk->held(rank));
+  state.copy_mine = [walk, copy = std::move(copy)] { return copy(walk->mine()); };
+  return state;
 }
 
 std::vector<HeldPart> ParameterShards::held() {

@@ -118,6 +118,8 @@ class StepEngine {
 
   /// TrainEngine::gather_state.
   void gather_state(int root);
+  /// OptimizerShards::walk; null without.
+  std::unique_ptr<StateWalk> walk_optimizer() { return shards_ ? shards_->walk() : nullptr; }
 
   /// TrainEngine::install.
   void install(std::span<const StatePart> parts, const PartBytes& bytes_of = {});

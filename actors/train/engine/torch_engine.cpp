@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "actors/ddp/freed_memory.hpp"
 #include "actors/train/engine/device_batches.hpp"
@@ -68,15 +67,7 @@ class HostCopy final : public StateCopy {
         layout_(checkpoint::lay_out_safetensors(view_.parts).value()) {}
   std::uint64_t size() const override { return layout_.total_bytes; }
   void read(std::uint64_t offset, std::span<std::byte> into) override {
-    std::uint64_t begin = 0;
-    const auto take = [&](std::span<const std::byte> bytes) {
-      const std::uint64_t from = std::max(begin, offset);
-      const std::uint64_t to = std::min<std::uint64_t>(begin + bytes.size(), offset + into.size());
-      if (from < to) std::memcpy(into.data() + (from - offset), bytes.data() + (from - begin), to - from);
-      begin += bytes.size();
-    };
-    take(std::as_bytes(std::span(layout_.prefix)));
-    for (const auto& part : layout_.order) take(part.bytes);
+    checkpoint::read_layout(layout_, offset, into);
   }
 
  private:
@@ -138,7 +129,13 @@ class TorchEngine final : public TrainEngine {
   bool holds_whole_state() const override { return !engine_.is_cut(); }
   std::unique_ptr<StateWalk> walk(int root) override {
     if (auto* pieces = engine_.pieces()) return pieces->walk(root);
+    if (auto shards = root < 0 ? engine_.walk_optimizer() : nullptr) return shards;
     return TrainEngine::walk(root);
+  }
+  std::optional<ShardedState> shards() override {
+    auto* pieces = engine_.pieces();
+    if (pieces == nullptr) return std::nullopt;
+    return pieces->shards([this](StateView mine) { return copy_of(std::move(mine)); });
   }
   std::vector<HeldPart> held() override {
     auto* pieces = engine_.pieces();

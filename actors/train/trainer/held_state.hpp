@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "actors/checkpoint/safetensors.hpp"
 #include "actors/train/engine/engine.hpp"
 #include "actors/train/messages.hpp"
 #include "actors/train/trainer/trainer_machine.hpp"
@@ -24,26 +26,34 @@ struct HeldWish {
   bool operator==(const HeldWish&) const = default;
 };
 
-/// What a trainer holds at a job's end, as bytes that are asked for piece by piece.
+/// What a trainer holds at a job's end, as bytes that are asked for piece by piece. It is not copied: each
+/// piece is taken from where the state lies, so that none takes long, however large that is.
 ///
 /// Not synchronized: no task of the trainer may run meanwhile.
 class HeldState {
  public:
-  /// The piece from `offset` on; none is left where it has no bytes, and the copy is given back.
+  /// The piece from `offset` on; none is left where it has no bytes.
   ///
-  /// @throws Error kUnavailable where the trainer holds no whole state
+  /// @throws Error kUnavailable where the trainer holds no whole state, or may be changing it
   HeldPiece piece(const TrainerMachine& machine, TrainEngine& engine, HeldWish wish, std::uint64_t offset);
 
   /// Throws Unavailable where there is no whole state, or it may be changing.
   static void check(const TrainerMachine& machine);
+  /// Lets go of what it has laid out.
+  void drop();
 
  private:
-  bool holds(const TrainerMachine& machine, HeldWish wish) const;
-
-  std::vector<std::byte> bytes_;
-  HeldWish wish_;
-  std::int64_t steps_ = kNoState;
-  Generation lineage_;
+  /// Which state, in which shards.
+  struct Of {
+    HeldWish wish;
+    std::int64_t steps = kNoState;
+    Generation lineage;
+    Generation generation;
+    bool operator==(const Of&) const = default;
+  };
+  std::optional<Of> of_;  ///< none: nothing is laid out
+  std::vector<HeldPart> parts_;
+  checkpoint::SafetensorsLayout file_;  ///< views of what they own
 };
 
 }  // namespace troupe::train

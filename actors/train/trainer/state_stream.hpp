@@ -67,6 +67,7 @@ class StateStream {
     return beats_++;
   }
 
+  static constexpr int kQuietBeats = 60;  ///< nobody fetches it for so many seconds: nobody will
   static constexpr std::uint64_t kLeastKept = std::uint64_t{256} << 20;
 
  private:

@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "actors/train/engine/held_shards.hpp"
 #include "runtime/core/assert.hpp"
 
 namespace troupe::train {
@@ -23,16 +24,7 @@ std::vector<std::size_t> order_of_save(const std::vector<StatePart>& parts) {
 
 }  // namespace
 
-CopyWalk::CopyWalk(StateCopy& copy) : copy_(copy), offsets_(copy.parts().size()) {
-  const auto layout = checkpoint::lay_out_safetensors(copy.parts()).value();
-  std::map<std::string_view, std::size_t> places;
-  for (std::size_t i = 0; i < offsets_.size(); ++i) places.emplace(copy.parts()[i].name, i);
-  std::uint64_t at = layout.prefix.size();
-  for (const StatePart& part : layout.order) {
-    offsets_[places.at(part.name)] = at;
-    at += part.bytes.size();
-  }
-}
+CopyWalk::CopyWalk(StateCopy& copy) : copy_(copy), offsets_(offsets_in_file(copy.parts())) {}
 
 std::span<const std::byte> CopyWalk::bytes(std::size_t part) {
   memory_.resize(std::max(memory_.size(), parts()[part].bytes.size()));

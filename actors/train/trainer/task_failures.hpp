@@ -25,6 +25,13 @@ inline bool is_recoverable(const TrainerTask& task) {
          std::holds_alternative<ShareOut>(task) || std::holds_alternative<FollowSource>(task);
 }
 
+/// What of it the driver is told: it decides what to do.
+inline TaskAborted aborted_by(const Error& error) {
+  ErrorInfo why = error.info();
+  why.todo.clear();
+  return {why.message(), {}};
+}
+
 /// The others died, or the group was left: the next generation mends it.
 inline bool is_of_the_group(ErrorCode code) {
   return code == ErrorCode::kAborted || code == ErrorCode::kTimeout || code == ErrorCode::kUnavailable ||

@@ -27,14 +27,14 @@ namespace {
 using collectives::DType;
 using collectives::ReduceOp;
 
-constexpr int kQuietBeats = 60;  ///< nobody fetches what is shared for so many seconds: nobody will
 constexpr Duration kFollowLook = std::chrono::milliseconds(5);  ///< a step is rarely shorter
 
 }  // namespace
 
 class Trainer::Work {
  public:
-  Work(ActorContext& actor, RunSettings settings, ActorHandle<TrainDriver> driver, WeightCopies& copies)
+  Work(ActorContext& actor, RunSettings settings, ActorHandle<TrainDriver> driver, WeightCopies& copies,
+       KeptShards& shards)
       : actor_(actor),
         copies_(copies),
         session_(actor.session()),
@@ -45,7 +45,7 @@ class Trainer::Work {
         groups_(floor_.make_groups(session_, settings_)),
         snapshot_(driver_, actor.process(), settings_.new_options),
         engine_(floor_.make_engine(settings_)),
-        checkpoints_(floor_, settings_, *engine_, told_of_checkpoints()) {
+        checkpoints_(floor_, settings_, *engine_, shards, told_of_checkpoints()) {
     floor_.watch(machine_, actor.address().actor);
     engine_->on_exchange([this](bool begins) { begins ? waits() : computes("after an exchange"); });
     copies_.made_by([this] {
@@ -158,9 +158,7 @@ class Trainer::Work {
         return give_up(of_the_dataset(floor_.job_name(settings_), error.info()), {});
       } catch (const Error& error) {
         if (!is_of_the_group(error.code()) && !is_recoverable(task)) return give_up_in(task);
-        ErrorInfo why = error.info();
-        why.todo.clear();  // the driver does it
-        result = TaskAborted{why.message(), {}};
+        result = aborted_by(error);
       } catch (...) {
         return give_up_in(task);
       }
@@ -197,9 +195,11 @@ class Trainer::Work {
       works_for_ = plan_.generation;
       rank_ = machine_.rank();
       group_.reset();
+      final_state_.drop();
     }
     if (plan_.origin != StateOrigin::kCheckpoint || plan_.checkpoint != kSnapshotPath) snapshot_.drop();
     engine_->detach();
+    checkpoints_.drop_shards();  // the state is had from a checkpoint that is a file, and so is none of these
     auto group = groups_->form(plan_, rank_, *engine_, [this] { return abandoned(); });
     {
       const Hold hold(mutex_);
@@ -219,12 +219,11 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const TransferState& task) {
-    const auto progress = [this] { this->progress(); };
     if (task.role == TransferState::Role::kSource) {
-      send_state(*group_, engine_->state().parts, task.receivers, progress);
+      send_state(*group_, engine_->state().parts, task.receivers, [this] { progress(); });
       return TaskDone{};
     }
-    const ReceivedState received = receive_state(*group_, task.source, progress);
+    const ReceivedState received = receive_state(*group_, task.source, [this] { progress(); });
     engine_->install(received.parts);  // checks everything, then swaps it in whole
     return StateReady{};
   }
@@ -300,8 +299,7 @@ class Trainer::Work {
     const std::int64_t number = step.head.report.step;
     computes("step " + std::to_string(number + 1));
     if (number != followed_.steps)
-      throw_error(
-          {ErrorCode::kCorrupt, "a step that was followed is not the next one", std::to_string(number), ""});
+      throw_error({ErrorCode::kCorrupt, "a followed step is not the next one", std::to_string(number), ""});
     engine_->take_record(number, epoch_of(number), step.record);
     followed_.steps = kNoState;  // until it is whole again
     finish(number, is_left_out(step.head.report.slots), step.head.total_weight, step.head.evaluated);
@@ -366,9 +364,8 @@ class Trainer::Work {
       engine_->abandon_step();
       throw;
     }
-    Reduced reduced{reports_of(slots, counted)};
-    slots_ = reduced.slots;
-    return reduced;
+    slots_ = reports_of(slots, counted);
+    return Reduced{slots_};
   }
 
   /// The same on every trainer: all know what each leaf's loss was.
@@ -412,8 +409,8 @@ class Trainer::Work {
     return hash_state(*engine_->walk(-1), [this] { progress(); });
   }
 
-  TrainerResult perform(const HashParts&) {
-    return PartsHashed{checkpoints_.prove([this] { progress(); })};
+  TrainerResult perform(const HashParts& task) {
+    return PartsHashed{checkpoints_.prove(task.order, group_members(), [this] { progress(); })};
   }
 
   TrainerResult perform(const RunEvaluation& task) {
@@ -431,7 +428,15 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const RunCheckpoint& task) {
-    return checkpoints_.write(task.order, info_, feed_->steps_per_epoch(), [this] { progress(); });
+    return checkpoints_.write(task.order, info_, feed_->steps_per_epoch(), group_members(),
+                              [this] { progress(); });
+  }
+
+  TrainerCheckpoints::Members group_members() {
+    return {members_of(plan_, actor_.address().node), [this](bool copied) {
+              waits();
+              return all_copied(copied, *group_, plan_, actor_);
+            }};
   }
 
   TrainerResult perform(const RunPrune& task) {
@@ -453,10 +458,9 @@ class Trainer::Work {
   /// A walk over the state goes on, unless a newer generation calls.
   void progress() {
     const Hold hold(mutex_);
-    if (stopping_ || aborted_below_ > works_for_) {
+    if (stopping_ || aborted_below_ > works_for_)
       throw_error({ErrorCode::kAborted, "the walk over the state was given up",
                    "generation " + to_string(works_for_) + " is over", ""});
-    }
     machine_.advanced();
   }
 
@@ -502,7 +506,8 @@ class Trainer::Work {
 
   /// Somebody may still ask for what this trainer shares: under the mutex.
   bool is_shared() {
-    return stream_->beats_without_a_read() < kQuietBeats && machine_.may_be_followed(stream_->generation());
+    return stream_->beats_without_a_read() < StateStream::kQuietBeats &&
+           machine_.may_be_followed(stream_->generation());
   }
 
   void interrupt(const std::string& reason) {
@@ -544,7 +549,7 @@ class Trainer::Work {
 };
 
 Trainer::Trainer(RunSettings settings, ActorHandle<TrainDriver> driver) {
-  work_ = std::make_unique<Work>(this_actor(), std::move(settings), driver, copies_);
+  work_ = std::make_unique<Work>(this_actor(), std::move(settings), driver, copies_, shards_);
 }
 
 Trainer::~Trainer() = default;
@@ -553,7 +558,7 @@ void Trainer::employ(const RunSettings& settings, ActorHandle<TrainDriver> drive
   kept_.drop();
   work_.reset();  // its memory is the next one's
   copies_.clear();
-  work_ = std::make_unique<Work>(this_actor(), settings, driver, copies_);
+  work_ = std::make_unique<Work>(this_actor(), settings, driver, copies_, shards_);
 }
 
 TrainerHello Trainer::hello() {

@@ -10,6 +10,7 @@
 #include "actors/train/settings.hpp"
 #include "actors/train/trainer/held_state.hpp"
 #include "actors/train/trainer/kept_copy.hpp"
+#include "actors/train/trainer/shard_copies.hpp"
 #include "actors/train/trainer/state_stream.hpp"
 #include "actors/train/trainer/trainer_hello.hpp"
 #include "actors/train/trainer/weight_copies.hpp"
@@ -53,6 +54,12 @@ class Trainer {
     return copies_.read(number, offset);
   }
   void drop_copy(std::uint64_t number) { copies_.drop(number); }
+  /// Bytes of the copy of its shards that it keeps for a checkpoint: see KeptShards::read.
+  SharedPiece shards(const ShardsOf& of, std::uint64_t offset, std::uint64_t bytes) {
+    return shards_.read(of, offset, bytes);
+  }
+  /// Who writes that checkpoint has no more use for it.
+  void drop_shards(const ShardsOf& of) { shards_.drop(of); }
   /// How the process `reader` has it. Throws Unavailable if it keeps another one by now.
   KeptPlace kept_place(std::uint64_t number, std::int32_t reader) { return kept_.place(number, reader); }
   /// Somebody has all of it.
@@ -65,6 +72,7 @@ class Trainer {
   void beat();
 
   WeightCopies copies_;         ///< work_ makes them
+  KeptShards shards_;           ///< the same
   std::unique_ptr<Work> work_;  ///< null: it could not be employed
   bool beats_ = false;
   KeptCopy kept_;

@@ -193,7 +193,7 @@ class TrainerMachine {
   std::int64_t steps() const { return steps_; }
   Generation lineage() const { return lineage_; }  ///< of that state
   /// No task is under way that could change the state.
-  bool rests() const { return !doing_; }
+  bool rests() const { return !doing_ || std::holds_alternative<RunPrune>(*doing_); }
   /// The state is that after steps() steps, whole or as this trainer keeps it, and no task changes it now.
   bool has_settled() const { return rests() && steps_ != kNoState && state_ != State::kApplying; }
   /// Somebody may still follow the state that was shared in that generation.

@@ -46,23 +46,21 @@ TEST_CASE("a job holds after an epoch for as long as nobody decides, and goes on
 }
 
 TEST_CASE("a job with shards is held, and ends, with its members in rank order: each has its own") {
-  for (const bool ends_sharded : {false, true}) {
-    DriverConfig config = HoldScript::config();
-    config.sharded = true;
-    config.ends_sharded = ends_sharded;
-    Script s(config);
-    s.run_from_start({kA, kB});
-    for (int k = 0; k < 4; ++k) {
-      for (const ActorId a : {kA, kB}) s.applied(a, k);
-    }
-    REQUIRE(s.all<Held>().size() == 1);
-    CHECK(s.all<Held>()[0].state.in_shards);
-    CHECK(s.all<Held>()[0].state.holders == std::vector<ActorId>{kA, kB});
-    s.on(StopRequested{});
-    for (const ActorId a : {kA, kB}) s.on(TrainerFinished{a, s.g(), 4, "h4"});
-    REQUIRE(s.all<JobDone>().size() == 1);
-    CHECK(s.all<JobDone>()[0].state.in_shards == ends_sharded);
+  DriverConfig config = HoldScript::config();
+  config.sharded = true;
+  Script s(config);
+  s.run_from_start({kA, kB});
+  for (int k = 0; k < 4; ++k) {
+    for (const ActorId a : {kA, kB}) s.applied(a, k);
   }
+  REQUIRE(s.all<Held>().size() == 1);
+  CHECK(s.all<Held>()[0].state.in_shards);
+  CHECK(s.all<Held>()[0].state.holders == std::vector<ActorId>{kA, kB});
+  s.on(StopRequested{});
+  for (const ActorId a : {kA, kB}) s.on(TrainerFinished{a, s.g(), 4, "h4"});
+  REQUIRE(s.all<JobDone>().size() == 1);
+  CHECK(s.all<JobDone>()[0].state.in_shards);
+  CHECK(s.all<JobDone>()[0].state.holders == std::vector<ActorId>{kA, kB});
 }
 
 TEST_CASE("a word that comes while the epoch's checkpoint is written spares the hold") {

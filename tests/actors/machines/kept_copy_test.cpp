@@ -16,6 +16,7 @@
 
 #include "actors/ddp/freed_memory.hpp"
 #include "actors/train/engine/forked_copy.hpp"
+#include "actors/train/trainer/shard_copies.hpp"
 #include "actors/train/trainer/state_walks.hpp"
 
 using namespace troupe;
@@ -170,6 +171,42 @@ TEST_CASE("a forked copy is read in its memory, as it was when it was made, and 
   CHECK_FALSE(copy->memory(::getpid()));
   copy.reset();
   CHECK_FALSE(read_memory(*memory, read, count));
+}
+
+TEST_CASE("shards are kept for one checkpoint, whose writer reads them and lets go of them") {
+  const Weights weights;
+  KeptShards kept;
+  const ShardsOf second{{1, 2}, 8}, first{{1, 2}, 4}, other_generation{{1, 3}, 8};
+  CHECK_THROWS_AS(kept.read(second, 0, 8), Unavailable);
+  kept.keep(first, weights.copy());
+  kept.keep(second, weights.copy());
+  const auto file = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(weights.parts).value());
+  const SharedPiece piece = kept.read(second, 100, 1000);
+  REQUIRE(piece.bytes.size() == 1000);
+  CHECK(std::memcmp(piece.bytes.data(), file.data() + 100, 1000) == 0);
+  CHECK(kept.read(second, file.size() - 10, 1000).bytes.size() == 10);  // as many as there are
+  CHECK(kept.read(second, file.size() + 10, 1000).bytes.empty());
+  CHECK_THROWS_AS(kept.read(first, 0, 8), Unavailable);
+  CHECK_THROWS_AS(kept.read(other_generation, 0, 8), Unavailable);
+  kept.drop(first);  // late
+  CHECK_FALSE(kept.read(second, 0, 8).bytes.empty());
+  kept.drop(second);
+  CHECK_THROWS_AS(kept.read(second, 0, 8), Unavailable);
+}
+
+TEST_CASE("a copy of shards has room where every page may change while a step takes what it ever took") {
+  constexpr std::uint64_t kMib = std::uint64_t{1} << 20;
+  const ProcessMemory own{.now = 100 * kMib, .most = 150 * kMib};
+  CHECK(why_no_room(30 * kMib, 1, own, 80 * kMib).empty());
+  CHECK_THAT(why_no_room(31 * kMib, 1, own, 80 * kMib),
+             Catch::Contains("81 MiB more in each of 1 trainers") && Catch::Contains("have 80 MiB"));
+  CHECK(why_no_room(30 * kMib, 4, own, 320 * kMib).empty());  // which all copy at the same time
+  CHECK_FALSE(why_no_room(30 * kMib, 4, own, 319 * kMib).empty());
+  CHECK(why_no_room(80 * kMib, 1, {.now = 150 * kMib, .most = 100 * kMib}, 80 * kMib).empty());
+  CHECK(why_no_room(80 * kMib, 1, own, std::nullopt).empty());
+  const ProcessMemory here = own_process_memory();
+  CHECK(here.now > kMib);
+  CHECK(here.most >= here.now);
 }
 
 // It was read by a call for which the kernel first made the copy's process pages of its own.

@@ -81,9 +81,21 @@ std::string train(StepEngine& engine, const std::shared_ptr<collectives::Process
     values = engine.apply();
   }
   const std::size_t kept = optimizer_bytes(engine);
+  std::string walked;
+  if (const auto walk = engine.walk_optimizer()) {
+    FinalHash parts;
+    for (std::size_t i = 0; i < walk->parts().size(); ++i) {
+      StatePart part = walk->parts()[i];
+      part.bytes = walk->bytes(i);
+      parts.add(part);
+    }
+    walked = parts.finish();
+    if (optimizer_bytes(engine) != kept) return "a walk keeps more than before";
+  }
   engine.gather_state(-1);
   const std::size_t whole = optimizer_bytes(engine);
   const std::string hash = engine.state().hash();
+  if (!walked.empty() && walked != hash) return "a walk sees another state";
   engine.begin_step(6);
   if (optimizer_bytes(engine) != kept) return "more is kept than before it was gathered";
   engine.abandon_step();

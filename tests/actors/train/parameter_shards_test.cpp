@@ -428,6 +428,71 @@ TEST_CASE("what trainers hold of a state comes to the file of all of it, and wha
   }
 }
 
+/// A copy that is there at once.
+class FileCopy final : public StateCopy {
+ public:
+  explicit FileCopy(const StateView& view)
+      : StateCopy(view.parts),
+        file_(checkpoint::write_safetensors(checkpoint::lay_out_safetensors(view.parts).value())) {}
+  std::uint64_t size() const override { return file_.size(); }
+  void read(std::uint64_t offset, std::span<std::byte> into) override {
+    std::memcpy(into.data(), file_.data() + offset, into.size());
+  }
+
+ private:
+  const std::vector<std::byte> file_;
+};
+
+std::string hash_of_walk(StateWalk& walk) {
+  FinalHash hash;
+  for (std::size_t i = 0; i < walk.parts().size(); ++i) {
+    StatePart part = walk.parts()[i];
+    part.bytes = walk.bytes(i);
+    hash.add(part);
+  }
+  return hash.finish();
+}
+
+// A checkpoint was gathered part by part while all steps waited.
+TEST_CASE("copies of shards come to the state as it was, whatever steps came since") {
+  const auto joined = [](const auto& job, const Group& group, const auto& batch) -> std::string {
+    auto engine = sharded_engine(job, kLeaves, ShardingStrategy::kFullShard, 50);
+    engine->attach(group);
+    const auto run = [&](std::uint64_t step) {
+      engine->run_step(step, leaf_batches(*group, step, batch));
+      engine->apply();
+    };
+    for (std::uint64_t step = 0; step < 3; ++step) run(step);
+    const ShardedState state =
+        engine->pieces()->shards([](const StateView& mine) { return std::make_unique<FileCopy>(mine); });
+    const auto copy = state.copy_mine();
+    const std::string then = hash_of(*engine);
+    for (std::uint64_t step = 3; step < 5; ++step) run(step);
+    if (hash_of(*engine) == then) return "the steps change nothing";
+    std::vector<std::vector<std::byte>> files;
+    for (int rank = 0; rank < group->size(); ++rank) {
+      auto size = static_cast<std::int64_t>(copy->size());
+      group->broadcast(std::span(&size, 1), rank)->wait();
+      std::vector<std::byte>& file = files.emplace_back(static_cast<std::size_t>(size));
+      if (rank == group->rank()) copy->read(0, file);
+      group->broadcast({file.data(), file.size(), collectives::DType::kUInt8}, rank)->wait();
+    }
+    JoinedWalk walk(state, [&](std::size_t rank, std::uint64_t offset, std::span<std::byte> into) {
+      std::memcpy(into.data(), files[rank].data() + offset, into.size());
+    });
+    return hash_of_walk(walk) == then ? "the same" : "another state";
+  };
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    for (const auto& said :
+         fork_ranks(kLeaves, ranks, [&](auto group) { return joined(DeepJob{.adam = true}, group, small); }))
+      CHECK(said == "the same");
+    for (const auto& said :
+         fork_ranks(kLeaves, ranks, [&](auto group) { return joined(ChannelsLastJob{}, group, small); }))
+      CHECK(said == "the same");
+  }
+}
+
 TEST_CASE("a state of another model does not fit: the part is told, and both shapes") {
   const auto told = [](const auto& job, const Group& group) -> std::string {
     auto engine = sharded_engine(DeepJob{}, kLeaves, ShardingStrategy::kFullShard);
