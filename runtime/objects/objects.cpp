@@ -91,17 +91,14 @@ void Objects::close(const std::string& why) {
 
 void Objects::stop() {
   std::unique_ptr<WorkThread> disk;
-  std::unique_ptr<DirectServer> server;
-  std::unique_ptr<DirectClient> client;
+  std::unique_ptr<DirectConnections> direct;
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     disk.swap(disk_);
-    server.swap(server_);
-    client.swap(client_);
+    direct.swap(direct_);
   }
-  client.reset();
-  server.reset();
+  direct.reset();
   disk.reset();
   std::deque<OnDisk> not_done;
   std::set<std::shared_ptr<CallState>> borrowings;
@@ -520,7 +517,7 @@ void Objects::owners_down(const OwnerTable::IsDown& is_down, const std::string& 
   withdraw(is_down);
   {
     const std::lock_guard lock(mutex_);
-    if (client_ != nullptr) client_->abort(is_down, reason);
+    if (direct_ != nullptr) direct_->abort(is_down, reason);
     direct_owners_.forget(is_down);
     for (const auto& [name, fetch] : here_) {
       if (is_down(name.owner)) theirs.push_back(name);

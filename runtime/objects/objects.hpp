@@ -16,8 +16,7 @@
 #include "runtime/host/responder.hpp"
 #include "runtime/objects/borrow_table.hpp"
 #include "runtime/objects/copy_queue.hpp"
-#include "runtime/objects/direct_client.hpp"
-#include "runtime/objects/direct_server.hpp"
+#include "runtime/objects/direct_connections.hpp"
 #include "runtime/objects/offer_table.hpp"
 #include "runtime/objects/owner_table.hpp"
 #include "runtime/objects/references.hpp"
@@ -68,10 +67,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   using AskRegion = std::function<void(const std::string& key, std::uint64_t bytes, OnRegion then)>;
   using Ask = std::function<void(OnRegion then)>;
 
-  /// Copies between nodes come over the links alone, or over direct connections where those can be made.
-  enum class Copies { kOverLinks, kDirect };
-  /// `gate` must outlive the use of it, which close() ends.
-  Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies = Copies::kOverLinks,
+  /// `gate` must outlive the use of it, which close() ends. `direct`: null: copies come over the links alone.
+  Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region,
+          std::unique_ptr<DirectConnections> direct = nullptr,
           std::shared_ptr<SpillDisk> spill_disk = std::make_shared<SpillDisk>());
   /// Nothing is asked or told any more. `why`: its node is gone so; empty: the process ends.
   void close(const std::string& why = {});
@@ -334,7 +332,6 @@ class Objects : public std::enable_shared_from_this<Objects> {
   ProcessGate& gate_;
   Waiter* const waiter_;
   const AskRegion ask_region_;
-  const bool direct_;  ///< objects may go and come over direct connections
 
   mutable std::mutex mutex_;  ///< guards all below
   bool closed_ = false;
@@ -379,9 +376,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   std::set<std::shared_ptr<CallState>> borrowings_;  ///< threads wait for them (lend)
   DirectOwners direct_owners_;
   std::size_t direct_copies_ = 0;
-  bool cannot_serve_ = false;
-  std::unique_ptr<DirectServer> server_;  ///< both are started when they are needed
-  std::unique_ptr<DirectClient> client_;
+  std::unique_ptr<DirectConnections> direct_;
 
   SpillFiles files_;  ///< of the disk's thread alone
 };

@@ -68,9 +68,15 @@ Scenario draw_scenario(std::uint64_t seed) {
   if (s.test_samples > 0 && !watches && pick(0, 1) == 0) job.evaluations.every = pick(1, 5);
   s.detached = pick(0, 1) == 0;
   // Objects: mostly in stores that have room for a few, often with a disk that refuses some of them.
-  s.putters = pick(0, 1) == 0 ? 0 : pick(1, 3);
+  s.putters = pick(0, 1) == 0 ? 0 : pick(1, 4);
+  if (s.putters > 1 && pick(0, 3) > 0) s.nodes = std::max(s.nodes, 2);
+  s.lingers = s.putters > 0 ? seconds(pick(0, 5)) : Duration{0};
+  if (s.lingers > seconds(1)) s.fault_gap = 3000;
   const int disk = pick(0, 3);
   if (pick(0, 4) > 0) s.store_bytes = kStoreOfJob + static_cast<std::uint64_t>(pick(3, 8)) * kStoreOfValue;
+  s.links_alone = pick(0, 3) == 0;
+  s.no_direct = pick(0, 1) == 0 ? 0 : 0.3;
+  s.direct_breaks = pick(0, 1) == 0 ? 0 : 0.15;
   s.spill_refused = disk == 0 ? 0 : disk == 1 ? 0.05 : disk == 2 ? 0.3 : 0.8;
   return s;
 }
@@ -104,7 +110,8 @@ Cluster::Cluster(Scenario with, bool verbose)
       sampler(sampler_of(scenario)),
       network(world),
       load(*this),
-      values(*this) {
+      values(*this),
+      copies(*this) {
   const auto& job = scenario.job.settings;
   for (std::int64_t step = 0; step < job.epochs * scenario.steps_per_epoch; ++step) {
     auto& leaves = indices.emplace_back();
@@ -245,7 +252,8 @@ Process* Cluster::some_process() {
 
 void Cluster::next_fault() {
   // Often close together, so that faults hit the recovery of the one before; sometimes far apart.
-  const std::uint64_t gap = world.chance(0.5) ? 1 + world.random.below(60) : 1 + world.random.below(600);
+  const std::uint64_t gap =
+      world.chance(0.5) ? 1 + world.random.below(60) : 1 + world.random.below(scenario.fault_gap);
   next_fault_at_ = world.events() + gap;
 }
 
@@ -299,6 +307,7 @@ void Cluster::inject() {
   const auto kill = [&](Process* process) {
     if (process != nullptr) world.kill(*process, "fault");
   };
+  if (scenario.putters > 0 && world.chance(0.3)) return world.chance(0.4) ? kill_unheard() : copies.hit_one();
   switch (world.random.below(28)) {
     case 0:
     case 1:
@@ -338,7 +347,7 @@ void Cluster::inject() {
       return trouble_disk(disk.fails, "the head's disk refuses writes");
     case 21:
     case 22:
-      return scenario.putters > 0 && world.chance(0.5) ? kill_unheard() : kill(some_process());
+      return kill(some_process());
     case 23:
       return jump_clock();
     case 24:
@@ -457,6 +466,7 @@ void Cluster::end_faults() {
   faults_over_at = world.now();
   files.full = false;
   disk.slow = disk.fails = false;
+  copies.hit_none();
   if (head != nullptr) head->die_after_actions = -1;
   if (driver != nullptr) driver->die_after_frames = -1;
   world.trace("harness", "no more faults");

@@ -17,6 +17,7 @@
 #include "runtime/node/node_machine.hpp"
 #include "runtime/node/region_memory.hpp"
 #include "scheduler/head/head_machine.hpp"
+#include "tests/simulation/copies.hpp"
 #include "tests/simulation/floor.hpp"
 #include "tests/simulation/hosted.hpp"
 #include "tests/simulation/line.hpp"
@@ -50,7 +51,9 @@ struct FloorMutations {
   bool forget_saves = false;        ///< what a process saves is said to be kept, and goes nowhere
   bool lose_spilled_byte = false;   ///< what is spilled has another byte in its file
   bool keep_spill_files = false;    ///< a file in which no object is any more stays on the disk
-  bool forget_reports = false;      ///< a sweep does not write down what it decided on a report
+  bool forget_dead_borrowers = false;  ///< after a link broke an owner does not ask who lives there
+  bool take_broken_parts = false;      ///< what came before a direct connection broke is taken for the object
+  bool forget_reports = false;         ///< a sweep does not write down what it decided on a report
 };
 
 /// What a run is made of; drawn from its seed.
@@ -59,7 +62,8 @@ struct Scenario {
   int nodes = 2;
   int driver_host = 0;  ///< host 0 is the head's; nodes are on 1, 2, ...
   int faults = 0;
-  bool tight_cpus = false;  ///< just enough CPUs: spawns wait for each other
+  std::uint64_t fault_gap = 600;  ///< events from one to the next, at most
+  bool tight_cpus = false;        ///< just enough CPUs: spawns wait for each other
   train::RunOptions job;
   std::int64_t steps_per_epoch = 2;
   std::int64_t test_samples = 0;
@@ -71,9 +75,13 @@ struct Scenario {
   int callers = 0;                ///< processes that make plain calls beside the job
   int calls_under_way = 1;        ///< of each of them, at every moment
   int putters = 0;                ///< actors that put and read objects
+  Duration lingers{};             ///< so long do they go on when the job is done
   std::uint64_t store_bytes = 0;  ///< for all regions of a node; 0: as many as there are
   double spill_refused = 0;       ///< the chance that a disk refuses what is spilled, until the last fault
-  bool detached = false;          ///< an actor outlives the program, and the next one has it
+  bool links_alone = false;       ///< no process has direct connections
+  double no_direct = 0;           ///< the chance that a process gives nothing over them
+  double direct_breaks = 0;  ///< the chance of each piece that its connection breaks, until the last fault
+  bool detached = false;     ///< an actor outlives the program, and the next one has it
   train::Mutations mutations;
   FloorMutations floor;
   std::optional<SweepScenario> sweep{};  ///< the program runs it, instead of the job
@@ -286,6 +294,7 @@ struct Cluster {
   Disk disk;
   Load load;                          ///< what plain calls have to be true of
   Values values;                      ///< what objects have to be true of
+  Copies copies;                      ///< and what their copies between nodes
   std::optional<SweepReferee> sweep;  ///< with such a scenario
 
   Head* head = nullptr;

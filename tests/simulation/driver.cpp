@@ -92,6 +92,9 @@ bool Driver::end_detached() {
 
 /// Nothing of objects may be left when nobody refers to any. False: the program has ended.
 bool Driver::end_values() {
+  const MonotonicClock clock;
+  const Instant until = clock.now() + cluster.scenario.lingers;
+  while (alive && clock.now() < until) sleep_for(milliseconds(200));
   cluster.values.end();
   while (alive && !cluster.values.left().empty()) sleep_for(milliseconds(200));
   return alive;

@@ -18,6 +18,7 @@ namespace troupe::sim {
 
 struct Cluster;
 struct Node;
+class SimDirect;
 class SimRings;
 
 struct Hosted : Process {
@@ -61,6 +62,7 @@ struct Hosted : Process {
   std::shared_ptr<Pipe> to_node;
   std::shared_ptr<Pipe> from_node;
   const std::shared_ptr<SimSpillDisk> spill_disk;
+  SimDirect* direct = nullptr;  ///< while it is up
 
  protected:
   /// The runtime is up.

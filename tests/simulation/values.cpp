@@ -30,7 +30,7 @@ Words Values::make(const Hosted& by) {
   SeededRandom random(mix(cluster_.scenario.seed, 1000 + ++numbers_));
   std::size_t words = kInlineWords + 1 + random.below(kInlineWords);
   if (random.below(8) == 0) words = 1 + random.below(1000);
-  if (random.below(8) == 0) words = 4 * kInlineWords + random.below(4 * kInlineWords);  // in several parts
+  if (random.below(5) == 0) words = 4 * kInlineWords + random.below(4 * kInlineWords);  // in several parts
   Words made(words);
   for (auto& word : made) word = random.next();
   made[0] = numbers_;
@@ -177,7 +177,7 @@ void PutterActor::step() {
     view_ = {};
     if (under_way_ == 0) return;
   } else {
-    switch (cluster_.world.random.below(8)) {
+    switch (cluster_.world.random.below(9)) {
       case 0:
       case 1:
         put();
@@ -190,6 +190,9 @@ void PutterActor::step() {
       case 5:
       case 6:
         call_another();
+        break;
+      case 7:
+        show_all();
         break;
       default:
         view_ = {};
@@ -251,12 +254,23 @@ void PutterActor::call_another() {
   }
   const ObjectRef<Words> value = any();
   if (what == 1) {
-    await(other.call<&PutterActor::sum>(value), value, [this, value](const Result<std::uint64_t>& sum) {
-      cluster_.values.heard_sum(value, *sum, process_);
-    });
+    show(other, value);
   } else {
     await(other.call<&PutterActor::keep>(value), value, [](const Result<void>&) {});
   }
+}
+
+void PutterActor::show(const ActorHandle<PutterActor>& other, const ObjectRef<Words>& value) {
+  await(other.call<&PutterActor::sum>(value), value, [this, value](const Result<std::uint64_t>& sum) {
+    cluster_.values.heard_sum(value, *sum, process_);
+  });
+}
+
+/// At a time: of each node one makes the copy, and the others wait for it.
+void PutterActor::show_all() {
+  if (held_.empty() || under_way_ != 0) return;
+  const ObjectRef<Words> value = any();
+  for (const auto& other : others_) show(other, value);
 }
 
 // Who has them.

@@ -84,6 +84,8 @@ class PutterActor {
   void put();
   void read();
   void call_another();
+  void show(const ActorHandle<PutterActor>& other, const ObjectRef<Words>& value);
+  void show_all();
   void hold(const ObjectRef<Words>& value);
   void let_go();
   const ObjectRef<Words>& any() const;
