@@ -24,6 +24,7 @@
 #include "tests/simulation/load.hpp"
 #include "tests/simulation/model.hpp"
 #include "tests/simulation/rings.hpp"
+#include "tests/simulation/submissions.hpp"
 #include "tests/simulation/sweep.hpp"
 #include "tests/simulation/threads.hpp"
 #include "tests/simulation/values.hpp"
@@ -53,6 +54,9 @@ struct FloorMutations {
   bool keep_spill_files = false;    ///< a file in which no object is any more stays on the disk
   bool forget_dead_borrowers = false;  ///< after a link broke an owner does not ask who lives there
   bool take_broken_parts = false;      ///< what came before a direct connection broke is taken for the object
+  bool keep_leases = false;            ///< a worker that runs no tasks any more is not ended
+  bool retry_once = false;             ///< a task that may run once is tried again when its worker is lost
+  bool take_back_all = false;          ///< a task that a worker has begun counts as taken back from it
   bool forget_reports = false;         ///< a sweep does not write down what it decided on a report
 };
 
@@ -76,6 +80,7 @@ struct Scenario {
   int calls_under_way = 1;        ///< of each of them, at every moment
   int putters = 0;                ///< actors that put and read objects
   Duration lingers{};             ///< so long do they go on when the job is done
+  bool tasks = false;             ///< they submit some
   std::uint64_t store_bytes = 0;  ///< for all regions of a node; 0: as many as there are
   double spill_refused = 0;       ///< the chance that a disk refuses what is spilled, until the last fault
   bool links_alone = false;       ///< no process has direct connections
@@ -95,7 +100,7 @@ struct Worker : Hosted {
   Worker(Cluster& in, Node& on, ProcessId as, std::int64_t cpus, const std::string& kind);
 
   const bool is_loader;
-  const bool puts;  ///< it has objects
+  const bool has_objects;
   std::int64_t cpu_e4;
   std::vector<std::string> gpus{};  ///< that it sees
   bool hangs = false;               ///< what it computes next never ends, though it beats
@@ -126,8 +131,8 @@ struct Node : Process, Server {
   std::shared_ptr<RingMemory> ring(ProcessId one, ProcessId other) const;
   /// A local process has died: its lock is seen first, then it is reaped.
   void local_died(ProcessId process);
-  /// How many lie in its memory.
-  std::size_t object_regions() const;
+  /// The names of those that lie in its memory.
+  std::vector<std::string> object_regions() const;
   /// As SIGTERM has it.
   void leave() { tell(node::LeaveAsked{"it was told to end"}); }
   bool accept(const LinePtr& line) override;
@@ -294,6 +299,7 @@ struct Cluster {
   Disk disk;
   Load load;                          ///< what plain calls have to be true of
   Values values;                      ///< what objects have to be true of
+  Submissions submissions;            ///< and tasks
   Copies copies;                      ///< and what their copies between nodes
   std::optional<SweepReferee> sweep;  ///< with such a scenario
 
@@ -308,6 +314,7 @@ struct Cluster {
   std::vector<train::CheckpointInfo> accepted;
   std::map<int, std::map<std::string, double>> metrics;  ///< of epochs, from 1, as some driver told them
   std::map<std::int64_t, std::map<std::string, double>> within;  ///< of evaluations within them, by steps
+  std::optional<Instant> last_fault_at;
   bool faults_over = false;
   Instant faults_over_at{};
   std::string job_hash;  ///< once done

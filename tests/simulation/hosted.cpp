@@ -3,6 +3,7 @@
 #include "runtime/host/kept_states.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
+#include "runtime/tasks/tasks.hpp"
 #include "tests/simulation/cluster.hpp"
 #include "tests/simulation/direct.hpp"
 #include "tests/simulation/rings.hpp"
@@ -52,6 +53,11 @@ class Hosted::Channel final : public NodeChannel {
     note_copy(header, body);
     const auto& broken = owner_.cluster.scenario.floor;
     if (broken.forget_saves && forgets_save(header, body)) return Sent::kQueued;
+    if (broken.keep_leases && keeps_lease(header, body)) return Sent::kQueued;
+    if (broken.take_back_all && asks(header, tasks::kTakeTaskBack)) {
+      answer(header, wire::encode(true));
+      return Sent::kQueued;
+    }
     if (broken.forget_dead_borrowers && asks(header, objects::kStillMakes)) {
       answer(header, wire::encode(objects::MakingTell{}));
       return Sent::kQueued;
@@ -127,6 +133,23 @@ class Hosted::Channel final : public NodeChannel {
                                [this, reply] { receive(std::move(*reply)); });
   }
 
+  void say_done(std::uint64_t request) {
+    const auto said = std::make_shared<Message>();
+    said->body = wire::encode_control(wire::Answer{.request = request, .ok = true}, said->header);
+    owner_.cluster.world.after(owner_, Duration{0}, "said to be done",
+                               [this, said] { receive(std::move(*said)); });
+  }
+
+  /// False: it is no lease that ends.
+  bool keeps_lease(const wire::FrameHeader& header, wire::ByteView body) {
+    if (header.kind != wire::FrameKind::kControl) return false;
+    const auto control = wire::decode_control(header, body).value();
+    const auto* ask = std::get_if<wire::KillAsk>(&control);
+    if (ask == nullptr || !ask->reason.starts_with("its lease ended")) return false;
+    say_done(ask->request);
+    return true;
+  }
+
   /// False: it is nothing that is saved.
   bool forgets_save(const wire::FrameHeader& header, wire::ByteView body) {
     if (asks(header, kKeepState)) {
@@ -137,10 +160,7 @@ class Hosted::Channel final : public NodeChannel {
                                                                   : Result<wire::Control>(ErrorInfo{});
     const auto* ask = control ? std::get_if<wire::SaveAsk>(&*control) : nullptr;
     if (ask == nullptr) return false;
-    const auto said = std::make_shared<Message>();
-    said->body = wire::encode_control(wire::Answer{.request = ask->request, .ok = true}, said->header);
-    owner_.cluster.world.after(owner_, Duration{0}, "said to be kept",
-                               [this, said] { receive(std::move(*said)); });
+    say_done(ask->request);
     return true;
   }
 

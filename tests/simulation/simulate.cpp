@@ -30,6 +30,9 @@ bool break_rule(const char* rule, Scenario& scenario) {
                      : is("files")      ? &scenario.floor.keep_spill_files
                      : is("borrowers")  ? &scenario.floor.forget_dead_borrowers
                      : is("parts")      ? &scenario.floor.take_broken_parts
+                     : is("leases")     ? &scenario.floor.keep_leases
+                     : is("retries")    ? &scenario.floor.retry_once
+                     : is("back")       ? &scenario.floor.take_back_all
                      : is("reports")    ? &scenario.floor.forget_reports
                                         : nullptr;
   if (flag != nullptr) *flag = true;
@@ -83,6 +86,9 @@ int main(int argc, char** argv) {
           "    files       a file stays on the disk when its last object is gone\n"
           "    borrowers   after a link broke an owner does not ask whether who borrows behind it lives\n"
           "    parts       what came before a direct connection broke is taken for the object\n"
+          "    leases      a worker that runs no tasks any more is not ended\n"
+          "    retries     a task that may run once is tried again when its worker is lost\n"
+          "    back        a task that its worker has begun counts as taken back from it\n"
           "    reports     a sweep does not write down what it decided on a report\n");
       return help ? 0 : 2;
     }
@@ -128,6 +134,8 @@ int main(int argc, char** argv) {
   std::printf(
       "%ld copies between nodes, %ld failed, %ld were hit; %ld came directly, %ld connections broke\n",
       all.copies, all.copies_failed, all.copies_hit, all.direct, all.direct_broken);
+  std::printf("%ld objects computed, %ld tasks answered, %ld begun again, %ld cancelled; %ld crashes\n",
+              all.computed, all.tasks_answered, all.tasks_again, all.tasks_cancelled, all.crashes);
   std::printf("%d of %llu seeds broke an invariant\n", broken, static_cast<unsigned long long>(count));
   return broken == 0 ? 0 : 1;
 }
