@@ -272,7 +272,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void broken(std::uint64_t ticket);
   void check(const OwnerTable::Check& what);
   void check_again(ProcessAddress process);
-  bool has_copies_of(ProcessAddress owner) const;
+  std::vector<ObjectName> copies_of(const OwnerTable::IsDown& is_owner) const;  ///< REQUIRES: the lock
   void checked(ProcessAddress process, const std::vector<OwnerTable::Making>& making, const Outcome& outcome);
   MakingTell not_made(ProcessAddress owner, const MakingTell& asked) const;
   void give_part(const PartAsk& part, Responder responder);
@@ -364,6 +364,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// Resolved once the owners know of what an answer referred to. By who answered, and which call.
   std::map<std::pair<ProcessAddress, std::uint64_t>, std::shared_ptr<CallState>> received_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them
+  std::set<ObjectName> let_go_;                    ///< of those: copies that the node keeps for other readers
   CopyQueue copies_;
   /// Copies that this process was told to make, until they end: by which question of its own.
   std::unordered_map<ObjectName, std::uint64_t> making_;

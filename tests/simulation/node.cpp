@@ -290,8 +290,9 @@ void Node::act(node::MakeRegion& a) {
 
 std::vector<std::string> Node::object_regions() const {
   std::vector<std::string> names;
-  for (const auto& [region, name] : regions_) {
-    if (name.starts_with(wire::kObjectRegions) || name.starts_with(wire::kCopyRegions)) names.push_back(name);
+  for (const auto& [number, region] : regions_) {
+    if (region.starts_with(wire::kObjectRegions) || region.starts_with(wire::kCopyRegions))
+      names.push_back(region);
   }
   return names;
 }
