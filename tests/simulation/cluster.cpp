@@ -377,9 +377,20 @@ void Cluster::kill_unheard() {
   }
   if (borrowers.empty()) return;
   Worker* who = borrowers[world.random.below(borrowers.size())];
-  for (int host = 0; host <= scenario.nodes; ++host) network.hosts_cut(who->host, host, world.now());
+  for (int host = 0; host <= scenario.nodes; ++host) {
+    if (host == who->host) continue;
+    world.cut(who->host, host, true);
+    world.cut(host, who->host, true);
+    network.hosts_cut(who->host, host, world.now());
+  }
   world.outside(world.between(Duration{0}, milliseconds(20)), "killed unheard",
                 [this, who] { world.kill(*who, "fault"); });
+  world.outside(world.between(milliseconds(20), milliseconds(400)), "heal", [this, at = who->host] {
+    for (int host = 0; host <= scenario.nodes; ++host) {
+      world.heal(at, host);
+      world.heal(host, at);
+    }
+  });
 }
 
 /// Politely, and now and then the head hears nothing of it.

@@ -54,14 +54,7 @@ class Hosted::Channel final : public NodeChannel {
     const auto& broken = owner_.cluster.scenario.floor;
     if (broken.forget_saves && forgets_save(header, body)) return Sent::kQueued;
     if (broken.keep_leases && keeps_lease(header, body)) return Sent::kQueued;
-    if (broken.take_back_all && asks(header, tasks::kTakeTaskBack)) {
-      answer(header, wire::encode(true));
-      return Sent::kQueued;
-    }
-    if (broken.forget_dead_borrowers && asks(header, objects::kStillMakes)) {
-      answer(header, wire::encode(objects::MakingTell{}));
-      return Sent::kQueued;
-    }
+    if (owner_.answers_itself(header)) return Sent::kQueued;
     if (broken.keep_credit && header.kind == wire::FrameKind::kCredit) return Sent::kQueued;
     if (broken.monitor_once && header.kind == wire::FrameKind::kMonitor &&
         !owner_.monitored_.insert(header.actor).second)
@@ -82,6 +75,17 @@ class Hosted::Channel final : public NodeChannel {
   }
   void node_closed() {
     if (close()) handlers_.on_closed("its node is gone");
+  }
+
+  /// As if who was asked had said so.
+  void answer(const wire::FrameHeader& asked, wire::Bytes body) {
+    const auto reply = std::make_shared<Message>();
+    reply->header = asked;
+    reply->header.kind = wire::FrameKind::kReply;
+    std::swap(reply->header.from, reply->header.to);
+    reply->body = std::move(body);
+    owner_.cluster.world.after(owner_, Duration{0}, "answered by nobody",
+                               [this, reply] { receive(std::move(*reply)); });
   }
 
  private:
@@ -120,17 +124,6 @@ class Hosted::Channel final : public NodeChannel {
       const auto told = wire::decode<objects::CopiedTell>(body).value();
       copies.ended({header.to, told.number}, owner_, told.ok);
     }
-  }
-
-  /// As if who was asked had said so.
-  void answer(const wire::FrameHeader& asked, wire::Bytes body) {
-    const auto reply = std::make_shared<Message>();
-    reply->header = asked;
-    reply->header.kind = wire::FrameKind::kReply;
-    std::swap(reply->header.from, reply->header.to);
-    reply->body = std::move(body);
-    owner_.cluster.world.after(owner_, Duration{0}, "answered by nobody",
-                               [this, reply] { receive(std::move(*reply)); });
   }
 
   void say_done(std::uint64_t request) {
@@ -182,6 +175,19 @@ Hosted::Hosted(Cluster& in, Node& on, ProcessId as, std::string process_name, in
   from_node = std::make_shared<Pipe>(in.world, on, *this, in.scenario.link_bytes);
   from_node->deliver = [this](Message message) { receive(std::move(message)); };
   from_node->on_room = [this] { node->room_for(process); };
+}
+
+bool Hosted::answers_itself(const wire::FrameHeader& header) {
+  const auto& broken = cluster.scenario.floor;
+  if (broken.take_back_all && asks(header, tasks::kTakeTaskBack)) {
+    channel_->answer(header, wire::encode(true));
+    return true;
+  }
+  if (broken.forget_dead_borrowers && asks(header, objects::kStillMakes)) {
+    channel_->answer(header, wire::encode(objects::MakingTell{}));
+    return true;
+  }
+  return false;
 }
 
 Hosted::~Hosted() = default;

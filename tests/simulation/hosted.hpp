@@ -32,6 +32,8 @@ struct Hosted : Process {
 
   /// From its node's socket.
   void receive(Message message);
+  /// Broken on purpose: what it asks others is answered by nobody.
+  bool answers_itself(const wire::FrameHeader& header);
   /// The node's end of the socket has closed.
   void node_closed();
   /// The memory goes without another word to anybody. Once it is gone this does nothing.

@@ -28,8 +28,8 @@ void work(std::uint64_t task) {
                 [&process] { process.cluster.world.kill(process, "a task crashed"); });
   }
   if (world.chance(0.6)) return;
-  sleep_for(world.chance(0.7) ? world.between(microseconds(10), milliseconds(4))
-                              : world.between(milliseconds(4), milliseconds(150)));
+  sleep_for(world.chance(0.93) ? world.between(microseconds(10), milliseconds(4))
+                               : world.between(milliseconds(4), milliseconds(150)));
 }
 
 }  // namespace

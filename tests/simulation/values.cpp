@@ -133,6 +133,7 @@ std::string Values::left() const {
   for (const auto& process : cluster_.processes) {
     const auto* hosted = dynamic_cast<const Hosted*>(process.get());
     if (hosted == nullptr || !hosted->alive || hosted->runtime == nullptr) continue;
+    if (hosted->name.starts_with("task ")) return hosted->name + " has no tasks any more, and lives";
     const auto counts = hosted->runtime->objects()->counts();
     const auto tasks = hosted->runtime->tasks()->counts();
     const auto some = [&](std::size_t count, const char* what) {
@@ -374,7 +375,7 @@ void PutterActor::submit_some(const tasks::Submitter& to, int retries) {
     return await_task(task, to.submit<&tree_task>(task, of), of,
                       [this, of](std::uint64_t sum) { cluster_.values.heard_sum(of, sum, process_); });
   }
-  for (std::uint64_t left = 1 + cluster_.world.random.below(8); left > 0; --left) {
+  for (std::uint64_t left = 1 + cluster_.world.random.below(12); left > 0; --left) {
     const auto task = all.add(process_, retries);
     await_task(task, to.submit<&sum_task>(task, of), of,
                [this, of](std::uint64_t sum) { cluster_.values.heard_sum(of, sum, process_); });
