@@ -70,14 +70,14 @@ Scenario draw_scenario(std::uint64_t seed) {
   // Objects: mostly in stores that have room for a few, often with a disk that refuses some of them.
   s.putters = pick(0, 1) == 0 ? 0 : pick(1, 4);
   if (s.putters > 1 && pick(0, 3) > 0) s.nodes = std::max(s.nodes, 2);
-  s.lingers = s.putters > 0 ? seconds(pick(0, 6)) : Duration{0};
+  s.lingers = s.putters > 0 ? seconds(pick(0, 7)) : Duration{0};
   if (s.lingers > seconds(1)) s.fault_gap = 3000, s.faults += pick(0, 8);
   const int disk = pick(0, 3);
   if (pick(0, 4) > 0) s.store_bytes = kStoreOfJob + static_cast<std::uint64_t>(pick(3, 8)) * kStoreOfValue;
   s.tasks = pick(0, 2) > 0;
-  s.links_alone = pick(0, 4) == 0;
-  s.no_direct = pick(0, 1) == 0 ? 0 : 0.3;
-  s.direct_breaks = pick(0, 2) == 0 ? 0 : 0.2;
+  s.links_alone = pick(0, 7) == 0;
+  s.no_direct = pick(0, 3) == 0 ? 0.5 : 0;
+  s.direct_breaks = pick(0, 2) == 0 ? 0 : 0.3;
   s.spill_refused = disk == 0 ? 0 : disk == 1 ? 0.05 : disk == 2 ? 0.3 : 0.8;
   return s;
 }

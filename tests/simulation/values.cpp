@@ -30,7 +30,7 @@ Words Values::make(const Hosted& by) {
   SeededRandom random(mix(cluster_.scenario.seed, 1000 + ++numbers_));
   std::size_t words = kInlineWords + 1 + random.below(kInlineWords);
   if (random.below(8) == 0) words = 1 + random.below(1000);
-  if (random.below(4) == 0) words = 4 * kInlineWords + random.below(4 * kInlineWords);  // in several parts
+  if (random.below(3) == 0) words = 4 * kInlineWords + random.below(4 * kInlineWords);  // in several parts
   Words made(words);
   for (auto& word : made) word = random.next();
   made[0] = numbers_;
@@ -375,7 +375,8 @@ void PutterActor::submit_some(const tasks::Submitter& to, int retries) {
     return await_task(task, to.submit<&tree_task>(task, of), of,
                       [this, of](std::uint64_t sum) { cluster_.values.heard_sum(of, sum, process_); });
   }
-  for (std::uint64_t left = 1 + cluster_.world.random.below(12); left > 0; --left) {
+  const std::uint64_t most = cluster_.world.chance(0.3) ? 40 : 8;
+  for (std::uint64_t left = 1 + cluster_.world.random.below(most); left > 0; --left) {
     const auto task = all.add(process_, retries);
     await_task(task, to.submit<&sum_task>(task, of), of,
                [this, of](std::uint64_t sum) { cluster_.values.heard_sum(of, sum, process_); });
