@@ -547,7 +547,8 @@ void Cluster::look() {
   }
   if (driver != nullptr) check(*driver);
   load.look(seconds(45));
-  values.look(seconds(60));
+  values.look(
+      seconds(100));  // an argument waits for room for a minute; and memory is kept for the next object
   submissions.look(seconds(60));
 }
 

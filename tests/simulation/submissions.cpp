@@ -34,8 +34,8 @@ void work(std::uint64_t task) {
 
 }  // namespace
 
-std::uint64_t Submissions::add(const Hosted& by, int retries) {
-  all_[++numbers_] = {&by, retries, false, nullptr, {}};
+std::uint64_t Submissions::add(const Hosted& by, int retries, bool is_plain) {
+  all_[++numbers_] = {&by, retries, is_plain, false, nullptr};
   return numbers_;
 }
 
@@ -49,11 +49,11 @@ void Submissions::begins(std::uint64_t number, const Hosted& in) {
     const bool was_troubled = cluster_.last_fault_at && world.now() - *cluster_.last_fault_at < kFaultLasts;
     if (task.retries == 0)
       world.violation(in.name + " begins task " + std::to_string(number) + ", which may run once, again");
-    if (task.last_in->alive && !was_troubled)
+    const bool no_link_is_between = task.is_plain && task.last_in->node == task.by->node;
+    if (task.last_in->alive && (no_link_is_between || !was_troubled))
       world.violation(in.name + " begins task " + std::to_string(number) + " again, and nothing was lost");
   }
   task.last_in = &in;
-  task.begun = world.now();
 }
 
 void Submissions::failed(const ErrorInfo& error, std::uint64_t number, const ObjectRef<Words>& value,
@@ -100,8 +100,8 @@ std::uint64_t tree_task(std::uint64_t task, const ObjectRef<Words>& words) {
   work(task);
   Hosted& process = Hosted::current();
   const auto session = process.session().with({.num_cpus = 0});
-  const auto one = session.submit<&sum_task>(process.cluster.submissions.add(process, 3), words);
-  const auto other = session.submit<&sum_task>(process.cluster.submissions.add(process, 3), words);
+  const auto one = session.submit<&sum_task>(process.cluster.submissions.add(process, 3, true), words);
+  const auto other = session.submit<&sum_task>(process.cluster.submissions.add(process, 3, true), words);
   const auto sum = one.get();
   if (sum != other.get()) process.cluster.world.violation(process.name + " hears of two values in one");
   return sum;

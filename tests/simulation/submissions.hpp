@@ -14,8 +14,9 @@ namespace troupe::sim {
 class Submissions {
  public:
   explicit Submissions(Cluster& cluster) : cluster_(cluster) {}
-  /// What `by` submits next: its number. `retries`: it may run so often after it was lost.
-  std::uint64_t add(const Hosted& by, int retries);
+  /// What `by` submits next: its number. `retries`: it may run so often after it was lost. `is_plain`: its
+  /// answer refers to no object, so that nobody else can lose it.
+  std::uint64_t add(const Hosted& by, int retries, bool is_plain = false);
   /// Its function begins in that worker, or in the process that submitted it.
   void begins(std::uint64_t task, const Hosted& in);
   void cancelled(std::uint64_t task) { all_.at(task).is_cancelled = true, ++cancels; }
@@ -36,9 +37,9 @@ class Submissions {
   struct Task {
     const Hosted* by = nullptr;
     int retries = 0;
+    bool is_plain = false;
     bool is_cancelled = false;
-    const Hosted* last_in = nullptr;  ///< where it began last, and when
-    Instant begun{};
+    const Hosted* last_in = nullptr;  ///< where it began last
   };
   struct Served {
     const Hosted* owner = nullptr;

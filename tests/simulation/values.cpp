@@ -377,7 +377,7 @@ void PutterActor::submit_some(const tasks::Submitter& to, int retries) {
   }
   const std::uint64_t most = cluster_.world.chance(0.3) ? 40 : 8;
   for (std::uint64_t left = 1 + cluster_.world.random.below(most); left > 0; --left) {
-    const auto task = all.add(process_, retries);
+    const auto task = all.add(process_, retries, true);
     await_task(task, to.submit<&sum_task>(task, of), of,
                [this, of](std::uint64_t sum) { cluster_.values.heard_sum(of, sum, process_); });
   }
