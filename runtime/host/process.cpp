@@ -66,6 +66,7 @@ ProcessFloor production(SocketLink link) {
   };
   floor.light_ids = SystemRandom().next();
   floor.spill_disk = std::make_shared<objects::SpillDisk>();
+  floor.direct_connections = objects::tcp_connections();
   return floor;
 }
 
@@ -121,8 +122,7 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
       [this](const std::string& key, std::uint64_t bytes, objects::Objects::OnRegion then) {
         lend_region(key, bytes, config_.label, false, std::move(then));
       },
-      threads_ ? objects::Objects::Copies::kDirect : objects::Objects::Copies::kOverLinks,
-      std::move(floor.spill_disk));
+      std::move(floor.direct_connections), std::move(floor.spill_disk));
   tasks_ = std::make_shared<tasks::Tasks>(*this, rings_.get(), [this](NodeId node, Leases::OnProcess then) {
     leases_->with_process(node, std::move(then));
   });

@@ -12,8 +12,9 @@
 namespace troupe {
 
 namespace objects {
+class DirectConnections;
 class SpillDisk;
-}
+}  // namespace objects
 
 /// Bounds of what may be under way; see routes.hpp.
 struct RouteLimits {
@@ -30,7 +31,8 @@ struct ProcessFloor {
   std::function<std::unique_ptr<Rings>(NodeId, Rings::Handlers)> make_rings;
   std::uint64_t light_ids = 0;  ///< what the ids of light actors are mixed from; unlike in all processes
   RouteLimits limits{};
-  std::shared_ptr<objects::SpillDisk> spill_disk;  ///< for objects that leave memory
+  std::shared_ptr<objects::SpillDisk> spill_disk;                  ///< for objects that leave memory
+  std::unique_ptr<objects::DirectConnections> direct_connections;  ///< null: objects come over the links
   bool threads = true;  ///< false: actors take their turns when Process::turns() says so
 };
 

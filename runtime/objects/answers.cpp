@@ -172,9 +172,8 @@ void Objects::node_lost(NodeId node) {
     owned_.link_lost(node, actions);
     // Copies of theirs are forgotten when they die, which may not be heard either.
     std::set<ProcessAddress> owners;
-    for (const auto& [name, fetch] : here_) {
-      if (name.owner.node == node) owners.insert(name.owner);
-    }
+    for (const ObjectName& name : copies_of([node](ProcessAddress p) { return p.node == node; }))
+      owners.insert(name.owner);
     for (const ProcessAddress owner : owners) actions.emplace_back(OwnerTable::Check{owner, true});
   }
   carry_out(std::move(actions));

@@ -1,29 +1,18 @@
 // Copies that come straight from their owner's memory, and objects that go so: over connections of their own,
 // which prove both ends and encrypt nothing. Where there is no such connection they come over the links.
-#include <cstdlib>
-
 #include "runtime/core/log.hpp"
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
 
 namespace troupe::objects {
-namespace {
 
-/// Whoever wants objects encrypted gets them over the links, which are.
-bool is_encryption_wanted() {
-  const char* text = std::getenv("TROUPE_ENCRYPT_OBJECTS");
-  return text != nullptr && *text != '\0' && std::string_view(text) != "0";
-}
-
-}  // namespace
-
-Objects::Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies,
-                 std::shared_ptr<SpillDisk> spill_disk)
+Objects::Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region,
+                 std::unique_ptr<DirectConnections> direct, std::shared_ptr<SpillDisk> spill_disk)
     : gate_(gate),
       waiter_(waiter),
       ask_region_(std::move(ask_region)),
-      direct_(copies == Copies::kDirect && !is_encryption_wanted()),
       owned_(gate.address().node),
+      direct_(std::move(direct)),
       files_(std::move(spill_disk)) {}
 
 // The owner's side.
@@ -31,21 +20,11 @@ Objects::Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies
 /// Empty: this process gives nothing so.
 DirectAddress Objects::direct_address() {
   const std::lock_guard lock(mutex_);
-  if (!direct_ || closed_ || cannot_serve_) return {};
-  if (server_ == nullptr) {
-    auto started = DirectServer::start(gate_.config().host, [weak = weak_from_this()](std::uint64_t number) {
-      const auto self = weak.lock();
-      return self == nullptr ? nullptr : self->in_memory(number);
-    });
-    if (!started) {
-      cannot_serve_ = true;
-      log(LogLevel::kWarning,
-          "objects of this process go over the links, slowly: " + started.error().message());
-      return {};
-    }
-    server_ = *std::move(started);
-  }
-  return server_->address();
+  if (direct_ == nullptr || closed_) return {};
+  return direct_->address(gate_.config().host, [weak = weak_from_this()](std::uint64_t number) {
+    const auto self = weak.lock();
+    return self == nullptr ? nullptr : self->in_memory(number);
+  });
 }
 
 Objects::BytesPtr Objects::in_memory(std::uint64_t number) const {
@@ -62,9 +41,9 @@ Objects::BytesPtr Objects::in_memory(std::uint64_t number) const {
 void Objects::pull(const PullPtr& pull) {
   const ProcessAddress owner = pull->name.owner;
   DirectOwners::Choice choice;
-  if (direct_ && owner.node != gate_.address().node) {
+  if (owner.node != gate_.address().node) {
     const std::lock_guard lock(mutex_);
-    choice = direct_owners_.choose(owner, pull->bytes, MonotonicClock().now());
+    if (direct_ != nullptr) choice = direct_owners_.choose(owner, pull->bytes, MonotonicClock().now());
   }
   if (choice.way == DirectOwners::Way::kLinks) return pull_on(pull);
   if (choice.way == DirectOwners::Way::kDirect) return pull_direct(pull, std::move(choice.at));
@@ -92,10 +71,9 @@ void Objects::pull_direct(const PullPtr& pull, DirectAddress at) {
   bool is_over = false;
   {
     const std::lock_guard lock(mutex_);
-    is_over = closed_;
+    is_over = closed_ || direct_ == nullptr;
     if (!is_over) {
-      if (client_ == nullptr) client_ = std::make_unique<DirectClient>();
-      const bool begins = client_->fetch({pull->name, pull->bytes, std::move(at), pull->fd.get()},
+      const bool begins = direct_->fetch({pull->name, pull->bytes, std::move(at), pull->fd.get()},
                                          [weak = weak_from_this(), pull](const Result<void>& result) {
                                            if (const auto self = weak.lock())
                                              self->pulled_direct(pull, result);

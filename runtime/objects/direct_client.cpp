@@ -43,7 +43,7 @@ bool DirectClient::fetch(Wanted wanted, Then then) {
   return true;
 }
 
-void DirectClient::abort(const OwnerTable::IsDown& is_down, const std::string& reason) {
+void DirectClient::abort(const std::function<bool(ProcessAddress)>& is_down, const std::string& reason) {
   const std::lock_guard lock(mutex_);
   for (const auto& one : transfers_) {
     if (is_down(one->wanted.name.owner))

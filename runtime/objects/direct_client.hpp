@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/objects/direct_connections.hpp"
 #include "runtime/objects/direct_io.hpp"
-#include "runtime/objects/owner_table.hpp"
 
 namespace troupe::objects {
 
@@ -19,14 +19,8 @@ namespace troupe::objects {
 /// a connection of its own.
 class DirectClient {
  public:
-  struct Wanted {
-    ObjectName name;
-    std::uint64_t bytes = 0;
-    DirectAddress at;
-    int memory = -1;  ///< stays open until `then` is called; holds `bytes`
-  };
-  /// Called once, in a thread of this, when nothing is written to the memory any more.
-  using Then = std::function<void(Result<void>)>;
+  using Wanted = DirectConnections::Wanted;
+  using Then = DirectConnections::Then;
 
   explicit DirectClient(TransferDeadline::Limits limits = {}) : limits_(limits) {}
   /// Ends what is under way; all `then` are called before it returns.
@@ -37,7 +31,7 @@ class DirectClient {
   /// False: there is no thread to be had, and `then` is not called.
   bool fetch(Wanted wanted, Then then);
   /// Their owners are gone.
-  void abort(const OwnerTable::IsDown& is_down, const std::string& reason);
+  void abort(const std::function<bool(ProcessAddress)>& is_down, const std::string& reason);
 
   static constexpr std::size_t kThreads = 4;
   static constexpr Duration kConnect = std::chrono::seconds(3);

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "runtime/core/connect/tcp.hpp"
+#include "runtime/objects/direct_connections.hpp"
 #include "runtime/objects/direct_io.hpp"
-#include "runtime/objects/object_bytes.hpp"
 
 namespace troupe::objects {
 
@@ -17,8 +17,7 @@ namespace troupe::objects {
 /// one part.
 class DirectServer {
  public:
-  /// An object's bytes; null where they are not in memory. Held while they are given.
-  using Find = std::function<std::shared_ptr<const ObjectBytes>(std::uint64_t number)>;
+  using Find = DirectConnections::Find;
   /// `host`: a numeric address of this host. Errors: kBadConfig, kIo.
   static Result<std::unique_ptr<DirectServer>> start(const std::string& host, Find find,
                                                      TransferDeadline::Limits limits = {});

@@ -91,17 +91,14 @@ void Objects::close(const std::string& why) {
 
 void Objects::stop() {
   std::unique_ptr<WorkThread> disk;
-  std::unique_ptr<DirectServer> server;
-  std::unique_ptr<DirectClient> client;
+  std::unique_ptr<DirectConnections> direct;
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     disk.swap(disk_);
-    server.swap(server_);
-    client.swap(client_);
+    direct.swap(direct_);
   }
-  client.reset();
-  server.reset();
+  direct.reset();
   disk.reset();
   std::deque<OnDisk> not_done;
   std::set<std::shared_ptr<CallState>> borrowings;
@@ -292,10 +289,15 @@ void Objects::check(const OwnerTable::Check& what) {
   check_again(what.process);
 }
 
-/// REQUIRES: mutex_ is held.
-bool Objects::has_copies_of(ProcessAddress owner) const {
-  return std::any_of(here_.begin(), here_.end(),
-                     [owner](const auto& copy) { return copy.first.owner == owner; });
+std::vector<ObjectName> Objects::copies_of(const OwnerTable::IsDown& is_owner) const {
+  std::vector<ObjectName> names;
+  for (const auto& [name, fetch] : here_) {
+    if (is_owner(name.owner)) names.push_back(name);
+  }
+  for (const auto& name : let_go_) {
+    if (is_owner(name.owner) && !here_.contains(name)) names.push_back(name);
+  }
+  return names;
 }
 
 void Objects::check_again(ProcessAddress process) {
@@ -307,7 +309,8 @@ void Objects::check_again(ProcessAddress process) {
       const std::lock_guard lock(self->mutex_);
       if (self->closed_) return;
       making = self->owned_.makes(process);
-      const bool is_known = self->owned_.knows(process) || self->has_copies_of(process);
+      const auto is_it = [process](ProcessAddress p) { return p == process; };
+      const bool is_known = self->owned_.knows(process) || !self->copies_of(is_it).empty();
       const bool is_over = !is_known || (making.empty() && !self->checked_[process]);
       if (is_over) self->checked_.erase(process);
       if (is_over) return;
@@ -520,11 +523,9 @@ void Objects::owners_down(const OwnerTable::IsDown& is_down, const std::string& 
   withdraw(is_down);
   {
     const std::lock_guard lock(mutex_);
-    if (client_ != nullptr) client_->abort(is_down, reason);
+    if (direct_ != nullptr) direct_->abort(is_down, reason);
     direct_owners_.forget(is_down);
-    for (const auto& [name, fetch] : here_) {
-      if (is_down(name.owner)) theirs.push_back(name);
-    }
+    theirs = copies_of(is_down);
     owned_.readers_down(is_down, actions);
   }
   if (!theirs.empty()) log(LogLevel::kDebug, std::to_string(theirs.size()) + " objects are lost: " + reason);

@@ -16,8 +16,7 @@
 #include "runtime/host/responder.hpp"
 #include "runtime/objects/borrow_table.hpp"
 #include "runtime/objects/copy_queue.hpp"
-#include "runtime/objects/direct_client.hpp"
-#include "runtime/objects/direct_server.hpp"
+#include "runtime/objects/direct_connections.hpp"
 #include "runtime/objects/offer_table.hpp"
 #include "runtime/objects/owner_table.hpp"
 #include "runtime/objects/references.hpp"
@@ -68,10 +67,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   using AskRegion = std::function<void(const std::string& key, std::uint64_t bytes, OnRegion then)>;
   using Ask = std::function<void(OnRegion then)>;
 
-  /// Copies between nodes come over the links alone, or over direct connections where those can be made.
-  enum class Copies { kOverLinks, kDirect };
-  /// `gate` must outlive the use of it, which close() ends.
-  Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region, Copies copies = Copies::kOverLinks,
+  /// `gate` must outlive the use of it, which close() ends. `direct`: null: copies come over the links alone.
+  Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region,
+          std::unique_ptr<DirectConnections> direct = nullptr,
           std::shared_ptr<SpillDisk> spill_disk = std::make_shared<SpillDisk>());
   /// Nothing is asked or told any more. `why`: its node is gone so; empty: the process ends.
   void close(const std::string& why = {});
@@ -274,7 +272,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void broken(std::uint64_t ticket);
   void check(const OwnerTable::Check& what);
   void check_again(ProcessAddress process);
-  bool has_copies_of(ProcessAddress owner) const;
+  std::vector<ObjectName> copies_of(const OwnerTable::IsDown& is_owner) const;  ///< REQUIRES: the lock
   void checked(ProcessAddress process, const std::vector<OwnerTable::Making>& making, const Outcome& outcome);
   MakingTell not_made(ProcessAddress owner, const MakingTell& asked) const;
   void give_part(const PartAsk& part, Responder responder);
@@ -334,7 +332,6 @@ class Objects : public std::enable_shared_from_this<Objects> {
   ProcessGate& gate_;
   Waiter* const waiter_;
   const AskRegion ask_region_;
-  const bool direct_;  ///< objects may go and come over direct connections
 
   mutable std::mutex mutex_;  ///< guards all below
   bool closed_ = false;
@@ -367,6 +364,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// Resolved once the owners know of what an answer referred to. By who answered, and which call.
   std::map<std::pair<ProcessAddress, std::uint64_t>, std::shared_ptr<CallState>> received_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them
+  std::set<ObjectName> let_go_;                    ///< of those: copies that the node keeps for other readers
   CopyQueue copies_;
   /// Copies that this process was told to make, until they end: by which question of its own.
   std::unordered_map<ObjectName, std::uint64_t> making_;
@@ -379,9 +377,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   std::set<std::shared_ptr<CallState>> borrowings_;  ///< threads wait for them (lend)
   DirectOwners direct_owners_;
   std::size_t direct_copies_ = 0;
-  bool cannot_serve_ = false;
-  std::unique_ptr<DirectServer> server_;  ///< both are started when they are needed
-  std::unique_ptr<DirectClient> client_;
+  std::unique_ptr<DirectConnections> direct_;
 
   SpillFiles files_;  ///< of the disk's thread alone
 };

@@ -169,7 +169,11 @@ void OwnerTable::readers_down(const IsDown& is_down, Actions& out) {
     for (auto next = object.copies.begin(); next != object.copies.end();) {
       const NodeId node = next->first;
       Copy& copy = (next++)->second;
-      std::erase_if(copy.waiting, [&](const Waiting& waiting) { return is_down(waiting.from); });
+      std::erase_if(copy.waiting, [&](const Waiting& waiting) {
+        const bool is_gone = is_down(waiting.from);
+        if (is_gone) out.emplace_back(Broken{waiting.ticket});
+        return is_gone;
+      });
       std::erase_if(copy.holders, is_down);
       if (copy.there ? copy.holders.empty() : is_down(copy.maker)) make_next(number, object, node, out);
     }

@@ -42,7 +42,7 @@ class OwnerTable {
     std::uint64_t number = 0;
     bool in_segment = false;  ///< kHere is the owner's own memory, and no copy
   };
-  /// The link on which the question `ticket` came has broken: whoever asked is to ask again.
+  /// The link on which the question `ticket` came has broken: whoever asked is to ask again. Or it is gone.
   struct Broken {
     std::uint64_t ticket = 0;
   };

@@ -138,6 +138,7 @@ void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
     if (lent && lent->answer.full) lent = lent->answer.why;
     if (!lent) return self->done(name, fetch, lent.error());
     auto read = near ? read_segment(lent->fd, name.number, bytes) : read_copy(lent->fd, name, bytes);
+    fetch->is_copy = !near;
     if (read || read.error().code != ErrorCode::kUnavailable) return self->done(name, fetch, std::move(read));
     // Its owner has spilled the object meanwhile, or has freed it and put another one where it lay. Those
     // that held a copy ended or made room: then the node has made new memory for us.
@@ -277,6 +278,7 @@ void Objects::end_pull(const PullPtr& pull) {
                            : finish_copy(pull->fd, pull->name, pull->bytes);
   };
   auto mapped = map();
+  pull->fetch->is_copy = true;
   if (!mapped.ok()) gate_.drop_region(copy_region(pull->name));  // before another process makes the copy
   CopiedTell told{pull->name.number, 0, mapped.ok()};
   {
@@ -308,6 +310,7 @@ void Objects::forget(const ObjectName& name) {
       gone = std::move(at->second);
       here_.erase(at);
     }
+    let_go_.erase(name);
   }
   const bool small = gone != nullptr && gone->done.ready() && gone->bytes != nullptr &&
                      gone->bytes->view().size() <= kInlineBytes;

@@ -152,10 +152,17 @@ std::uint64_t Objects::let_go() {
   std::uint64_t freed = 0;
   for (auto& [name, fetch] : gone) {
     const std::uint64_t bytes = fetch->bytes->view().size();
+    const bool is_copied = fetch->is_copy;
     fetch.reset();
-    if (name.owner.node == gate_.address().node) continue;
+    if (!is_copied) continue;
     const auto lent = lend(copy_region(name), bytes + kTagBytes, Full::kSaysSo);
-    if (!lent || lent->answer.full || !is_unread(lent->fd)) continue;
+    const bool stays = !lent || lent->answer.full || !is_unread(lent->fd);
+    {
+      const std::lock_guard lock(mutex_);
+      if (stays) let_go_.insert(name);
+      if (!stays) let_go_.erase(name);
+    }
+    if (stays) continue;
     const bool is_copy =
         is_copy_of(lent->fd, name);  // else another process has dropped it, and this one is new
     gate_.drop_region(copy_region(name));

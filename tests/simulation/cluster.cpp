@@ -68,9 +68,16 @@ Scenario draw_scenario(std::uint64_t seed) {
   if (s.test_samples > 0 && !watches && pick(0, 1) == 0) job.evaluations.every = pick(1, 5);
   s.detached = pick(0, 1) == 0;
   // Objects: mostly in stores that have room for a few, often with a disk that refuses some of them.
-  s.putters = pick(0, 1) == 0 ? 0 : pick(1, 3);
+  s.putters = pick(0, 1) == 0 ? 0 : pick(1, 4);
+  if (s.putters > 1 && pick(0, 3) > 0) s.nodes = std::max(s.nodes, 2);
+  s.lingers = s.putters > 0 ? seconds(pick(0, 7)) : Duration{0};
+  if (s.lingers > seconds(1)) s.fault_gap = 3000, s.faults += pick(0, 8);
   const int disk = pick(0, 3);
   if (pick(0, 4) > 0) s.store_bytes = kStoreOfJob + static_cast<std::uint64_t>(pick(3, 8)) * kStoreOfValue;
+  s.tasks = pick(0, 2) > 0;
+  s.links_alone = pick(0, 7) == 0;
+  s.no_direct = pick(0, 3) == 0 ? 0.5 : 0;
+  s.direct_breaks = pick(0, 2) == 0 ? 0 : 0.3;
   s.spill_refused = disk == 0 ? 0 : disk == 1 ? 0.05 : disk == 2 ? 0.3 : 0.8;
   return s;
 }
@@ -78,6 +85,8 @@ Scenario draw_scenario(std::uint64_t seed) {
 Scenario draw_sweep_scenario(std::uint64_t seed) {
   Scenario s = draw_scenario(seed);
   s.putters = 0;
+  s.lingers = Duration{0};
+  s.fault_gap = 600;
   s.job.settings.checkpoint_folder.clear();
   s.job.settings.trainer_gpus = 0;
   s.sweep = draw_sweep(seed, s.job.trainers);
@@ -104,7 +113,9 @@ Cluster::Cluster(Scenario with, bool verbose)
       sampler(sampler_of(scenario)),
       network(world),
       load(*this),
-      values(*this) {
+      values(*this),
+      submissions(*this),
+      copies(*this) {
   const auto& job = scenario.job.settings;
   for (std::int64_t step = 0; step < job.epochs * scenario.steps_per_epoch; ++step) {
     auto& leaves = indices.emplace_back();
@@ -122,7 +133,7 @@ Cluster::Cluster(Scenario with, bool verbose)
 void Cluster::killed(Process& process) {
   network.process_died(process);
   auto* worker = dynamic_cast<Worker*>(&process);
-  if (worker != nullptr && worker->puts)
+  if (worker != nullptr && worker->has_objects)
     world.outside(Duration{0}, "~its memory goes", [worker] { worker->tear_down(); });
 }
 
@@ -245,7 +256,8 @@ Process* Cluster::some_process() {
 
 void Cluster::next_fault() {
   // Often close together, so that faults hit the recovery of the one before; sometimes far apart.
-  const std::uint64_t gap = world.chance(0.5) ? 1 + world.random.below(60) : 1 + world.random.below(600);
+  const std::uint64_t gap =
+      world.chance(0.5) ? 1 + world.random.below(60) : 1 + world.random.below(scenario.fault_gap);
   next_fault_at_ = world.events() + gap;
 }
 
@@ -296,9 +308,11 @@ void Cluster::cut_somewhere() {
 }
 
 void Cluster::inject() {
+  last_fault_at = world.now();
   const auto kill = [&](Process* process) {
     if (process != nullptr) world.kill(*process, "fault");
   };
+  if (scenario.putters > 0 && world.chance(0.5)) return world.chance(0.6) ? kill_unheard() : copies.hit_one();
   switch (world.random.below(28)) {
     case 0:
     case 1:
@@ -338,7 +352,7 @@ void Cluster::inject() {
       return trouble_disk(disk.fails, "the head's disk refuses writes");
     case 21:
     case 22:
-      return scenario.putters > 0 && world.chance(0.5) ? kill_unheard() : kill(some_process());
+      return kill(some_process());
     case 23:
       return jump_clock();
     case 24:
@@ -354,17 +368,29 @@ void Cluster::inject() {
   }
 }
 
-/// One that has objects dies while the links of its node are broken: others do not hear of it.
+/// One that borrows objects dies while the links of its node are broken: others do not hear of it.
 void Cluster::kill_unheard() {
-  std::vector<Worker*> putters;
+  std::vector<Worker*> borrowers;
   for (Worker* worker : living_workers()) {
-    if (worker->puts) putters.push_back(worker);
+    if (worker->runtime != nullptr && worker->runtime->objects()->counts().borrowed > 0)
+      borrowers.push_back(worker);
   }
-  if (putters.empty()) return;
-  Worker* who = putters[world.random.below(putters.size())];
-  for (int host = 0; host <= scenario.nodes; ++host) network.hosts_cut(who->host, host, world.now());
+  if (borrowers.empty()) return;
+  Worker* who = borrowers[world.random.below(borrowers.size())];
+  for (int host = 0; host <= scenario.nodes; ++host) {
+    if (host == who->host) continue;
+    world.cut(who->host, host, true);
+    world.cut(host, who->host, true);
+    network.hosts_cut(who->host, host, world.now());
+  }
   world.outside(world.between(Duration{0}, milliseconds(20)), "killed unheard",
                 [this, who] { world.kill(*who, "fault"); });
+  world.outside(world.between(milliseconds(20), milliseconds(400)), "heal", [this, at = who->host] {
+    for (int host = 0; host <= scenario.nodes; ++host) {
+      world.heal(at, host);
+      world.heal(host, at);
+    }
+  });
 }
 
 /// Politely, and now and then the head hears nothing of it.
@@ -457,6 +483,7 @@ void Cluster::end_faults() {
   faults_over_at = world.now();
   files.full = false;
   disk.slow = disk.fails = false;
+  copies.hit_none();
   if (head != nullptr) head->die_after_actions = -1;
   if (driver != nullptr) driver->die_after_frames = -1;
   world.trace("harness", "no more faults");
@@ -520,7 +547,9 @@ void Cluster::look() {
   }
   if (driver != nullptr) check(*driver);
   load.look(seconds(45));
-  values.look(seconds(60));
+  values.look(
+      seconds(100));  // an argument waits for room for a minute; and memory is kept for the next object
+  submissions.look(seconds(60));
 }
 
 /// Long after the end nothing is left, in truth and in the head's books.

@@ -17,12 +17,14 @@
 #include "runtime/node/node_machine.hpp"
 #include "runtime/node/region_memory.hpp"
 #include "scheduler/head/head_machine.hpp"
+#include "tests/simulation/copies.hpp"
 #include "tests/simulation/floor.hpp"
 #include "tests/simulation/hosted.hpp"
 #include "tests/simulation/line.hpp"
 #include "tests/simulation/load.hpp"
 #include "tests/simulation/model.hpp"
 #include "tests/simulation/rings.hpp"
+#include "tests/simulation/submissions.hpp"
 #include "tests/simulation/sweep.hpp"
 #include "tests/simulation/threads.hpp"
 #include "tests/simulation/values.hpp"
@@ -50,7 +52,12 @@ struct FloorMutations {
   bool forget_saves = false;        ///< what a process saves is said to be kept, and goes nowhere
   bool lose_spilled_byte = false;   ///< what is spilled has another byte in its file
   bool keep_spill_files = false;    ///< a file in which no object is any more stays on the disk
-  bool forget_reports = false;      ///< a sweep does not write down what it decided on a report
+  bool forget_dead_borrowers = false;  ///< after a link broke an owner does not ask who lives there
+  bool take_broken_parts = false;      ///< what came before a direct connection broke is taken for the object
+  bool keep_leases = false;            ///< a worker that runs no tasks any more is not ended
+  bool retry_once = false;             ///< a task that may run once is tried again when its worker is lost
+  bool take_back_all = false;          ///< a task that a worker has begun counts as taken back from it
+  bool forget_reports = false;         ///< a sweep does not write down what it decided on a report
 };
 
 /// What a run is made of; drawn from its seed.
@@ -59,7 +66,8 @@ struct Scenario {
   int nodes = 2;
   int driver_host = 0;  ///< host 0 is the head's; nodes are on 1, 2, ...
   int faults = 0;
-  bool tight_cpus = false;  ///< just enough CPUs: spawns wait for each other
+  std::uint64_t fault_gap = 600;  ///< events from one to the next, at most
+  bool tight_cpus = false;        ///< just enough CPUs: spawns wait for each other
   train::RunOptions job;
   std::int64_t steps_per_epoch = 2;
   std::int64_t test_samples = 0;
@@ -71,9 +79,14 @@ struct Scenario {
   int callers = 0;                ///< processes that make plain calls beside the job
   int calls_under_way = 1;        ///< of each of them, at every moment
   int putters = 0;                ///< actors that put and read objects
+  Duration lingers{};             ///< so long do they go on when the job is done
+  bool tasks = false;             ///< they submit some
   std::uint64_t store_bytes = 0;  ///< for all regions of a node; 0: as many as there are
   double spill_refused = 0;       ///< the chance that a disk refuses what is spilled, until the last fault
-  bool detached = false;          ///< an actor outlives the program, and the next one has it
+  bool links_alone = false;       ///< no process has direct connections
+  double no_direct = 0;           ///< the chance that a process gives nothing over them
+  double direct_breaks = 0;  ///< the chance of each piece that its connection breaks, until the last fault
+  bool detached = false;     ///< an actor outlives the program, and the next one has it
   train::Mutations mutations;
   FloorMutations floor;
   std::optional<SweepScenario> sweep{};  ///< the program runs it, instead of the job
@@ -87,7 +100,7 @@ struct Worker : Hosted {
   Worker(Cluster& in, Node& on, ProcessId as, std::int64_t cpus, const std::string& kind);
 
   const bool is_loader;
-  const bool puts;  ///< it has objects
+  const bool has_objects;
   std::int64_t cpu_e4;
   std::vector<std::string> gpus{};  ///< that it sees
   bool hangs = false;               ///< what it computes next never ends, though it beats
@@ -118,8 +131,8 @@ struct Node : Process, Server {
   std::shared_ptr<RingMemory> ring(ProcessId one, ProcessId other) const;
   /// A local process has died: its lock is seen first, then it is reaped.
   void local_died(ProcessId process);
-  /// How many lie in its memory.
-  std::size_t object_regions() const;
+  /// The names of those that lie in its memory.
+  std::vector<std::string> object_regions() const;
   /// As SIGTERM has it.
   void leave() { tell(node::LeaveAsked{"it was told to end"}); }
   bool accept(const LinePtr& line) override;
@@ -286,6 +299,8 @@ struct Cluster {
   Disk disk;
   Load load;                          ///< what plain calls have to be true of
   Values values;                      ///< what objects have to be true of
+  Submissions submissions;            ///< and tasks
+  Copies copies;                      ///< and what their copies between nodes
   std::optional<SweepReferee> sweep;  ///< with such a scenario
 
   Head* head = nullptr;
@@ -299,6 +314,7 @@ struct Cluster {
   std::vector<train::CheckpointInfo> accepted;
   std::map<int, std::map<std::string, double>> metrics;  ///< of epochs, from 1, as some driver told them
   std::map<std::int64_t, std::map<std::string, double>> within;  ///< of evaluations within them, by steps
+  std::optional<Instant> last_fault_at;
   bool faults_over = false;
   Instant faults_over_at{};
   std::string job_hash;  ///< once done

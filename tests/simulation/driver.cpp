@@ -92,6 +92,9 @@ bool Driver::end_detached() {
 
 /// Nothing of objects may be left when nobody refers to any. False: the program has ended.
 bool Driver::end_values() {
+  const MonotonicClock clock;
+  const Instant until = clock.now() + cluster.scenario.lingers;
+  while (alive && clock.now() < until) sleep_for(milliseconds(200));
   cluster.values.end();
   while (alive && !cluster.values.left().empty()) sleep_for(milliseconds(200));
   return alive;
@@ -122,6 +125,12 @@ bool Driver::run_job() {
     check_state(driver, result.get().steps);
     if (!alive) return false;
   } catch (const TaskFailed& failed) {
+    // Objects that are in use, or find no room on the disk, fill the store: the next program goes on.
+    const bool has_no_room = failed.info().message().find("no shared memory") != std::string::npos;
+    if (has_no_room && cluster.scenario.store_bytes > 0) {
+      cluster.world.kill(*this, "its job finds no room");
+      return false;
+    }
     cluster.world.violation("the job failed: " + failed.info().message());
     return false;
   }

@@ -2,13 +2,20 @@
 
 #include "runtime/host/kept_states.hpp"
 #include "runtime/host/may_wait.hpp"
+#include "runtime/objects/object_messages.hpp"
+#include "runtime/tasks/tasks.hpp"
 #include "tests/simulation/cluster.hpp"
+#include "tests/simulation/direct.hpp"
 #include "tests/simulation/rings.hpp"
 
 namespace troupe::sim {
 namespace {
 
 Hosted* now_running = nullptr;
+
+bool asks(const wire::FrameHeader& header, std::uint64_t operation) {
+  return header.kind == wire::FrameKind::kCall && !header.actor && header.method == operation;
+}
 
 template <class T>
 bool is(const Message& message) {
@@ -42,9 +49,12 @@ class Hosted::Channel final : public NodeChannel {
     if (header.kind != wire::FrameKind::kCredit && owner_.die_after_frames >= 0 &&
         owner_.die_after_frames-- == 0)
       owner_.cluster.world.kill(owner_, "in the middle of what it did");
-    if (header.kind == wire::FrameKind::kControl) asks(header, body);
+    if (header.kind == wire::FrameKind::kControl) note_request(header, body);
+    note_copy(header, body);
     const auto& broken = owner_.cluster.scenario.floor;
     if (broken.forget_saves && forgets_save(header, body)) return Sent::kQueued;
+    if (broken.keep_leases && keeps_lease(header, body)) return Sent::kQueued;
+    if (owner_.answers_itself(header)) return Sent::kQueued;
     if (broken.keep_credit && header.kind == wire::FrameKind::kCredit) return Sent::kQueued;
     if (broken.monitor_once && header.kind == wire::FrameKind::kMonitor &&
         !owner_.monitored_.insert(header.actor).second)
@@ -67,6 +77,17 @@ class Hosted::Channel final : public NodeChannel {
     if (close()) handlers_.on_closed("its node is gone");
   }
 
+  /// As if who was asked had said so.
+  void answer(const wire::FrameHeader& asked, wire::Bytes body) {
+    const auto reply = std::make_shared<Message>();
+    reply->header = asked;
+    reply->header.kind = wire::FrameKind::kReply;
+    std::swap(reply->header.from, reply->header.to);
+    reply->body = std::move(body);
+    owner_.cluster.world.after(owner_, Duration{0}, "answered by nobody",
+                               [this, reply] { receive(std::move(*reply)); });
+  }
+
  private:
   /// False: it was closed before.
   bool close() {
@@ -81,7 +102,7 @@ class Hosted::Channel final : public NodeChannel {
     return std::is_same_v<T, wire::RegionAsk> || std::is_same_v<T, wire::RingAsk> ? seconds(25) : seconds(80);
   }
   /// Every request is answered, but one that was taken back.
-  void asks(const wire::FrameHeader& header, wire::ByteView body) {
+  void note_request(const wire::FrameHeader& header, wire::ByteView body) {
     const auto control = wire::decode_control(header, body).value();
     std::visit(
         [this]<class T>(const T& ask) {
@@ -95,22 +116,44 @@ class Hosted::Channel final : public NodeChannel {
         control);
   }
 
+  void note_copy(const wire::FrameHeader& header, wire::ByteView body) {
+    Copies& copies = owner_.cluster.copies;
+    if (asks(header, objects::kPart)) {
+      copies.under_way({header.to, wire::decode<objects::PartAsk>(body).value().number}, owner_);
+    } else if (asks(header, objects::kCopied)) {
+      const auto told = wire::decode<objects::CopiedTell>(body).value();
+      copies.ended({header.to, told.number}, owner_, told.ok);
+    }
+  }
+
+  void say_done(std::uint64_t request) {
+    const auto said = std::make_shared<Message>();
+    said->body = wire::encode_control(wire::Answer{.request = request, .ok = true}, said->header);
+    owner_.cluster.world.after(owner_, Duration{0}, "said to be done",
+                               [this, said] { receive(std::move(*said)); });
+  }
+
+  /// False: it is no lease that ends.
+  bool keeps_lease(const wire::FrameHeader& header, wire::ByteView body) {
+    if (header.kind != wire::FrameKind::kControl) return false;
+    const auto control = wire::decode_control(header, body).value();
+    const auto* ask = std::get_if<wire::KillAsk>(&control);
+    if (ask == nullptr || !ask->reason.starts_with("its lease ended")) return false;
+    say_done(ask->request);
+    return true;
+  }
+
   /// False: it is nothing that is saved.
   bool forgets_save(const wire::FrameHeader& header, wire::ByteView body) {
-    const auto answer = std::make_shared<Message>();
-    if (header.kind == wire::FrameKind::kCall && !header.actor && header.method == kKeepState) {
-      answer->header = header;
-      answer->header.kind = wire::FrameKind::kReply;
-      std::swap(answer->header.from, answer->header.to);
-    } else {
-      const auto control = header.kind == wire::FrameKind::kControl ? wire::decode_control(header, body)
-                                                                    : Result<wire::Control>(ErrorInfo{});
-      const auto* ask = control ? std::get_if<wire::SaveAsk>(&*control) : nullptr;
-      if (ask == nullptr) return false;
-      answer->body = wire::encode_control(wire::Answer{.request = ask->request, .ok = true}, answer->header);
+    if (asks(header, kKeepState)) {
+      answer(header, {});
+      return true;
     }
-    owner_.cluster.world.after(owner_, Duration{0}, "said to be kept",
-                               [this, answer] { receive(std::move(*answer)); });
+    const auto control = header.kind == wire::FrameKind::kControl ? wire::decode_control(header, body)
+                                                                  : Result<wire::Control>(ErrorInfo{});
+    const auto* ask = control ? std::get_if<wire::SaveAsk>(&*control) : nullptr;
+    if (ask == nullptr) return false;
+    say_done(ask->request);
     return true;
   }
 
@@ -132,6 +175,19 @@ Hosted::Hosted(Cluster& in, Node& on, ProcessId as, std::string process_name, in
   from_node = std::make_shared<Pipe>(in.world, on, *this, in.scenario.link_bytes);
   from_node->deliver = [this](Message message) { receive(std::move(message)); };
   from_node->on_room = [this] { node->room_for(process); };
+}
+
+bool Hosted::answers_itself(const wire::FrameHeader& header) {
+  const auto& broken = cluster.scenario.floor;
+  if (broken.take_back_all && asks(header, tasks::kTakeTaskBack)) {
+    channel_->answer(header, wire::encode(true));
+    return true;
+  }
+  if (broken.forget_dead_borrowers && asks(header, objects::kStillMakes)) {
+    channel_->answer(header, wire::encode(objects::MakingTell{}));
+    return true;
+  }
+  return false;
 }
 
 Hosted::~Hosted() = default;
@@ -197,6 +253,7 @@ void Hosted::boot(const wire::Configure& configure) {
   floor.light_ids = cluster.ids.next();
   floor.limits = cluster.scenario.limits;
   floor.spill_disk = spill_disk;
+  if (!cluster.scenario.links_alone) floor.direct_connections = std::make_unique<SimDirect>(*this);
   floor.threads = false;
   runtime = std::make_unique<troupe::Process>(std::move(config), std::move(floor),
                                               troupe::Process::Handlers{[] {}, [](const wire::Output&) {}});

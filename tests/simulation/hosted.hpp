@@ -18,6 +18,7 @@ namespace troupe::sim {
 
 struct Cluster;
 struct Node;
+class SimDirect;
 class SimRings;
 
 struct Hosted : Process {
@@ -31,6 +32,8 @@ struct Hosted : Process {
 
   /// From its node's socket.
   void receive(Message message);
+  /// Broken on purpose: what it asks others is answered by nobody.
+  bool answers_itself(const wire::FrameHeader& header);
   /// The node's end of the socket has closed.
   void node_closed();
   /// The memory goes without another word to anybody. Once it is gone this does nothing.
@@ -61,6 +64,7 @@ struct Hosted : Process {
   std::shared_ptr<Pipe> to_node;
   std::shared_ptr<Pipe> from_node;
   const std::shared_ptr<SimSpillDisk> spill_disk;
+  SimDirect* direct = nullptr;  ///< while it is up
 
  protected:
   /// The runtime is up.

@@ -288,10 +288,13 @@ void Node::act(node::MakeRegion& a) {
   tell(node::RegionMade{a.region, std::nullopt});
 }
 
-std::size_t Node::object_regions() const {
-  return static_cast<std::size_t>(std::count_if(regions_.begin(), regions_.end(), [](const auto& region) {
-    return region.second.starts_with(wire::kObjectRegions) || region.second.starts_with(wire::kCopyRegions);
-  }));
+std::vector<std::string> Node::object_regions() const {
+  std::vector<std::string> names;
+  for (const auto& [number, region] : regions_) {
+    if (region.starts_with(wire::kObjectRegions) || region.starts_with(wire::kCopyRegions))
+      names.push_back(region);
+  }
+  return names;
 }
 
 void Node::act(node::AbortRegions& a) {

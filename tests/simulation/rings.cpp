@@ -1,6 +1,7 @@
 #include "tests/simulation/rings.hpp"
 
 #include "runtime/core/futex.hpp"
+#include "tests/simulation/hosted.hpp"
 #include "tests/simulation/pipe.hpp"
 
 namespace troupe::sim {
@@ -71,6 +72,7 @@ Sent SimRings::send(RingChannel& opaque, const wire::FrameHeader& header, wire::
                     SendMode /*mode*/) {
   auto& channel = static_cast<Channel&>(opaque);
   if (channel.closed || stopped_ || !self_.alive) return Sent::kClosed;
+  if (dynamic_cast<Hosted&>(self_).answers_itself(header)) return Sent::kQueued;
   Message message{header, {body.begin(), body.end()}, {}};
   if (channel.memory != nullptr && channel.queue.empty() && write(channel, message)) return Sent::kQueued;
   channel.queued += wire::kHeaderBytes + body.size();

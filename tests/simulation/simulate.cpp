@@ -28,6 +28,11 @@ bool break_rule(const char* rule, Scenario& scenario) {
                      : is("saves")      ? &scenario.floor.forget_saves
                      : is("spilled")    ? &scenario.floor.lose_spilled_byte
                      : is("files")      ? &scenario.floor.keep_spill_files
+                     : is("borrowers")  ? &scenario.floor.forget_dead_borrowers
+                     : is("parts")      ? &scenario.floor.take_broken_parts
+                     : is("leases")     ? &scenario.floor.keep_leases
+                     : is("retries")    ? &scenario.floor.retry_once
+                     : is("back")       ? &scenario.floor.take_back_all
                      : is("reports")    ? &scenario.floor.forget_reports
                                         : nullptr;
   if (flag != nullptr) *flag = true;
@@ -56,29 +61,35 @@ int main(int argc, char** argv) {
       ++i;
     } else {
       const bool help = std::strcmp(argv[i], "--help") == 0 || std::strcmp(argv[i], "-h") == 0;
-      std::fprintf(help ? stdout : stderr,
-                   "usage: simulate [--seed N] [--count N] [--verbose] [--sweeps] [--break RULE]\n"
-                   "  --verbose  tells what happens while it does; a seed that breaks something tells its "
-                   "last events anyway\n"
-                   "  --sweeps   the program sweeps, instead of training one job\n"
-                   "  --break    breaks a rule on purpose:\n"
-                   "    commit      a step commits on the first report\n"
-                   "    generation  reports of an old generation count\n"
-                   "    install     a state is installed before it is whole\n"
-                   "    follow      who joins beside the steps counts as having steps that it has not taken\n"
-                   "    requests    a node that joins again does not repeat what has no answer\n"
-                   "    durable     the head says what is not on its disk yet\n"
-                   "    lines       a line between nodes breaks, and nobody is told\n"
-                   "    nodes       a process does not fail its calls when the link to their node broke\n"
-                   "    credit      a process never gives back what it has taken up\n"
-                   "    unsent      what a process tells its node while the link is full is dropped\n"
-                   "    room        what waits for the link to the node stays when there is room again\n"
-                   "    monitors    a monitor is not asked for again after a link broke\n"
-                   "    leaving     the head does not hear that a node leaves\n"
-                   "    saves       what an actor saves is said to be kept, and goes nowhere\n"
-                   "    spilled     an object that leaves memory for disk has another byte there\n"
-                   "    files       a file stays on the disk when its last object is gone\n"
-                   "    reports     a sweep does not write down what it decided on a report\n");
+      std::fprintf(
+          help ? stdout : stderr,
+          "usage: simulate [--seed N] [--count N] [--verbose] [--sweeps] [--break RULE]\n"
+          "  --verbose  tells what happens while it does; a seed that breaks something tells its "
+          "last events anyway\n"
+          "  --sweeps   the program sweeps, instead of training one job\n"
+          "  --break    breaks a rule on purpose:\n"
+          "    commit      a step commits on the first report\n"
+          "    generation  reports of an old generation count\n"
+          "    install     a state is installed before it is whole\n"
+          "    follow      who joins beside the steps counts as having steps that it has not taken\n"
+          "    requests    a node that joins again does not repeat what has no answer\n"
+          "    durable     the head says what is not on its disk yet\n"
+          "    lines       a line between nodes breaks, and nobody is told\n"
+          "    nodes       a process does not fail its calls when the link to their node broke\n"
+          "    credit      a process never gives back what it has taken up\n"
+          "    unsent      what a process tells its node while the link is full is dropped\n"
+          "    room        what waits for the link to the node stays when there is room again\n"
+          "    monitors    a monitor is not asked for again after a link broke\n"
+          "    leaving     the head does not hear that a node leaves\n"
+          "    saves       what an actor saves is said to be kept, and goes nowhere\n"
+          "    spilled     an object that leaves memory for disk has another byte there\n"
+          "    files       a file stays on the disk when its last object is gone\n"
+          "    borrowers   after a link broke an owner does not ask whether who borrows behind it lives\n"
+          "    parts       what came before a direct connection broke is taken for the object\n"
+          "    leases      a worker that runs no tasks any more is not ended\n"
+          "    retries     a task that may run once is tried again when its worker is lost\n"
+          "    back        a task that its worker has begun counts as taken back from it\n"
+          "    reports     a sweep does not write down what it decided on a report\n");
       return help ? 0 : 2;
     }
   }
@@ -120,6 +131,11 @@ int main(int argc, char** argv) {
       "were "
       "lost\n",
       all.objects, all.values_read, all.written, all.writes_refused, all.no_room, all.lost);
+  std::printf(
+      "%ld copies between nodes, %ld failed, %ld were hit; %ld came directly, %ld connections broke\n",
+      all.copies, all.copies_failed, all.copies_hit, all.direct, all.direct_broken);
+  std::printf("%ld objects computed, %ld tasks answered, %ld begun again, %ld cancelled; %ld crashes\n",
+              all.computed, all.tasks_answered, all.tasks_again, all.tasks_cancelled, all.crashes);
   std::printf("%d of %llu seeds broke an invariant\n", broken, static_cast<unsigned long long>(count));
   return broken == 0 ? 0 : 1;
 }

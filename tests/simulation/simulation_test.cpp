@@ -90,6 +90,12 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     CHECK(all.groups_ready > 500);
     CHECK(all.taken_over > 50);
     CHECK(all.lives_with_state > 50);
+    CHECK(all.copies > 1000);
+    CHECK(all.direct > 50);
+    CHECK(all.copies_hit > 100);
+    CHECK(all.tasks_answered > 5000);
+    CHECK(all.tasks_again > 50);
+    CHECK(all.computed > 2500);
     CHECK(all.states_taken > static_cast<long>(count));
     CHECK(all.generations > static_cast<long>(count) * 3 / 2);
   }
@@ -234,6 +240,36 @@ TEST_CASE("a state that is said to be kept, and is not, is found") {
 TEST_CASE("a byte of a spilled object that changes on disk is found") {
   Scenario broken;
   broken.floor.lose_spilled_byte = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+TEST_CASE("what came before a direct connection broke, taken for the object, is found") {
+  Scenario broken;
+  broken.floor.take_broken_parts = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+TEST_CASE("a dead borrower behind a broken link that nobody asks for is found") {
+  Scenario broken;
+  broken.floor.forget_dead_borrowers = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+TEST_CASE("a worker of tasks that is not given back is found") {
+  Scenario broken;
+  broken.floor.keep_leases = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+TEST_CASE("a task that may run once and is tried again is found") {
+  Scenario broken;
+  broken.floor.retry_once = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+TEST_CASE("a task that has begun and is taken back all the same is found") {
+  Scenario broken;
+  broken.floor.take_back_all = true;
   CHECK(seeds_until_found(broken) > 0);
 }
 

@@ -11,6 +11,8 @@ struct Totals {
   long answers = 0, calls_failed = 0, deaths_told = 0, restarted = 0, groups_ready = 0, groups_removed = 0,
        taken_over = 0, lives_with_state = 0;
   long objects = 0, values_read = 0, written = 0, writes_refused = 0, no_room = 0, lost = 0;
+  long copies = 0, copies_failed = 0, copies_hit = 0, direct = 0, direct_broken = 0;
+  long computed = 0, tasks_answered = 0, tasks_again = 0, tasks_cancelled = 0, crashes = 0;
   long reports = 0, failures = 0, clones = 0;  ///< of sweeps
 
   /// Of a run that is over.
@@ -37,6 +39,16 @@ struct Totals {
     writes_refused += of.values.writes_refused;
     no_room += of.values.no_room;
     lost += of.values.lost;
+    copies += of.copies.made;
+    copies_failed += of.copies.failed;
+    copies_hit += of.copies.hit;
+    direct += of.copies.direct;
+    direct_broken += of.copies.direct_broken;
+    computed += of.values.computed;
+    tasks_answered += of.submissions.answers;
+    tasks_again += of.submissions.begun_again;
+    tasks_cancelled += of.submissions.cancels;
+    crashes += of.submissions.crashes;
     if (!of.sweep) return;
     reports += of.sweep->reports;
     failures += of.sweep->failures;

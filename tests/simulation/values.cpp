@@ -30,7 +30,7 @@ Words Values::make(const Hosted& by) {
   SeededRandom random(mix(cluster_.scenario.seed, 1000 + ++numbers_));
   std::size_t words = kInlineWords + 1 + random.below(kInlineWords);
   if (random.below(8) == 0) words = 1 + random.below(1000);
-  if (random.below(8) == 0) words = 4 * kInlineWords + random.below(4 * kInlineWords);  // in several parts
+  if (random.below(3) == 0) words = 4 * kInlineWords + random.below(4 * kInlineWords);  // in several parts
   Words made(words);
   for (auto& word : made) word = random.next();
   made[0] = numbers_;
@@ -42,6 +42,27 @@ void Values::has_put(const ObjectRef<Words>& value, const Words& words, const Ho
   ++put;
   if (!all_.try_emplace(value.handle()->name(), Value{&by, words[0], words.size(), sum_of(words)}).second)
     cluster_.world.violation(by.name + " gave an object's name twice");
+}
+
+void Values::has_computed(const ObjectRef<Words>& value, const Words& words, const Hosted& by) {
+  const objects::ObjectName& name = value.handle()->name();
+  const Node* node = cluster_.find_any_node(name.owner.node);
+  const Hosted* owner = name.is_computed() ? &by : nullptr;
+  if (owner == nullptr && node != nullptr) {
+    if (const auto local = node->locals.find(name.owner.process); local != node->locals.end())
+      owner = local->second.process;
+  }
+  ++computed;
+  all_.try_emplace(name, Value{owner, words[0], words.size(), sum_of(words)});
+}
+
+void Values::copies(const ObjectRef<Words>& value, const ObjectRef<Words>& copy, const Hosted& by) {
+  const auto at = all_.find(value.handle()->name());
+  if (at == all_.end()) return;
+  ++computed;
+  Value words = at->second;
+  words.owner = &by;
+  all_.try_emplace(copy.handle()->name(), words);
 }
 
 void Values::read(const ObjectRef<Words>& value, std::span<const std::uint64_t> words, const Hosted& by) {
@@ -80,6 +101,11 @@ void Values::failed(const ErrorInfo& error, const ObjectRef<Words>& value, const
       if (cluster_.scenario.store_bytes == 0)
         cluster_.world.violation("a value finds no room in a large store: " + error.message());
       return;
+    case ErrorCode::kIo:  // the head's disk refuses the spawn of a worker, three times
+      if (cluster_.scenario.faults == 0 ||
+          error.what.find("cannot spawn worker of tasks") == std::string::npos)
+        cluster_.world.violation("a task is not run: " + error.message());
+      return;
     case ErrorCode::kObjectLost:
       return may_be_lost(error, value, by);
     default:
@@ -90,7 +116,9 @@ void Values::failed(const ErrorInfo& error, const ObjectRef<Words>& value, const
 void Values::may_be_lost(const ErrorInfo& error, const ObjectRef<Words>& value, const Hosted& by) {
   ++lost;
   const auto at = value ? all_.find(value.handle()->name()) : all_.end();
-  if (at == all_.end() || is_gone(*at->second.owner)) return;
+  if (at == all_.end() || at->second.owner == nullptr || is_gone(*at->second.owner)) return;
+  // As often as it may be computed again, or what it is computed from.
+  if (at->first.is_computed() && cluster_.scenario.faults > 0) return;
   // Who passed it on may have died longer ago than its reference counts, or the link broke for as long.
   const bool may_be_freed = at->second.owner != &by && cluster_.scenario.faults > 0;
   if (!may_be_freed || error.why != "nobody held a reference to it any more")
@@ -105,20 +133,24 @@ std::string Values::left() const {
   for (const auto& process : cluster_.processes) {
     const auto* hosted = dynamic_cast<const Hosted*>(process.get());
     if (hosted == nullptr || !hosted->alive || hosted->runtime == nullptr) continue;
+    if (hosted->name.starts_with("task ")) return hosted->name + " has no tasks any more, and lives";
     const auto counts = hosted->runtime->objects()->counts();
+    const auto tasks = hosted->runtime->tasks()->counts();
     const auto some = [&](std::size_t count, const char* what) {
       return count == 0 ? "" : " " + std::to_string(count) + what;
     };
     const std::string all = some(counts.owned, " objects") + some(counts.borrowed, " references") +
                             some(counts.here, " others' objects") + some(counts.offered, " offers") +
-                            some(counts.asked, " questions") + some(counts.spilled, " objects on disk") +
+                            some(counts.asked, " questions") + some(tasks.tasks, " tasks") +
+                            some(tasks.entries, " entries of lineage") + some(tasks.leases, " leases") +
+                            some(counts.spilled, " objects on disk") +
                             some(hosted->spill_disk->files(), " files");
     if (!all.empty()) return hosted->name + " has" + all;
   }
   for (const auto* nodes : {&cluster_.nodes, &cluster_.gateways}) {
     for (const Node* node : *nodes) {
-      if (const auto count = node->object_regions(); count != 0)
-        return node->name + " has memory of " + std::to_string(count) + " objects";
+      if (const auto regions = node->object_regions(); !regions.empty())
+        return node->name + " has memory of " + std::to_string(regions.size()) + " objects: " + regions[0];
     }
   }
   return "";
@@ -177,7 +209,7 @@ void PutterActor::step() {
     view_ = {};
     if (under_way_ == 0) return;
   } else {
-    switch (cluster_.world.random.below(8)) {
+    switch (cluster_.world.random.below(cluster_.scenario.tasks ? 12 : 9)) {
       case 0:
       case 1:
         put();
@@ -190,6 +222,14 @@ void PutterActor::step() {
       case 5:
       case 6:
         call_another();
+        break;
+      case 7:
+        show_all();
+        break;
+      case 9:
+      case 10:
+      case 11:
+        submit();
         break;
       default:
         view_ = {};
@@ -205,6 +245,7 @@ void PutterActor::put() {
   try {
     const auto value = me_.session().put(words);
     cluster_.values.has_put(value, words, process_);
+    if (!me_.may_block()) cluster_.values.read(value, value.get(), process_);
     hold(value);
   } catch (const Error& error) {
     cluster_.values.not_put(error.info(), words.size() * sizeof words[0], process_);
@@ -213,7 +254,7 @@ void PutterActor::put() {
 }
 
 void PutterActor::read() {
-  if (held_.empty()) return;
+  if (held_.empty() || !me_.may_block()) return;
   const ObjectRef<Words> value = any();  // it may be let go meanwhile
   const auto reading = process_.expect("a value", seconds(80));
   try {
@@ -251,11 +292,94 @@ void PutterActor::call_another() {
   }
   const ObjectRef<Words> value = any();
   if (what == 1) {
-    await(other.call<&PutterActor::sum>(value), value, [this, value](const Result<std::uint64_t>& sum) {
-      cluster_.values.heard_sum(value, *sum, process_);
-    });
+    show(other, value);
   } else {
     await(other.call<&PutterActor::keep>(value), value, [](const Result<void>&) {});
+  }
+}
+
+void PutterActor::show(const ActorHandle<PutterActor>& other, const ObjectRef<Words>& value) {
+  await(other.call<&PutterActor::sum>(value), value, [this, value](const Result<std::uint64_t>& sum) {
+    cluster_.values.heard_sum(value, *sum, process_);
+  });
+}
+
+/// At a time: of each node one makes the copy, and the others wait for it.
+void PutterActor::show_all() {
+  if (held_.empty() || under_way_ != 0) return;
+  const ObjectRef<Words> value = any();
+  for (const auto& other : others_) show(other, value);
+}
+
+// Tasks.
+
+template <class T, class Then>
+void PutterActor::await_task(std::uint64_t task, const Future<T>& answer, const ObjectRef<Words>& of,
+                             Then then) {
+  ++under_way_;
+  const auto running = process_.expect("task " + std::to_string(task), seconds(120));
+  answer.then([this, task, running, of, then](const Result<T>& got) {
+    --under_way_;
+    process_.met(running);
+    if (!got) return cluster_.submissions.failed(got.error(), task, of, process_);
+    cluster_.submissions.answered();
+    then(*got);
+  });
+  if (!cluster_.world.chance(0.05)) return;
+  me_.run_after(cluster_.world.between(Duration{0}, milliseconds(100)), [this, task, answer] {
+    if (answer.ready()) return;
+    cluster_.submissions.cancelled(task);
+    answer.cancel(cluster_.world.between(Duration{0}, milliseconds(200)));
+  });
+}
+
+/// For no CPUs: the job wants those.
+void PutterActor::submit() {
+  if (under_way_ >= 3) return;
+  const int retries = cluster_.world.chance(0.4) ? 0 : 3;
+  const bool breaks_rule = cluster_.scenario.floor.retry_once && retries == 0;
+  const auto session = me_.session().with({.num_cpus = 0, .max_retries = breaks_rule ? 1 : retries});
+  cluster_.world.chance(0.4) ? compute(session, retries) : submit_some(session, retries);
+}
+
+void PutterActor::compute(const tasks::Submitter& to, int retries) {
+  Submissions& all = cluster_.submissions;
+  const auto task = all.add(process_, retries);
+  if (!held_.empty() && cluster_.world.chance(0.5)) {
+    const ObjectRef<Words> of = any();
+    const auto copy = to.compute<&copy_task>(task, of);
+    cluster_.values.copies(of, copy, process_);
+    return hold(copy);
+  }
+  const Words words = all.words_of(task, 1 + cluster_.world.random.below(2 * kInlineWords));
+  const auto made = to.compute<&make_task>(task, task, words.size());
+  cluster_.values.has_computed(made, words, process_);
+  hold(made);
+}
+
+/// One with a result that it puts; or some with an argument, which make a worker's second place worth while.
+void PutterActor::submit_some(const tasks::Submitter& to, int retries) {
+  Submissions& all = cluster_.submissions;
+  if (held_.empty() || cluster_.world.chance(0.3)) {
+    const auto task = all.add(process_, retries);
+    const Words words = all.words_of(task, 1 + cluster_.world.random.below(2 * kInlineWords));
+    return await_task(task, to.submit<&put_task>(task, task, words.size()), {},
+                      [this, words](const ObjectRef<Words>& put) {
+                        cluster_.values.has_computed(put, words, process_);
+                        hold(put);
+                      });
+  }
+  const ObjectRef<Words> of = any();
+  if (cluster_.world.chance(0.2)) {
+    const auto task = all.add(process_, retries);
+    return await_task(task, to.submit<&tree_task>(task, of), of,
+                      [this, of](std::uint64_t sum) { cluster_.values.heard_sum(of, sum, process_); });
+  }
+  const std::uint64_t most = cluster_.world.chance(0.3) ? 40 : 8;
+  for (std::uint64_t left = 1 + cluster_.world.random.below(most); left > 0; --left) {
+    const auto task = all.add(process_, retries, true);
+    await_task(task, to.submit<&sum_task>(task, of), of,
+               [this, of](std::uint64_t sum) { cluster_.values.heard_sum(of, sum, process_); });
   }
 }
 
@@ -274,7 +398,7 @@ void PutterSpawner::fill(std::size_t at) {
   if (cluster_.values.is_over()) return;
   ActorOptions options;
   options.label = "putter";
-  options.isolated = true;
+  options.isolated = cluster_.world.chance(0.7);
   if (cluster_.world.chance(0.7) && !cluster_.nodes.empty()) {
     const Node* on = cluster_.nodes[cluster_.world.random.below(cluster_.nodes.size())];
     if (on->is_member) options.node = on->info.id;

@@ -27,6 +27,10 @@ class Values {
   /// What `by` is to put next.
   Words make(const Hosted& by);
   void has_put(const ObjectRef<Words>& value, const Words& words, const Hosted& by);
+  /// A task has: `value` is what `by` submitted, or holds.
+  void has_computed(const ObjectRef<Words>& value, const Words& words, const Hosted& by);
+  /// `copy` is to have the same words, which `by` has submitted.
+  void copies(const ObjectRef<Words>& value, const ObjectRef<Words>& copy, const Hosted& by);
   /// `by` read that.
   void read(const ObjectRef<Words>& value, std::span<const std::uint64_t> words, const Hosted& by);
   /// `by` hears what reading it in its place came to.
@@ -45,6 +49,7 @@ class Values {
   void look(Duration bound);
 
   long put = 0;
+  long computed = 0;
   long values_read = 0;
   long no_room = 0;         ///< puts, and readings
   long lost = 0;            ///< with who had put them
@@ -65,7 +70,8 @@ class Values {
   Instant over_at_{};
 };
 
-/// Puts and reads. Isolated: it waits for room, and for what others have.
+/// Puts, reads and submits tasks. An isolated one waits for room, and for what others have; a light one puts
+/// into its process's own memory, and reads what calls bring.
 class PutterActor {
  public:
   PutterActor();
@@ -84,11 +90,18 @@ class PutterActor {
   void put();
   void read();
   void call_another();
+  void show(const ActorHandle<PutterActor>& other, const ObjectRef<Words>& value);
+  void show_all();
   void hold(const ObjectRef<Words>& value);
   void let_go();
+  void submit();
+  void submit_some(const tasks::Submitter& to, int retries);
+  void compute(const tasks::Submitter& to, int retries);
   const ObjectRef<Words>& any() const;
   template <class T, class Then>
   void await(const Future<T>& answer, const ObjectRef<Words>& of, Then then);
+  template <class T, class Then>
+  void await_task(std::uint64_t task, const Future<T>& answer, const ObjectRef<Words>& of, Then then);
 
   ActorContext& me_;
   Hosted& process_;

@@ -6,7 +6,7 @@ namespace troupe::sim {
 Worker::Worker(Cluster& in, Node& on, ProcessId as, std::int64_t cpus, const std::string& kind)
     : Hosted(in, on, as, kind + " " + to_string(as).substr(0, 4), on.host),
       is_loader(kind == "loader"),
-      puts(kind == "putter"),
+      has_objects(kind != "trainer" && kind != "loader" && kind != "trial" && kind != "echo"),
       cpu_e4(cpus) {}
 
 void Worker::up() {

@@ -334,6 +334,32 @@ TEST_CASE("A copy that fails on its way, and one that is let go, leave no memory
   CHECK_FALSE(store.has(copy_region(name)));
 }
 
+// Was: a copy on its owner's own node, of a light actor's object, was let go and its memory kept; and memory
+// of a copy that others still read when it was let go stayed when its owner died (seeds 110 and 231 of the
+// simulator).
+TEST_CASE("A copy that is let go makes room, at the latest when its owner dies") {
+  Store store;
+  const ObjectName name{{store.address().node, {77}}, 7};
+  store.on_call = [](std::uint64_t operation) -> std::optional<Outcome> {
+    if (operation == kLocate) return wire::encode(Location{Where::kFetch, kBytes, 0, {}});
+    return operation == kPart ? Store::bytes(7) : wire::Bytes{};
+  };
+  REQUIRE(store.objects->fetch(name)->done.ready());
+  REQUIRE(store.has(copy_region(name)));
+  SECTION("nobody reads it") {
+    const auto objects = store.put(6);
+    CHECK_FALSE(store.has(copy_region(name)));
+  }
+  SECTION("another process reads it") {
+    const auto lent = store.lend(copy_region(name), kBytes).value();
+    const auto reader = read_copy(lent.fd, name, kBytes).value();
+    const auto objects = store.put(6);
+    REQUIRE(store.has(copy_region(name)));
+    store.objects->process_down(name.owner, "killed by signal 9");
+    CHECK_FALSE(store.has(copy_region(name)));
+  }
+}
+
 TEST_CASE("An object whose memory is gone whenever it is looked for is not lost: there is no room") {
   Store store;
   store.on_call = [](std::uint64_t operation) -> std::optional<Outcome> {

@@ -107,6 +107,13 @@ TEST_CASE("A node gets an object once: others of it wait for the first") {
     o.table.readers_down(is(kFar), o.out);
     CHECK(o.answers().at(2) == Where::kFetch);
   }
+  // Was: its question stayed with the owner for good (seed 201 of the simulator).
+  SECTION("and who waits dies: its question is over") {
+    o.table.readers_down(is(kFarToo), o.out);
+    const auto* over = std::get_if<OwnerTable::Broken>(&o.out.back());
+    REQUIRE(over != nullptr);
+    CHECK(over->ticket == 2);
+  }
   SECTION("and is freed meanwhile") {
     o.table.drop(1, o.out);
     CHECK(o.answers().at(2) == Where::kGone);

@@ -1,0 +1,65 @@
+/// Tasks beside the job: actors submit functions whose arguments and results are objects, and cancel some,
+/// while workers crash. A task that may run once does; each ends once; no worker and no lease is left.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "runtime/client/session.hpp"
+#include "tests/simulation/values.hpp"
+
+namespace troupe::sim {
+
+/// What is true of the tasks, whoever knows it.
+class Submissions {
+ public:
+  explicit Submissions(Cluster& cluster) : cluster_(cluster) {}
+  /// What `by` submits next: its number. `retries`: it may run so often after it was lost. `is_plain`: its
+  /// answer refers to no object, so that nobody else can lose it.
+  std::uint64_t add(const Hosted& by, int retries, bool is_plain = false);
+  /// Its function begins in that worker, or in the process that submitted it.
+  void begins(std::uint64_t task, const Hosted& in);
+  void cancelled(std::uint64_t task) { all_.at(task).is_cancelled = true, ++cancels; }
+  void answered() { ++answers; }
+  void failed(const ErrorInfo& error, std::uint64_t task, const ObjectRef<Words>& value, const Hosted& by);
+  /// Every now and then: no worker lives so long after who leased it, and the last fault.
+  void look(Duration bound);
+
+  /// What tasks compute.
+  Words words_of(std::uint64_t number, std::size_t words) const;
+
+  long answers = 0;
+  long begun_again = 0;
+  long cancels = 0;
+  long crashes = 0;
+
+ private:
+  struct Task {
+    const Hosted* by = nullptr;
+    int retries = 0;
+    bool is_plain = false;
+    bool is_cancelled = false;
+    const Hosted* last_in = nullptr;  ///< where it began last
+  };
+  struct Served {
+    const Hosted* owner = nullptr;
+    Instant gone_at{};  ///< first seen so
+  };
+  Cluster& cluster_;
+  std::map<std::uint64_t, Task> all_;
+  std::map<const Hosted*, Served> workers_;
+  std::uint64_t numbers_ = 0;
+};
+
+/// The sum of the words.
+std::uint64_t sum_task(std::uint64_t task, const View<std::uint64_t>& words);
+/// So many words, of a number.
+Words make_task(std::uint64_t task, std::uint64_t number, std::uint64_t words);
+/// A copy of them: of what another task has computed, too.
+Words copy_task(std::uint64_t task, const View<std::uint64_t>& words);
+/// What two others that it submits answer, both.
+std::uint64_t tree_task(std::uint64_t task, const ObjectRef<Words>& words);
+/// What it has put: some words of a number.
+ObjectRef<Words> put_task(std::uint64_t task, std::uint64_t number, std::uint64_t words);
+
+}  // namespace troupe::sim
