@@ -20,11 +20,10 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
 endif()
 
-# The compiler launcher of files with a precompiled header: ccache must be told that a changed header inside it is the
-# compiler's business.
+# The compiler launcher of files with a precompiled header.
 set(TROUPE_PCH_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 if(TROUPE_CCACHE)
-  set(TROUPE_PCH_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TROUPE_CCACHE})
+  set(TROUPE_PCH_LAUNCHER ${CMAKE_CURRENT_LIST_DIR}/ccache_pch.sh ${TROUPE_CCACHE})
 endif()
 
 # troupe_precompiled(name rooms... HEADERS headers...): what troupe_use_precompiled gives other targets: these headers, parsed once.
