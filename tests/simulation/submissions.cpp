@@ -49,8 +49,11 @@ void Submissions::begins(std::uint64_t number, const Hosted& in) {
     const bool was_troubled = cluster_.last_fault_at && world.now() - *cluster_.last_fault_at < kFaultLasts;
     if (task.retries == 0)
       world.violation(in.name + " begins task " + std::to_string(number) + ", which may run once, again");
-    const bool no_link_is_between = task.is_plain && task.last_in->node == task.by->node;
-    if (task.last_in->alive && (no_link_is_between || !was_troubled))
+    // Where queues are full, or rings cannot be made, a push is refused, and its worker given up.
+    const bool gives_up = cluster_.scenario.no_rings > 0 || cluster_.scenario.link_bytes < kLinkQueueBytes;
+    const bool all_are_near =
+        task.is_plain && task.last_in->node == task.by->node && in.node == task.by->node;
+    if (task.last_in->alive && !gives_up && (all_are_near || !was_troubled))
       world.violation(in.name + " begins task " + std::to_string(number) + " again, and nothing was lost");
   }
   task.last_in = &in;
