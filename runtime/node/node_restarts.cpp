@@ -21,7 +21,9 @@ void NodeMachine::said(const cluster::ArgumentsWanted& e) {
       out_);
 }
 void NodeMachine::said(const cluster::KeepArguments& e) {
-  if (!leaving_) keep(e);
+  if (leaving_) return;
+  keep(e);
+  if (e.state.version != 0) head_.tell(cluster::StateKept{self_.info.id, e.actor, e.state.version}, out_);
 }
 void NodeMachine::said(const cluster::KeepState& e) {
   if (actors_.keep_state(e)) head_.tell(cluster::StateKept{self_.info.id, e.actor, e.state.version}, out_);
@@ -38,6 +40,7 @@ void NodeMachine::said(const cluster::EndJob& e) {
   const std::set<ProcessId> stays = actors_.processes_of(e.stays);
   for (auto& [id, process] : locals_.all()) {
     if (process.job != e.job) continue;
+    if (process.is_driver && !e.is_recorded) continue;  // its successor may be forgotten
     if (process.is_driver) {
       process.replaced = true;
       leases_.replaced(process, out_);

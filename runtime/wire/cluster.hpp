@@ -296,7 +296,7 @@ struct StateSaved {
   std::uint32_t incarnation = 1;
   SavedState state;
 };
-/// The answer to KeepState: `node` has that state, or a newer one.
+/// The answer to KeepState and, with a state, to KeepArguments: `node` has that state, or a newer one.
 struct StateKept {
   NodeId node{};
   ActorId actor{};

@@ -35,8 +35,9 @@ void log_deaths(const cluster::ClusterEvent& event, const std::vector<cluster::C
   }
 }
 
-/// What waits for no store. A question for arguments changes nothing. That a further life is up, a head that
-/// forgets it hears again of its node, or it gives the next one a later incarnation.
+/// What waits for no store that works: a failing one may hold what it follows for long. A question for
+/// arguments changes nothing. That a further life is up, a head that forgets it hears again of its node, or
+/// it gives the next one a later incarnation.
 bool promises_nothing(const cluster::ClusterAction& action) {
   if (const auto* wanted = std::get_if<cluster::ArgumentsWanted>(&action)) return !wanted->node;
   const auto* placed = std::get_if<cluster::ActorPlaced>(&action);
@@ -225,8 +226,9 @@ void HeadMachine::take(std::vector<cluster::ClusterAction> actions, Output& out)
     if (erase != nullptr && erase->key.starts_with(kSubmissionKey))
       shown.push_back({erase->key.substr(kSubmissionKey.size()), std::nullopt});
   }
-  const auto at_once = std::stable_partition(actions.begin(), actions.end(),
-                                             [](const auto& action) { return !promises_nothing(action); });
+  const auto at_once = std::stable_partition(actions.begin(), actions.end(), [&](const auto& action) {
+    return trouble_ || !promises_nothing(action);
+  });
   std::move(at_once, actions.end(), std::back_inserter(out.send));
   actions.erase(at_once, actions.end());
   queue_.add(std::move(actions));

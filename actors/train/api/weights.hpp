@@ -86,7 +86,7 @@ LeftOut load_matching_weights(const std::string& path, Net& net, const std::stri
 
 /// Writes tensors, of any device, to a safetensors file: for load_weights, `.from`, serve::run and Python's
 /// package. The file is there whole or not at all. Throws BadConfig for a tensor that the format has no room
-/// for (undefined, sparse, complex, a name twice), and IoError.
+/// for (undefined, sparse, complex), BadInput for a name twice, and IoError.
 void save_tensors(const std::string& path, const std::vector<NamedTensor>& tensors);
 /// The same of a std::map, or what full_state_dict() returns.
 template <class Map>

@@ -97,8 +97,9 @@ TrainerResult TrainerCheckpoints::write_shards(const WriteCheckpoint& order,
   const auto copies = std::make_shared<ShardReader>(ShardsOf{order.generation, order.step}, std::move(mine),
                                                     std::move(trainers), look);
   const auto walk = std::make_shared<JoinedWalk>(
-      state, [copies](std::size_t rank, std::uint64_t offset, std::span<std::byte> into) {
+      state, [copies, this](std::size_t rank, std::uint64_t offset, std::span<std::byte> into) {
         copies->read(rank, offset, into);
+        told_.advances();
       });
   write_beside(
       order, [request, walk, in_common = compared(progress)](const auto& store, const WalkProgress& goes_on) {
@@ -124,6 +125,7 @@ std::unique_ptr<StateCopy> TrainerCheckpoints::copy(const std::function<std::uni
 /// Who shards its parameters may have no room for more: null, and none is tried, where memory is short.
 std::unique_ptr<StateCopy> TrainerCheckpoints::copy_shards(const ShardedState& state,
                                                            const Members& members) {
+  shards_.drop();  // of the checkpoint before, which has ended
   return copy([&] {
     std::uint64_t bytes = 0;
     for (const HeldPart& one : state.mine()) bytes += one.part.bytes.size();

@@ -418,7 +418,10 @@ TEST_CASE("what another node's actor has saved since is kept beside its argument
   CHECK(F::told<cluster::StateKept>(not_here) == nullptr);  // its arguments are not
   CHECK_FALSE(asked().kept);
   const std::string payload = F::spec(true).payload;
-  f.head(cluster::KeepArguments{F::kNode, F::kJob, kActor, payload, {}, {1, wire::Bytes(1)}});
+  const auto kept_both =
+      f.head(cluster::KeepArguments{F::kNode, F::kJob, kActor, payload, {}, {1, wire::Bytes(1)}});
+  REQUIRE(F::told<cluster::StateKept>(kept_both) != nullptr);
+  CHECK(F::told<cluster::StateKept>(kept_both)->version == 1);
   CHECK(asked().state.version == 1);
   for (const std::uint64_t version : {3u, 2u}) {
     const auto kept = f.head(cluster::KeepState{F::kNode, kActor, {version, wire::Bytes(version)}});
