@@ -86,6 +86,7 @@ class ProcessGroup {
   /// CollectiveAborted once the group was aborted.
   TreeBuffer allocate_tree(std::size_t count, DType dtype);
   /// Memory that operations move without a copy. As allocate_tree: collective, the group's, 64-byte aligned.
+  /// It is no value that frees itself: it stays until the group ends. Allocate once, and use it again.
   Buffer allocate(std::size_t count, DType dtype);
   template <class T>
   std::span<T> allocate(std::size_t count) {

@@ -21,13 +21,14 @@ std::vector<std::byte*> RoundData::reserve(std::size_t count, DType dtype, bool 
   const std::size_t most = tree ? *std::max_element(partials.begin(), partials.end()) : 1;
   const Tree made{.offset = allocated_bytes_, .slot_bytes = native_tree_bytes({{0, 1}}, count, dtype)};
   if (made.slot_bytes * most > view_.region.data_bytes() - allocated_bytes_) {
-    throw_error({ErrorCode::kLimit,
-                 std::string("cannot allocate ") + (tree ? "a tree" : "a buffer") + " of " +
-                     std::to_string(count) + " x " + std::string(dtype_name(dtype)),
-                 "it takes " + std::to_string(made.slot_bytes * most) + " bytes and " +
-                     std::to_string(view_.region.data_bytes() - allocated_bytes_) + " of the rank's " +
-                     std::to_string(view_.region.data_bytes()) + " are left",
-                 "raise data_bytes"});
+    throw_error(
+        {ErrorCode::kLimit,
+         std::string("cannot allocate ") + (tree ? "a tree" : "a buffer") + " of " + std::to_string(count) +
+             " x " + std::string(dtype_name(dtype)),
+         "it takes " + std::to_string(made.slot_bytes * most) + " bytes and " +
+             std::to_string(view_.region.data_bytes() - allocated_bytes_) + " of the rank's " +
+             std::to_string(view_.region.data_bytes()) + " are left",
+         "allocate once and use it again, since it is the group's until that ends; or raise data_bytes"});
   }
   // The others' too: this rank reads its part of them all and, in a tree, writes to their first slots.
   for (int peer : view_.locals) {

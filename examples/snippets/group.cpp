@@ -1,5 +1,6 @@
 // A group of actors that is called as one, and that sums numbers among its members by a process group.
 #include <iostream>
+#include <span>
 #include <troupe/collectives.hpp>
 #include <troupe/session.hpp>
 
@@ -8,10 +9,9 @@ struct Shard : troupe::collectives::GroupMember {
   explicit Shard(std::size_t at) : place(at) {}
   /// The sum of all members' numbers.
   float total(float mine) {
-    auto numbers = process_group()->allocate<float>(1);
-    numbers[0] = mine * static_cast<float>(place);
-    process_group()->all_reduce(numbers)->wait();
-    return numbers[0];
+    float number = mine * static_cast<float>(place);
+    process_group()->all_reduce(std::span(&number, 1))->wait();
+    return number;
   }
   std::size_t place = 0;
 };
