@@ -3,6 +3,8 @@
 # ccache leaves the old one where it is while GCC makes the new one, and GCC takes it: whatever it had stays.
 case " $* " in
 *" c++-header "*)
+  # By the headers' bytes: GCC takes one for another where a comment has changed, which preprocessing drops.
+  export CCACHE_DEPEND=1
   next=
   for word; do
     [ "$next" != -o ] || rm -f "$word"

@@ -402,6 +402,8 @@ int Served::wait() {
   if (!state_->endpoint->listens()) refuse_place_without_all();
   state_->endpoint->refuse_foreign_place();
   while (signal() == 0 && !state_->stopped && !state_->leaves) {
+    // Also where it was refused before, and is no longer in the list.
+    if (!state_->endpoint->listens()) state_->endpoint->take_over(Takes::kServedReady);
     take_places(state_->endpoint.get());  // and those of deployments that nobody may wait() for
     if (state_->deployment->wait_stopped(kLook)) break;
   }

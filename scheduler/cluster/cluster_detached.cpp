@@ -283,7 +283,10 @@ void ClusterMachine::handle(const StateSaved& e) {
     if (held != held_saves_.end()) release(held);
     actors_.set_state(*actor, e.state);
     if (!std::exchange(actor->record.has_saved, true)) persist(actor->record);
-    if (!has_keeper(*actor)) return out_.push_back(Acknowledged{e.requester, true, {}});
+    if (!has_keeper(*actor)) {
+      lacks_keeper_ = true;
+      return out_.push_back(Acknowledged{e.requester, true, {}});
+    }
     // Callers may have been answered when head and node die, one before the other is back.
     out_.push_back(KeepState{actor->keeper, e.actor, e.state});
     held_saves_[e.actor] = {e.requester, e.state.version, now_ + kKeeperAnswers};

@@ -120,6 +120,7 @@ void ClusterMachine::persist(Record record) {
 // Time.
 
 void ClusterMachine::handle(const Tick&) {
+  look_at_keepers_ = std::exchange(lacks_keeper_, false) || look_at_keepers_;
   for (auto held = held_saves_.begin(); held != held_saves_.end();)
     held = held->second.until <= now_ ? release(held) : std::next(held);
   for (const NodeId node : std::set(draining_)) move_next(node);

@@ -432,6 +432,7 @@ class ClusterMachine {
   bool look_at_queue_ = false;          ///< a submission may start
   bool look_at_groups_ = false;         ///< a placement group may find room
   bool look_at_keepers_ = false;        ///< a kept actor may need another node that has its arguments
+  bool lacks_keeper_ = false;           ///< one has saved without: looked at with the next tick
 };
 
 }  // namespace troupe::cluster
