@@ -126,9 +126,9 @@ std::string not_served(const WaitingPlaces& places) {
 }
 
 /// Endpoints whose deployments are ready take the places that they wait for. Others go on waiting: a replica
-/// may have died this moment. One that is refused says so (HttpEndpoint::refused), and throws it where it is
-/// `own`; the others take theirs.
-void take_places(const HttpEndpoint* own) {
+/// may have died this moment. One that is refused says so (HttpEndpoint::refused), and its own wait() asks
+/// again; the others take theirs.
+void take_places() {
   WaitingPlaces& places = waiting_places();
   std::vector<std::weak_ptr<HttpEndpoint>> ready;
   {
@@ -136,7 +136,6 @@ void take_places(const HttpEndpoint* own) {
     if (places.endpoints.empty() || !not_served(places).empty()) return;
     ready = std::exchange(places.endpoints, {});
   }
-  std::exception_ptr refused;
   for (const auto& one : ready) {
     const auto there = one.lock();
     if (there == nullptr) continue;
@@ -144,14 +143,12 @@ void take_places(const HttpEndpoint* own) {
       there->take_over(Takes::kServedReady);
     } catch (const Error& error) {
       log(LogLevel::kWarning, error.what());
-      if (there.get() == own) refused = std::current_exception();
       continue;
     }
     if (there->listens()) continue;
     const std::lock_guard lock(places.mutex);
     places.endpoints.push_back(one);
   }
-  if (refused) std::rethrow_exception(refused);
 }
 
 /// `endpoint` has come to serve `name`. It takes its place in wait(): a program that ends before, or is not
@@ -402,9 +399,8 @@ int Served::wait() {
   if (!state_->endpoint->listens()) refuse_place_without_all();
   state_->endpoint->refuse_foreign_place();
   while (signal() == 0 && !state_->stopped && !state_->leaves) {
-    // Also where it was refused before, and is no longer in the list.
     if (!state_->endpoint->listens()) state_->endpoint->take_over(Takes::kServedReady);
-    take_places(state_->endpoint.get());  // and those of deployments that nobody may wait() for
+    take_places();  // of deployments that nobody may wait() for
     if (state_->deployment->wait_stopped(kLook)) break;
   }
   if (state_->leaves) {  // what comes on connections that it has accepted is answered first

@@ -53,7 +53,7 @@ ErrorInfo cannot_start_thread(const std::error_code& why) {
     return {ErrorCode::kIo, "cannot start a thread", why.message(), ""};
   if (const auto full = check_process_room(1, process_room()); !full) return full.error();
   return {ErrorCode::kIo, "cannot start a thread", "the limit on processes (ulimit -u) is reached",
-          "raise it: ulimit -u 4096"};
+          kRaiseProcesses};
 }
 
 }  // namespace troupe

@@ -449,8 +449,9 @@ void Objects::asked(ProcessAddress from, std::uint64_t operation, const wire::By
       if (!owned_.borrow(told->number, from)) responder.fail(freed(own_name(told->number)));
       taken = offers_.take(told->number, from);
     } else if (operation == kGiveBack) {
+      HandlePtr unheld;  // the same; what said that it holds it was lost
       const std::lock_guard lock(mutex_);
-      owned_.give_back(told->number, from, actions);
+      if (!owned_.give_back(told->number, from, actions)) unheld = offers_.take(told->number, from);
     } else {
       return responder.fail(refused_question());
     }

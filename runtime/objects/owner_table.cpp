@@ -146,11 +146,12 @@ bool OwnerTable::borrow(std::uint64_t number, ProcessAddress from) {
   return true;
 }
 
-void OwnerTable::give_back(std::uint64_t number, ProcessAddress from, Actions& out) {
+bool OwnerTable::give_back(std::uint64_t number, ProcessAddress from, Actions& out) {
   const auto at = objects_.find(number);
-  if (at == objects_.end()) return;
-  at->second.borrowers.erase(from);
+  if (at == objects_.end()) return false;
+  const bool held = at->second.borrowers.erase(from) != 0;
   free_if_unused(at, out);
+  return held;
 }
 
 std::vector<std::uint64_t> OwnerTable::known_to(const IsDown& is_down) const {

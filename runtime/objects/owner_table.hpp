@@ -92,7 +92,8 @@ class OwnerTable {
 
   /// False: the object is gone.
   bool borrow(std::uint64_t number, ProcessAddress from);
-  void give_back(std::uint64_t number, ProcessAddress from, Actions& out);
+  /// False: it did not hold one.
+  bool give_back(std::uint64_t number, ProcessAddress from, Actions& out);
 
   /// Processes that ended make no copy any more.
   void readers_down(const IsDown& is_down, Actions& out);

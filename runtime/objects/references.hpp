@@ -21,7 +21,7 @@ struct Fetch {
   CallState done;                            ///< with no bytes, or why there is none
   std::shared_ptr<const ObjectBytes> bytes;  ///< written before done is ready
   std::optional<ErrorInfo> why_beside;       ///< as these: why they are in no memory that others can map
-  bool is_copy = false;      ///< as these: they lie in a copy, and not in their owner's memory
+  bool is_copy = false;      ///< as these: they are in a copy, and not in their owner's memory
   bool waits = true;         ///< for an object that is being computed; else it fails
   bool is_argument = false;  ///< of a call that waits for it: its copy waits for room
 };

@@ -314,11 +314,14 @@ int status(const StatusOptions& options) {
 namespace {
 
 /// Ctrl-C ends the command alone.
-void watch_interrupts_of_drain(const std::string& node) {
+void watch_interrupts_of_drain(const DrainOptions& of) {
   static std::string text;  // for the handler, which has no argument
-  const std::string command = "troupe drain " + shell_word(node);
-  text = escape_name("node " + node + " goes on draining: " + command + " --cancel takes it back, " +
-                     command + " waits for its end again, and troupe status shows what it waits for") +
+  const std::string there = (of.folder.empty() ? "" : " --folder " + shell_word(of.folder)) +
+                            (of.address.empty() ? "" : " --address " + shell_word(of.address));
+  const std::string command = "troupe drain" + there + " " + shell_word(of.node);
+  text = escape_name("node " + of.node + " goes on draining: " + command + " --cancel takes it back, " +
+                     command + " waits for its end again, and troupe status" + there +
+                     " shows what it waits for") +
          "\n";
   struct sigaction action {};
   action.sa_handler = [](int signal) {
@@ -353,7 +356,7 @@ int drain(const DrainOptions& options) {
     std::printf("node %s goes on\n", name.c_str());
     return 0;
   }
-  if (!options.no_wait) watch_interrupts_of_drain(options.node);
+  if (!options.no_wait) watch_interrupts_of_drain(options);
   std::string said = " ";  // not yet
   const Instant until = clock.now() + std::chrono::seconds(options.grace_s) + kNodeLeaves;
   while (!answer.is_gone && answer.drains && !options.no_wait) {

@@ -98,7 +98,8 @@ TEST_CASE("a drain is cancelled, and the node goes on", "[drains]") {
                          said + " 2>&1 & p=$!; until grep -q 'two drains: ' " + said +
                          "; do sleep 0.05; done; kill -INT $p; wait $p; echo \"code $?\"");
   CHECK(contains(left.output, "code 130"));
-  CHECK(contains(read_file(said), "node two goes on draining: troupe drain two --cancel takes it back"));
+  CHECK(contains(read_file(said), "node two goes on draining: troupe drain --folder " + cluster.root +
+                                      "/a two --cancel takes it back"));
   CHECK(contains(cluster.status(), "draining"));
   const Ran cancelled = cluster.drain("two --cancel");
   CHECK(cancelled.output == "node two goes on\n");

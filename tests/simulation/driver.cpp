@@ -126,8 +126,9 @@ bool Driver::run_job() {
     if (!alive) return false;
   } catch (const TaskFailed& failed) {
     // Objects that are in use, or find no room on the disk, fill the store: the next program goes on.
-    const bool has_no_room = failed.info().message().find("no shared memory") != std::string::npos;
-    if (has_no_room && cluster.scenario.store_bytes > 0) {
+    const bool has_no_room =
+        failed.info().message().find(" in use is more than the node's limit of ") != std::string::npos;
+    if (has_no_room && cluster.scenario.putters > 0) {
       cluster.world.kill(*this, "its job finds no room");
       return false;
     }

@@ -23,8 +23,8 @@ std::vector<std::uint64_t> offsets_in_file(const std::vector<StatePart>& parts);
 /// The elements that are held, one behind the other.
 StatePart elements_of(const HeldPart& part);
 
-/// The elements of `bytes`, of `size` bytes each, which lie by `strides` (empty: row-major), in the order of
-/// a file.
+/// The elements of `bytes`, of `size` bytes each, which have these `strides` (empty: row-major), in the order
+/// of a file.
 std::vector<std::byte> in_row_major(std::vector<std::byte> bytes, const std::vector<std::int64_t>& shape,
                                     const std::vector<std::int64_t>& strides, std::size_t size);
 

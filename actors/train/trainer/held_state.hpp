@@ -27,7 +27,7 @@ struct HeldWish {
 };
 
 /// What a trainer holds at a job's end, as bytes that are asked for piece by piece. It is not copied: each
-/// piece is taken from where the state lies, so that none takes long, however large that is.
+/// piece is taken from where the state is, so that none takes long, however large that is.
 ///
 /// Not synchronized: no task of the trainer may run meanwhile.
 class HeldState {

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "actors/train/engine/numerics.hpp"
+#include "tests/actors/ddp/golden_losses.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 
 namespace troupe::train::testing {
@@ -24,11 +25,7 @@ struct GoldenJob : ConvJob {
       ++position;
       if (item.key().find(".1.") != std::string::npos) continue;  // BatchNorm stays 1 and 0
       const double scale = 1 / std::sqrt(static_cast<double>(item.value()[0].numel()));
-      float* values = item.value().data_ptr<float>();
-      for (std::int64_t i = 0; i < item.value().numel(); ++i) {
-        values[i] =
-            static_cast<float>(std::sin(12.9898 * static_cast<double>(i) + 78.233 * position) * scale);
-      }
+      set_golden_values(item.value(), position, scale);
     }
     return net;
   }

@@ -407,6 +407,25 @@ TEST_CASE("An answer that is offered lives until its caller holds it, or is gone
   CHECK(store.objects->counts().owned == 1);
   tell(kGiveBack, number);
   CHECK(store.objects->counts().owned == 0);
+  // Was: what says that the caller holds it was lost, the caller gave back alone, and the offer stayed.
+  number = offer();
+  store.objects->asked({kOther.node, {77}}, kGiveBack, wire::encode(NumberTell{number}), Responder());
+  CHECK(store.objects->counts().owned == 1);  // another's word
+  tell(kGiveBack, number);
+  CHECK(store.objects->counts().owned == 0);
+  CHECK(store.objects->counts().offered == 0);
+  // One that holds it already, and is offered it again, gives back the first.
+  {
+    const auto object = store.objects->put(Store::bytes(1));
+    number = object->name().number;
+    store.objects->offer(object, kOther);
+    tell(kAddBorrower, number);
+    store.objects->offer(object, kOther);
+  }
+  tell(kGiveBack, number);
+  CHECK(store.objects->counts().owned == 1);
+  tell(kGiveBack, number);
+  CHECK(store.objects->counts().owned == 0);
   offer();
   store.objects->node_lost({8});
   CHECK(store.objects->counts().owned == 1);
