@@ -13,6 +13,10 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
   if(TROUPE_QUICK_BUILD)
     set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1")  # two thirds of the time; inner loops have their own -O3
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # GCC collects its garbage from 128 MB on: a tenth of the time for 200 MB less of 1.8 GB, at most.
+      string(APPEND CMAKE_CXX_FLAGS_RELWITHDEBINFO " --param ggc-min-heapsize=2000000")
+    endif()
   endif()
   find_program(TROUPE_CCACHE ccache)
   if(TROUPE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
