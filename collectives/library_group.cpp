@@ -47,16 +47,25 @@ std::vector<std::byte*> LibraryGroup::reserve(std::size_t count, DType dtype, bo
   const std::size_t bytes = std::max<std::size_t>(1, count * element_size(dtype));
   std::vector<std::byte*> made(tree ? facts().partials().size() : 1);
   for (std::byte*& at : made) {
-    memory_.emplace_back(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
-    at = memory_.back().get();
+    std::unique_ptr<std::byte, Release> memory(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
+    at = memory.get();
     std::memset(at, 0, bytes);
+    if (tree) {
+      trees_memory_.push_back(std::move(memory));
+    } else {
+      memory_[at] = std::move(memory);
+    }
   }
   return made;
 }
 
+bool LibraryGroup::release(std::byte* at) {
+  return memory_.erase(at) != 0;
+}
+
 void LibraryGroup::keep_memory() {
-  for (auto& memory : memory_) (void)memory.release();
-  memory_.clear();
+  for (auto& [at, memory] : memory_) (void)memory.release();
+  for (auto& memory : trees_memory_) (void)memory.release();
 }
 
 void LibraryGroup::check_has(const Op& op) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -68,9 +69,11 @@ class LibraryGroup : public ProcessGroup {
 
   std::shared_ptr<Work> launch(std::span<const Op> operations) override;
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree) override;
+  bool release(std::byte* at) override;
 
   std::shared_ptr<AbortFlag> flag_ = std::make_shared<AbortFlag>(facts().name);
-  std::vector<std::unique_ptr<std::byte, Release>> memory_;
+  std::map<std::byte*, std::unique_ptr<std::byte, Release>> memory_;
+  std::vector<std::unique_ptr<std::byte, Release>> trees_memory_;
 };
 
 }  // namespace troupe::collectives

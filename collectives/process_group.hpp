@@ -85,11 +85,22 @@ class ProcessGroup {
   /// order, and the group's segment must have room (its options say how much). 64-byte aligned. Throws
   /// CollectiveAborted once the group was aborted.
   TreeBuffer allocate_tree(std::size_t count, DType dtype);
-  /// Memory that operations move without a copy. As allocate_tree: collective, the group's, 64-byte aligned.
+  /// Memory that operations move without a copy. As allocate_tree: collective, the group's, 64-byte aligned;
+  /// zeros, but on a GPU. It is not a value that frees itself: it is there until deallocate() or the group's
+  /// end. Allocate once and use it again, or give it back.
   Buffer allocate(std::size_t count, DType dtype);
   template <class T>
   std::span<T> allocate(std::size_t count) {
     return {static_cast<T*>(allocate(count, dtype_of<T>()).data), count};
+  }
+  /// Gives back what allocate() gave, for later calls of it. Collective as allocate(): every rank, in the
+  /// same order of both; it waits for nobody. Of an aborted group it does nothing, whose memory goes with it.
+  /// Throws BadInput for anything else, memory that was given back and that of a tree among it. REQUIRES:
+  /// this rank's operations on it are complete.
+  void deallocate(const Buffer& buffer);
+  template <class T>
+  void deallocate(std::span<T> values) {
+    deallocate(buffer_of(values));
   }
 
   /// Sums (or the like) every rank's partials on the fixed tree; the result is in slot 0 on every rank, the
@@ -282,6 +293,8 @@ class ProcessGroup {
   /// One array of `count` elements for every partial of this rank where `tree`, else one. See allocate.
   /// Without it: BadConfig.
   virtual std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree);
+  /// Gives back what reserve() gave, if it did and not for a tree; whether so. Without reserve(): BadConfig.
+  virtual bool release(std::byte* at);
 
   /// What allocate_tree gave, of a tree that was checked.
   const TreeBuffer& tree_of(const Op& op) const { return trees_[static_cast<std::size_t>(op.peer)]; }

@@ -55,6 +55,10 @@ std::vector<std::byte*> Engine::reserve(std::size_t count, DType dtype, bool tre
   const std::lock_guard lock(mutex_);
   return data_.reserve(count, dtype, tree);
 }
+bool Engine::release(std::byte* at) {
+  const std::lock_guard lock(mutex_);
+  return data_.release(at);
+}
 
 // Launching.
 

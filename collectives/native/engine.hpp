@@ -39,6 +39,8 @@ class Engine {
 
   /// See ProcessGroup::reserve.
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree);
+  /// See ProcessGroup::release.
+  bool release(std::byte* at);
 
   /// Starts an operation, which was completed, checked and numbered (check_op.hpp).
   Token launch(const Op& call);

@@ -135,6 +135,7 @@ class NativeGroup final : public ProcessGroup {
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree) override {
     return engine_->reserve(count, dtype, tree);
   }
+  bool release(std::byte* at) override { return engine_->release(at); }
 
   const std::shared_ptr<Engine> engine_;
 };

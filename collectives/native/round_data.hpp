@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "collectives/native/cost_model.hpp"
+#include "collectives/native/data_space.hpp"
 #include "collectives/native/float_mode.hpp"
 #include "collectives/native/host_plan.hpp"
 #include "collectives/native/kernels.hpp"
@@ -66,6 +67,8 @@ class RoundData {
 
   /// See ProcessGroup::reserve.
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree);
+  /// See ProcessGroup::release.
+  bool release(const std::byte* at);
   /// What follows from a call, which has these words. `opens`: it is the group's first.
   KnownCall learn(const Op& call, const OpWords& words, bool opens) const;
   /// Learns where this rank's input is, and whether it has to go through the stage.
@@ -115,7 +118,7 @@ class RoundData {
   LeafSums leaf_sums_;
   LeafSums rank_sums_;  ///< of the tree on which a leaf is a rank
   std::vector<Tree> trees_;
-  std::size_t allocated_bytes_ = 0;
+  DataSpace space_;
   std::vector<const std::byte*> sources_;  ///< scratch
   std::vector<std::byte*> targets_;
   std::vector<std::size_t> next_part_;  ///< by host

@@ -11,7 +11,9 @@ struct Shard : troupe::collectives::GroupMember {
     auto numbers = process_group()->allocate<float>(1);
     numbers[0] = mine * static_cast<float>(place);
     process_group()->all_reduce(numbers)->wait();
-    return numbers[0];
+    const float all = numbers[0];
+    process_group()->deallocate(numbers);  // or allocate once, and use it in every call
+    return all;
   }
   std::size_t place = 0;
 };

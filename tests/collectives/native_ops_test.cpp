@@ -233,3 +233,40 @@ TEST_CASE("ranks that are ahead in small operations write over nothing that othe
     });
   }
 }
+
+/// A program that allocated 200 MB, used and dropped them failed at the second time: memory came back with
+/// the group's end alone, and nothing could give it back before.
+TEST_CASE("memory of the group that is given back is given out again, with zeros in it") {
+  constexpr std::size_t kCount = 200'000;  // 800 KB of 1 MiB
+  for (const auto& nodes : layouts_of(4)) {
+    run(4, {.nodes = nodes, .data_bytes = 1 << 20}, [](ProcessGroup& group) {
+      for (int i = 1; i <= 20; ++i) {
+        const auto values = group.allocate<float>(kCount);
+        require(std::count(values.begin(), values.end(), 0.0F) == kCount, "not zeros");
+        std::fill(values.begin(), values.end(), static_cast<float>(i * (group.rank() + 1)));
+        group.all_reduce(values)->wait();
+        require(std::count(values.begin(), values.end(), 10.0F * static_cast<float>(i)) == kCount, "a sum");
+        group.deallocate(values);
+      }
+      // The tree lies where the buffers were, and stays.
+      const TreeBuffer tree = group.allocate_tree(1000, DType::kFloat32);
+      require(*reinterpret_cast<float*>(tree.partials.front()) == 0, "not zeros in a tree");
+      const auto rest = group.allocate<float>(kCount);
+      const auto is_refused = [&](std::byte* data) {
+        try {
+          group.deallocate(Buffer{data, 1, DType::kUInt8, {}, nullptr});
+        } catch (const BadInput& e) {
+          return std::string(e.what()).find("its allocate() did not give it") != std::string::npos;
+        }
+        return false;
+      };
+      const auto at = reinterpret_cast<std::byte*>(rest.data());
+      std::byte elsewhere{};
+      require(is_refused(tree.partials.front()), "a tree was given back");
+      require(is_refused(at + 64) && is_refused(&elsewhere) && is_refused(nullptr), "what was not allocated");
+      group.deallocate(rest);
+      require(is_refused(at), "given back twice");
+      group.all_reduce_tree(tree, {})->wait();
+    });
+  }
+}
