@@ -47,16 +47,33 @@ std::vector<std::byte*> LibraryGroup::reserve(std::size_t count, DType dtype, bo
   const std::size_t bytes = std::max<std::size_t>(1, count * element_size(dtype));
   std::vector<std::byte*> made(tree ? facts().partials().size() : 1);
   for (std::byte*& at : made) {
-    memory_.emplace_back(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
-    at = memory_.back().get();
+    std::unique_ptr<std::byte, Release> memory(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
+    at = memory.get();
     std::memset(at, 0, bytes);
+    if (tree) {
+      trees_memory_.push_back(std::move(memory));
+    } else {
+      memory_[at] = {std::move(memory), bytes};
+    }
   }
   return made;
 }
 
+ProcessGroup::Released LibraryGroup::release(std::byte* at) {
+  const auto found = memory_.find(at);
+  if (found == memory_.end()) return Released::kNotReserved;
+  const std::span<const std::byte> memory(at, found->second.bytes);
+  for (const auto& [work, op] : launched_) {
+    if (!work->is_settled() && op.uses(memory)) return Released::kInFlight;
+  }
+  memory_.erase(found);
+  if (memory_.empty()) launched_.clear();
+  return Released::kYes;
+}
+
 void LibraryGroup::keep_memory() {
-  for (auto& memory : memory_) (void)memory.release();
-  memory_.clear();
+  for (auto& [at, memory] : memory_) (void)memory.at.release();
+  for (auto& memory : trees_memory_) (void)memory.release();
 }
 
 void LibraryGroup::check_has(const Op& op) const {
@@ -73,6 +90,9 @@ std::shared_ptr<Work> LibraryGroup::launch(std::span<const Op> operations) {
     const bool empty =
         op.kind != OpKind::kBarrier && op.kind != OpKind::kAllToAllV && !is_message(op.kind) && op.count == 0;
     works.push_back(empty ? completed_work() : launch_one(op));
+    if (memory_.empty() || empty) continue;
+    std::erase_if(launched_, [](const auto& one) { return one.first->is_settled(); });
+    launched_.emplace_back(works.back(), op);
   }
   return joined(std::move(works));
 }

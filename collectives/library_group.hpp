@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -65,12 +66,20 @@ class LibraryGroup : public ProcessGroup {
   struct Release {
     void operator()(std::byte* at) const;
   };
+  struct Memory {
+    std::unique_ptr<std::byte, Release> at;
+    std::size_t bytes = 0;
+  };
 
   std::shared_ptr<Work> launch(std::span<const Op> operations) override;
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree) override;
+  Released release(std::byte* at) override;
 
   std::shared_ptr<AbortFlag> flag_ = std::make_shared<AbortFlag>(facts().name);
-  std::vector<std::unique_ptr<std::byte, Release>> memory_;
+  std::map<std::byte*, Memory> memory_;
+  std::vector<std::unique_ptr<std::byte, Release>> trees_memory_;
+  /// Launched since there is memory_; those that have ended go with the next one.
+  std::vector<std::pair<std::shared_ptr<Work>, Op>> launched_;
 };
 
 }  // namespace troupe::collectives

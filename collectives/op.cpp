@@ -76,6 +76,16 @@ bool Op::in_place(int rank) const {
   return whole != nullptr && part == whole + before * element_size(dtype);
 }
 
+bool Op::uses(std::span<const std::byte> memory) const {
+  const std::less<const std::byte*> is_before;
+  return std::ranges::any_of(std::array{input, output}, [&](const Buffer& buffer) {
+    const auto* from = static_cast<const std::byte*>(buffer.data);
+    const std::size_t bytes = buffer.count * element_size(buffer.dtype);
+    return bytes != 0 && is_before(from, memory.data() + memory.size()) &&
+           is_before(memory.data(), from + bytes);
+  });
+}
+
 bool same_call(const Op& a, const Op& b) {
   return encode(a) == encode(b);
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -120,6 +121,8 @@ struct Op {
   std::byte* out() const { return static_cast<std::byte*>(output.data); }
   /// Whether the smaller buffer is the part of `rank` in the larger one.
   bool in_place(int rank) const;
+  /// Whether one of its buffers has a byte of `memory`.
+  bool uses(std::span<const std::byte> memory) const;
 };
 
 /// Whether two ranks called the same collective: everything but sequence and buffers.

@@ -71,6 +71,9 @@ void ProcessGroup::refuse(std::string_view operation) const {
 std::vector<std::byte*> ProcessGroup::reserve(std::size_t, DType, bool tree) {
   refuse(tree ? "allocate_tree" : "allocate");
 }
+ProcessGroup::Released ProcessGroup::release(std::byte*) {
+  refuse("deallocate");
+}
 
 void ProcessGroup::throw_if_aborted() const {
   std::string reason = abort_reason();
@@ -94,6 +97,19 @@ void ProcessGroup::check_allocation(std::string_view call, std::size_t count, DT
 Buffer ProcessGroup::allocate(std::size_t count, DType dtype) {
   check_allocation("allocate", count, dtype);
   return {reserve(count, dtype, false).front(), count, dtype, facts_.device, nullptr};
+}
+
+void ProcessGroup::deallocate(const Buffer& buffer) {
+  fork_guard_.check("process group");
+  if (!abort_reason().empty()) return;  // somebody may still be at it
+  const Released released =
+      buffer.data == nullptr ? Released::kNotReserved : release(static_cast<std::byte*>(buffer.data));
+  if (released == Released::kYes) return;
+  const bool is_used = released == Released::kInFlight;
+  throw_error(
+      {ErrorCode::kBadInput, "cannot deallocate a buffer of " + group_called(facts_.name),
+       is_used ? "an operation on it is in flight" : "its allocate() did not give it, or it was given back",
+       is_used ? "wait() for its Work first" : "give what allocate() gave, once"});
 }
 
 TreeBuffer ProcessGroup::allocate_tree(std::size_t count, DType dtype) {

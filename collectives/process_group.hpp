@@ -85,12 +85,23 @@ class ProcessGroup {
   /// order, and the group's segment must have room (its options say how much). 64-byte aligned. Throws
   /// CollectiveAborted once the group was aborted.
   TreeBuffer allocate_tree(std::size_t count, DType dtype);
-  /// Memory that operations move without a copy. As allocate_tree: collective, the group's, 64-byte aligned.
-  /// It is no value that frees itself: it stays until the group ends. Allocate once, and use it again.
+  /// Memory that operations move without a copy. As allocate_tree: collective, the group's, 64-byte aligned;
+  /// zeros, but on a GPU. It is not a value that frees itself: it is there until deallocate() or the group's
+  /// end. Allocate once and use it again, or give it back.
   Buffer allocate(std::size_t count, DType dtype);
   template <class T>
   std::span<T> allocate(std::size_t count) {
     return {static_cast<T*>(allocate(count, dtype_of<T>()).data), count};
+  }
+  /// Gives back what allocate() gave, for later calls of it. Collective as allocate(): every rank, in the
+  /// same order of both; it waits for no other rank. Throws BadInput for anything else, memory that was given
+  /// back and that of a tree among it, and while an operation of this rank on it is in flight: wait() for
+  /// that first. On a GPU it waits until the group's streams are through with their operations. Does nothing
+  /// in an aborted group, which keeps its memory to its end.
+  void deallocate(const Buffer& buffer);
+  template <class T>
+  void deallocate(std::span<T> values) {
+    deallocate(buffer_of(values));
   }
 
   /// Sums (or the like) every rank's partials on the fixed tree; the result is in slot 0 on every rank, the
@@ -283,6 +294,10 @@ class ProcessGroup {
   /// One array of `count` elements for every partial of this rank where `tree`, else one. See allocate.
   /// Without it: BadConfig.
   virtual std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree);
+  enum class Released { kYes, kNotReserved, kInFlight };
+  /// Gives back what reserve() gave, not for a tree, unless an operation is at it. Without reserve():
+  /// BadConfig.
+  virtual Released release(std::byte* at);
 
   /// What allocate_tree gave, of a tree that was checked.
   const TreeBuffer& tree_of(const Op& op) const { return trees_[static_cast<std::size_t>(op.peer)]; }

@@ -43,6 +43,8 @@ class Work {
   std::exception_ptr exception() { return is_completed() ? thrown_ : nullptr; }
   /// Of a receive, once it is complete: whose message it took. Otherwise -1.
   virtual int source() const { return -1; }
+  /// Whether its end was seen, without a look for it. Any thread.
+  bool is_settled() const { return settled_.load(std::memory_order_acquire); }
   /// From its launch until this rank saw it complete; empty before, and in a group without a flight recorder
   /// (flight/flight_recorder.hpp), which takes no time.
   std::optional<Duration> duration() const;
@@ -64,7 +66,6 @@ class Work {
   /// For a backend that hears of the end by itself: ends the operation, with what wait() throws if it failed.
   /// The first call counts. Any thread; nothing is written to a disk.
   void settle(std::exception_ptr thrown) noexcept;
-  bool is_settled() const { return settled_.load(std::memory_order_acquire); }
 
  private:
   struct Note {

@@ -22,7 +22,6 @@ class MpiProgress::Operation final : public Work {
             std::function<void()> finish)
       : op(of), owner_(std::move(owner)), steps_(std::move(steps)), finish_(std::move(finish)) {}
 
-  bool settled() const { return is_settled(); }
   bool begun() const { return next_ == steps_.size(); }
   bool pending() const { return pending_; }
 
@@ -156,7 +155,7 @@ bool MpiProgress::advance() {
   for (std::size_t i = 0; i < in_flight_.size(); ++i) {
     if (in_flight_[i]->pending()) any = in_flight_[i]->test() || any;
   }
-  std::erase_if(in_flight_, [](const auto& operation) { return operation->settled(); });
+  std::erase_if(in_flight_, [](const auto& operation) { return operation->is_settled(); });
   return begin_steps() || any;
 }
 
@@ -168,7 +167,7 @@ bool MpiProgress::drive(Operation& operation, Duration limit) {
   while (true) {
     {
       const std::lock_guard lock(mutex_);
-      if (operation.settled()) return true;
+      if (operation.is_settled()) return true;
       try {
         flag_->check();
         if (advance()) {

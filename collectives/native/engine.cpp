@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -55,6 +56,17 @@ std::vector<std::byte*> Engine::reserve(std::size_t count, DType dtype, bool tre
   const std::lock_guard lock(mutex_);
   return data_.reserve(count, dtype, tree);
 }
+std::optional<bool> Engine::release(std::byte* at) {
+  const std::lock_guard lock(mutex_);
+  const std::span<const std::byte> memory = data_.reserved(at);
+  if (memory.empty()) return std::nullopt;
+  std::erase_if(transfers_, [](const auto& transfer) { return transfer->done; });
+  const bool is_in_message = std::any_of(transfers_.begin(), transfers_.end(),
+                                         [&](const auto& transfer) { return transfer->call.uses(memory); });
+  if (is_in_message || rounds_.uses(memory)) return false;
+  data_.release(memory);
+  return true;
+}
 
 // Launching.
 
@@ -88,6 +100,10 @@ Token Engine::post(const Op& call) {
   return telling([&]() -> Token {
     view_.throw_if_aborted();
     const std::shared_ptr<Transfer> made = messages_.post(call);
+    if (view_.region.holds(view_.local(view_.rank), made->data, made->bytes)) {
+      std::erase_if(transfers_, [](const auto& transfer) { return transfer->done; });
+      transfers_.push_back(made);
+    }
     note_launch();
     if (call.peer == kAnyRank) {
       advance();

@@ -39,6 +39,9 @@ class Engine {
 
   /// See ProcessGroup::reserve.
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree);
+  /// Gives back what reserve() gave, not for a tree. False: an operation is at it; nothing: reserve() did not
+  /// give it, or it was given back.
+  std::optional<bool> release(std::byte* at);
 
   /// Starts an operation, which was completed, checked and numbered (check_op.hpp).
   Token launch(const Op& call);
@@ -114,6 +117,8 @@ class Engine {
   Gateways gateways_;
   Messages messages_;
   Waiting waiting_;
+  /// Messages from and to this rank's data; those that are done go with the next one.
+  std::vector<std::shared_ptr<const Transfer>> transfers_;
 
   std::optional<EngineEntry> entry_;  ///< last, and opened and closed under mutex_
 };

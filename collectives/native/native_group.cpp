@@ -135,6 +135,10 @@ class NativeGroup final : public ProcessGroup {
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree) override {
     return engine_->reserve(count, dtype, tree);
   }
+  Released release(std::byte* at) override {
+    const std::optional<bool> released = engine_->release(at);
+    return !released ? Released::kNotReserved : *released ? Released::kYes : Released::kInFlight;
+  }
 
   const std::shared_ptr<Engine> engine_;
 };

@@ -13,34 +13,58 @@ RoundData::RoundData(const RankView& view, const std::vector<LeafInterval>& inte
     : view_(view),
       leaf_sums_(intervals, view.layout, view.rank),
       rank_sums_(rank_leaves(view.size), view.layout, view.rank),
+      space_(view.region.data_bytes()),
       next_part_(static_cast<std::size_t>(view.layout.hosts())) {}
 
 /// Takes memory in every rank's data.
 std::vector<std::byte*> RoundData::reserve(std::size_t count, DType dtype, bool tree) {
   const auto& partials = leaf_sums_.of_rank;
   const std::size_t most = tree ? *std::max_element(partials.begin(), partials.end()) : 1;
-  const Tree made{.offset = allocated_bytes_, .slot_bytes = native_tree_bytes({{0, 1}}, count, dtype)};
-  if (made.slot_bytes * most > view_.region.data_bytes() - allocated_bytes_) {
+  Tree made{.slot_bytes = native_tree_bytes({{0, 1}}, count, dtype)};
+  const auto run = space_.take(made.slot_bytes * most);
+  if (!run) {
+    const std::size_t left = space_.left(), largest = space_.largest();
     throw_error(
         {ErrorCode::kLimit,
          std::string("cannot allocate ") + (tree ? "a tree" : "a buffer") + " of " + std::to_string(count) +
              " x " + std::string(dtype_name(dtype)),
-         "it takes " + std::to_string(made.slot_bytes * most) + " bytes and " +
-             std::to_string(view_.region.data_bytes() - allocated_bytes_) + " of the rank's " +
-             std::to_string(view_.region.data_bytes()) + " are left",
-         "allocate once and use it again, since it is the group's until that ends; or raise data_bytes"});
+         "it takes " + std::to_string(made.slot_bytes * most) + " bytes and " + std::to_string(left) +
+             " of the rank's " + std::to_string(view_.region.data_bytes()) + " are left" +
+             (largest < left ? ", no more than " + std::to_string(largest) + " of them in one piece" : ""),
+         "give back what is not needed any more (deallocate), or raise data_bytes"});
   }
+  made.offset = run->offset;
   // The others' too: this rank reads its part of them all and, in a tree, writes to their first slots.
   for (int peer : view_.locals) {
     const std::size_t bytes = made.slot_bytes * (tree ? partials[view_.index_of(peer)] : 1);
-    view_.region.populate(view_.region.data(view_.local(peer)) + made.offset, bytes).value();
+    if (auto populated = view_.region.populate(view_.region.data(view_.local(peer)) + made.offset, bytes);
+        !populated) {
+      space_.give(made.offset);
+      std::move(populated).value();
+    }
   }
-  allocated_bytes_ += made.slot_bytes * most;
   if (tree) trees_.push_back(made);
   std::vector<std::byte*> slots(tree ? partials[view_.index_of(view_.rank)] : 1);
   for (std::size_t p = 0; p < slots.size(); ++p)
     slots[p] = view_.region.data(view_.local(view_.rank)) + made.offset + p * made.slot_bytes;
+  if (run->was_used) std::memset(slots.front(), 0, made.slot_bytes * slots.size());  // as at the first time
   return slots;
+}
+
+std::span<const std::byte> RoundData::reserved(const std::byte* at) const {
+  if (!view_.region.holds(view_.local(view_.rank), at, 1)) return {};
+  const std::size_t offset = offset_of(at);
+  const bool is_tree =
+      std::any_of(trees_.begin(), trees_.end(), [&](const Tree& tree) { return tree.offset == offset; });
+  return {at, is_tree ? 0 : space_.bytes_at(offset)};
+}
+
+void RoundData::release(std::span<const std::byte> memory) {
+  space_.give(offset_of(memory.data()));
+}
+
+std::size_t RoundData::offset_of(const std::byte* at) const {
+  return static_cast<std::size_t>(at - view_.region.data(view_.local(view_.rank)));
 }
 
 KnownCall RoundData::learn(const Op& call, const OpWords& words, bool opens) const {
@@ -99,8 +123,7 @@ void RoundData::prepare(PendingCall& op) const {
   const bool placed = !op.plan().one_shot() && op.call.in() != nullptr && bytes != 0 &&
                       view_.region.holds(view_.local(view_.rank), op.call.in(), bytes);
   if (placed) {
-    const auto offset = op.call.in() - view_.region.data(view_.local(view_.rank));
-    op.places[view_.local(view_.rank)] = Place::in_data(static_cast<std::uint64_t>(offset));
+    op.places[view_.local(view_.rank)] = Place::in_data(offset_of(op.call.in()));
   } else if (!op.plan().one_shot()) {  // where nobody reads another's place
     op.places[view_.local(view_.rank)] = Place::outside(op.call.in());
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "collectives/native/cost_model.hpp"
+#include "collectives/native/data_space.hpp"
 #include "collectives/native/float_mode.hpp"
 #include "collectives/native/host_plan.hpp"
 #include "collectives/native/kernels.hpp"
@@ -66,6 +67,12 @@ class RoundData {
 
   /// See ProcessGroup::reserve.
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree);
+  /// The memory of this rank that reserve() gave at `at`, not for a tree, and that was not given back; empty:
+  /// there is none.
+  std::span<const std::byte> reserved(const std::byte* at) const;
+  /// Gives it back. REQUIRES: no operation of this rank is at it. Nobody else is, then: others read and write
+  /// here in operations that this rank has launched.
+  void release(std::span<const std::byte> memory);
   /// What follows from a call, which has these words. `opens`: it is the group's first.
   KnownCall learn(const Op& call, const OpWords& words, bool opens) const;
   /// Learns where this rank's input is, and whether it has to go through the stage.
@@ -100,6 +107,7 @@ class RoundData {
   std::byte* stage_of(const PendingCall& op, int rank, std::uint32_t round) const {
     return view_.region.stage(view_.local(rank), op.first_round + round) + place_of(op, rank).shift();
   }
+  std::size_t offset_of(const std::byte* at) const;  ///< in this rank's data
   Shape shape_of(const Op& call) const;
   void learn_partners(KnownCall& known) const;
   std::byte* slot(const PendingCall& op, int rank, std::size_t partial) const;
@@ -115,7 +123,7 @@ class RoundData {
   LeafSums leaf_sums_;
   LeafSums rank_sums_;  ///< of the tree on which a leaf is a rank
   std::vector<Tree> trees_;
-  std::size_t allocated_bytes_ = 0;
+  DataSpace space_;
   std::vector<const std::byte*> sources_;  ///< scratch
   std::vector<std::byte*> targets_;
   std::vector<std::size_t> next_part_;  ///< by host

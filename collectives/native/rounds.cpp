@@ -42,6 +42,15 @@ const PendingCall& Rounds::op_of(std::uint32_t round) const {
   TROUPE_ASSERT(false, "a round that is not complete belongs to an operation in flight");
 }
 
+bool Rounds::uses(std::span<const std::byte> memory) const {
+  for (std::size_t i = 0; i < ops_.size(); ++i) {
+    const PendingCall& op = ops_[i];
+    const auto uses = [&](const Op& call) { return call.uses(memory); };
+    if (op.call.uses(memory) || std::any_of(op.packed.begin(), op.packed.end(), uses)) return true;
+  }
+  return false;
+}
+
 const OpWords* Rounds::called(std::uint32_t sequence) const {
   for (const auto& [number, words] : recent_) {
     if (number == sequence && number != 0) return &words;
@@ -270,10 +279,11 @@ void Rounds::agree(PendingCall& op) {
     if (op.plan().one_shot()) continue;
     const Place place(view_.cell(peer).calls[op.slot].place.load(std::memory_order_relaxed));
     if (op.is(OpKind::kAllReduceTree) && place != op.places[view_.local(view_.rank)]) {
-      view_.fail(AbortKind::kMismatch, "rank " + std::to_string(view_.rank) + " has the tree of " +
-                                           numbered(op.call) + " elsewhere than rank " +
-                                           std::to_string(peer) +
-                                           ": they allocated with different counts, or in another order");
+      view_.fail(AbortKind::kMismatch,
+                 "rank " + std::to_string(view_.rank) + " has the tree of " + numbered(op.call) +
+                     " elsewhere than rank " + std::to_string(peer) +
+                     ": they allocated with different counts, or they allocated or gave "
+                     "back in another order");
     }
     const std::size_t bytes = op.plan().input_count(peer) * op.element();
     const std::size_t most = view_.region.data_bytes();

@@ -57,6 +57,8 @@ class Rounds {
   const PendingCall& oldest() const { return ops_.front(); }
   PendingCall& op_of(std::uint32_t round);
   const PendingCall& op_of(std::uint32_t round) const;
+  /// Whether an operation that is not complete has a buffer in `memory`.
+  bool uses(std::span<const std::byte> memory) const;
   /// What this rank called by that number, if that is not long ago.
   const OpWords* called(std::uint32_t sequence) const;
 

@@ -31,14 +31,16 @@ class NcclGroup final : public ProcessGroup {
   struct Allocation {
     void* data = nullptr;
     void* handle = nullptr;  ///< of ncclCommRegister, if the library has it
+    bool is_tree = false;
   };
 
   void check_has(const Op& op) const override;
   std::shared_ptr<Work> launch(std::span<const Op> operations) override;
   void stop(const std::string& reason) override { core_->fail(AbortKind::kRequested, reason); }
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree) override;
+  Released release(std::byte* at) override;
 
-  void free_allocations();
+  void free_allocation(const Allocation& allocation);
   /// Issues what is noted and waits until nothing is in flight.
   void drain();
   void synchronize();

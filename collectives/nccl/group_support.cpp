@@ -64,7 +64,7 @@ void NcclGroup::end() {
     abort_all(communicators_);
     synchronize();  // nothing may run in memory that is given back
   }
-  free_allocations();
+  for (const Allocation& allocation : allocations_) free_allocation(allocation);
   if (!failed) close_all(communicators_, options_.timeout, [&] { return !core_->reason_heard().empty(); });
   exact_.reset();
   call_check_.reset();
@@ -90,22 +90,33 @@ void NcclGroup::drain() {
 
 // Memory that NCCL knows.
 
-void NcclGroup::free_allocations() {
+void NcclGroup::free_allocation(const Allocation& allocation) {
   const NcclApi& api = core_->api().nccl;
-  for (const Allocation& allocation : allocations_) {
-    if (allocation.handle != nullptr && collectives_->healthy()) {
-      try {
-        collectives_->with([&](Comm comm) {
-          NCCL_TRY(core_->facts().caller, api.ncclCommDeregister(comm, allocation.handle));
-        });
-      } catch (const std::exception& e) {
-        log(LogLevel::kWarning, e.what());
-      }
-    }
-    if (api.ncclMemFree(allocation.data) != kNcclSuccess) {
-      log(LogLevel::kWarning, "ncclMemFree failed on rank " + std::to_string(options_.rank));
+  if (allocation.handle != nullptr && collectives_->healthy()) {
+    try {
+      collectives_->with([&](Comm comm) {
+        NCCL_TRY(core_->facts().caller, api.ncclCommDeregister(comm, allocation.handle));
+      });
+    } catch (const std::exception& e) {
+      log(LogLevel::kWarning, e.what());
     }
   }
+  if (api.ncclMemFree(allocation.data) != kNcclSuccess) {
+    log(LogLevel::kWarning, "ncclMemFree failed on rank " + std::to_string(options_.rank));
+  }
+}
+
+ProcessGroup::Released NcclGroup::release(std::byte* at) {
+  const auto found = std::find_if(allocations_.begin(), allocations_.end(),
+                                  [&](const Allocation& one) { return one.data == at && !one.is_tree; });
+  if (found == allocations_.end()) return Released::kNotReserved;
+  const OnDevice on(core_->facts().caller, options_.device);
+  drain();
+  synchronize();  // kernels may be at it still, though the operation is in the stream's order complete
+  const Allocation allocation = *found;
+  allocations_.erase(found);
+  free_allocation(allocation);
+  return Released::kYes;
 }
 
 std::vector<std::byte*> NcclGroup::reserve(std::size_t count, DType dtype, bool tree) {
@@ -117,12 +128,13 @@ std::vector<std::byte*> NcclGroup::reserve(std::size_t count, DType dtype, bool 
     throw BadConfig("cannot allocate", "NCCL " + version_text(api.version) + " has no ncclMemAlloc",
                     "use NCCL 2.19 or later, or memory of your own");
   }
-  const std::size_t stride = (count * element_size(dtype) + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
+  const std::size_t stride =
+      (count * element_size(dtype) + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
   std::vector<std::byte*> arrays(tree ? facts().partials().size() : 1);
   const std::size_t bytes = std::max<std::size_t>(stride * arrays.size(), 1);
   void* data = nullptr;
   NCCL_TRY(caller, api.ncclMemAlloc(&data, bytes));
-  Allocation& made = allocations_.emplace_back(Allocation{.data = data});
+  Allocation& made = allocations_.emplace_back(Allocation{.data = data, .is_tree = tree});
   collectives_->with(
       [&](Comm comm) { NCCL_TRY(caller, api.ncclCommRegister(comm, made.data, bytes, &made.handle)); });
   for (std::size_t i = 0; i < arrays.size(); ++i) arrays[i] = static_cast<std::byte*>(made.data) + i * stride;

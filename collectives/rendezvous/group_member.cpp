@@ -16,7 +16,8 @@ std::uint16_t GroupMember::hold_meeting_port() {
 }
 
 void GroupMember::join_process_group(const std::string& backend, const std::string& url,
-                                     const std::string& key, int rank, int size, Duration timeout) {
+                                     const std::string& key, int rank, int size, Duration timeout,
+                                     std::uint64_t data_bytes) {
   group_.reset();
   const HeldPort port = std::exchange(port_, {});  // until rank 0 listens there
   InitOptions options;
@@ -24,6 +25,7 @@ void GroupMember::join_process_group(const std::string& backend, const std::stri
   options.size = size;
   options.timeout = timeout;
   options.key = key;
+  options.data_bytes = data_bytes;
   options.name = "actors";
   group_ = init_process_group(backend, url, options);
 }

@@ -31,7 +31,7 @@ class GroupMember {
   std::uint16_t hold_meeting_port();
   /// Leaves the group of before, and meets the others. Throws as init_process_group.
   void join_process_group(const std::string& backend, const std::string& url, const std::string& key,
-                          int rank, int size, Duration timeout);
+                          int rank, int size, Duration timeout, std::uint64_t data_bytes);
 
  private:
   HeldPort port_;

@@ -9,9 +9,12 @@ struct Shard : troupe::collectives::GroupMember {
   explicit Shard(std::size_t at) : place(at) {}
   /// The sum of all members' numbers.
   float total(float mine) {
-    float number = mine * static_cast<float>(place);
-    process_group()->all_reduce(std::span(&number, 1))->wait();
-    return number;
+    auto numbers = process_group()->allocate<float>(1);
+    numbers[0] = mine * static_cast<float>(place);
+    process_group()->all_reduce(numbers)->wait();
+    const float all = numbers[0];
+    process_group()->deallocate(numbers);  // or allocate once, and use it in every call
+    return all;
   }
   std::size_t place = 0;
 };

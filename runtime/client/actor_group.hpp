@@ -231,9 +231,10 @@ class ActorGroup {
   /// Makes a process group of the members, each of which has it in process_group() then; ranks are places.
   /// Again, after a death, with who lives (without()) or was started again: members leave the group that they
   /// had. Waits for all, `timeout` at most. Throws as init_process_group, and what it says of a member.
+  /// `data_bytes`: as of its InitOptions, a member's memory for allocate().
   /// REQUIRES: T derives from troupe::collectives::GroupMember, and members are isolated.
-  void form_process_group(const std::string& backend = "native",
-                          Duration timeout = std::chrono::minutes(5)) const {
+  void form_process_group(const std::string& backend = "native", Duration timeout = std::chrono::minutes(5),
+                          std::uint64_t data_bytes = std::uint64_t{256} << 20) const {
     static_assert(
         requires { &T::join_process_group; },
         "form_process_group: derive the members' class from troupe::collectives::GroupMember");
@@ -246,7 +247,7 @@ class ActorGroup {
     GroupAnswers<void> joined(names_);
     for (std::size_t i = 0; i < size(); ++i) {
       joined.push_back(members_[i].template call<&T::join_process_group>(
-          backend, url, key, static_cast<int>(i), static_cast<int>(size()), left()));
+          backend, url, key, static_cast<int>(i), static_cast<int>(size()), left(), data_bytes));
     }
     joined.get(left() + std::chrono::seconds(5));
   }

@@ -257,8 +257,9 @@ RunLock lock_name(const ClusterFolder& folder, const std::string& name) {
   if (!lock && lock.error().code == ErrorCode::kRefused)
     throw_error({ErrorCode::kRefused, "cannot start a node " + name + " from " + folder.path(),
                  "one of that name runs from there: " + lock.error().why,
-                 "end it with troupe stop --folder " + shell_word(folder.path()) +
-                     ", or choose another --name or --folder"});
+                 "choose another --name or --folder, also where that node was drained: its name is free once "
+                 "its start process ends, with all that this runs (troupe stop --folder " +
+                     shell_word(folder.path()) + ")"});
   return std::move(lock).value();
 }
 

@@ -76,7 +76,9 @@ void ClusterMachine::end_job(Job& job, const std::string& reason, bool ends_all)
   const std::string ended = "job " + job.record.name + " ended: " + reason;
   for (const ActorId actor : job.actors) {
     if (stay.contains(actor)) continue;
-    actors_.ending(actors_.at(actor), ended, now_ + config_.end_again);
+    Actor& ends = actors_.at(actor);  // one that was killed before ended for that
+    actors_.ending(ends, ends.record.state == ActorState::kEnding ? ends.reason : ended,
+                   now_ + config_.end_again);
     if (!stays.empty()) persist(actors_.at(actor).record);  // the job's record does not say it
   }
   for (const ActorId actor : std::set(job.restarting)) {

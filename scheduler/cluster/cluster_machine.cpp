@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/count.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -548,7 +549,12 @@ void ClusterMachine::actor_gone(Actor& actor, const ErrorInfo& why, bool may_res
   if (moves) return begin_restart(actor, why.why, true);
   if (may_restart && state != ActorState::kEnding && has_another_life(actor))
     return begin_restart(actor, why.why.empty() ? why.message() : why.why);
-  actor_dead(actor, why);
+  const int lives = actor.record.spec.max_restarts;
+  if (!may_restart || state == ActorState::kEnding || lives <= 0 || actor.record.restarts < lives)
+    return actor_dead(actor, why);
+  const std::string used_up = "it was started again " + count_of(static_cast<std::uint64_t>(lives), "time") +
+                              ", as max_restarts says";
+  actor_dead(actor, {why.code, why.what, why.why.empty() ? used_up : why.why + "; " + used_up, why.todo});
 }
 
 void ClusterMachine::actor_dead(Actor& actor, const ErrorInfo& why) {

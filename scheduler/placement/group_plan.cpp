@@ -358,7 +358,7 @@ class Planner {
 
   /// Also sets is_never_.
   std::string why_not() {
-    if (nodes_.nodes().empty()) return "no node has joined yet";
+    if (nodes_.nodes().empty()) return nodes_.why_empty();
     const std::string strategy = name_of(spec_.strategy);
     const std::string all =
         spec_.bundles.size() == 1 ? "its bundle" : "all " + std::to_string(spec_.bundles.size()) + " bundles";

@@ -143,6 +143,12 @@ void NodeIndex::remove(NodeId node) {
   if (at == nodes_.end()) return;
   forget(at->second);
   nodes_.erase(at);
+  had_nodes_ = true;
+}
+
+std::string NodeIndex::why_empty() const {
+  return had_nodes_ ? "no " + noun_ + " is left: those that had joined drain, have left or died"
+                    : "no " + noun_ + " has joined yet";
 }
 
 void NodeIndex::forget(const NodeView& node) {
@@ -392,14 +398,14 @@ Placement NodeIndex::only_there(const ActorDemand& demand) const {
 }
 
 std::string NodeIndex::why_waits(const ActorDemand& demand) const {
-  if (nodes_.empty()) return "no node has joined yet";
+  if (nodes_.empty()) return why_empty();
   if (const auto at = nodes_.find(demand.affinity); at != nodes_.end())
     return "it must run on " + at->second.name + ", and " + describe(at->second, demand);
   return "no " + noun_ + " has " + wanted(demand) + " free: " + list_free(demand);
 }
 
 std::string NodeIndex::why_waits_for_cpus(const ActorDemand& demand) const {
-  if (nodes_.empty()) return "no " + noun_ + " has joined yet";
+  if (nodes_.empty()) return why_empty();
   const std::string most = std::string("the largest has ") + format_cpus(largest());
   if (largest() < demand.cpu_e4) return "no " + noun_ + " has " + wanted(demand) + ": " + most;
   const std::string free = format_cpus(std::max<std::int64_t>(0, most_free()));

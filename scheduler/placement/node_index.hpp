@@ -36,6 +36,8 @@ class NodeIndex {
   /// REQUIRES: 0 <= cpu_e4 <= kMaxCpu_e4 and 0 <= cpu_used_e4 <= kMaxCpu_e4.
   void set(cluster::NodeView node);
   void remove(NodeId node);
+  /// Why there is no node. REQUIRES: there is none.
+  std::string why_empty() const;
 
   /// O(log n); O(nodes with GPUs) for a demand for GPUs, O(n) at most for memory, custom resources and
   /// labels. REQUIRES: 0 <= demand.cpu_e4 <= kMaxCpu_e4, and
@@ -116,6 +118,7 @@ class NodeIndex {
 
   std::string noun_;
   std::map<NodeId, cluster::NodeView> nodes_;
+  bool had_nodes_ = false;
   std::set<NodeId> with_gpus_;
   WeightedSet<Use> by_use_;    ///< those that are not suspect and not overfull; weight: free CPUs
   WeightedSet<Free> by_free_;  ///< the same nodes; weight: none

@@ -217,6 +217,63 @@ void check_complex(ProcessGroup& group) {
   require(gathered.back() == c.back(), "complex numbers are moved");
 }
 
+/// Rank 0 has called what the others call once it has tried to give the memory back.
+void check_memory(ProcessGroup& group) {
+  const int me = group.rank(), n = group.size();
+  const auto cannot_give = [&](void* at, const std::string& why) {
+    refused<BadInput>(group, {why},
+                      [&] { group.deallocate(Buffer{.data = at, .count = 1, .dtype = DType::kUInt8}); });
+  };
+  const std::string unknown = "its allocate() did not give it, or it was given back", busy = "in flight";
+  const auto values = group.allocate<float>(5000), second = group.allocate<float>(1000);
+  const auto other = group.allocate<float>(100);
+  const TreeBuffer tree = group.allocate_tree(10, DType::kFloat32);
+  require(std::count(values.begin(), values.end(), 0.0F) == 5000, "memory of the group is not zeros");
+  float elsewhere = 0;
+  cannot_give(&elsewhere, unknown);
+  cannot_give(nullptr, unknown);
+  cannot_give(&values[16], unknown);
+  cannot_give(tree.partials.front(), unknown);
+  int token = 0;
+  const auto others_go_on = [&] {
+    for (int peer = 1; peer < n; ++peer) group.send(std::span<const int>(&token, 1), peer, 1)->wait();
+  };
+  const auto await_others = [&] { group.recv(std::span(&token, 1), 0, 1)->wait(); };
+  if (n > 1 && me == 0) {
+    const auto sum = group.all_reduce(values);
+    cannot_give(values.data(), busy);
+    group.deallocate(other);
+    const auto both = group.batch({Op::all_reduce(buffer_of(second), ReduceOp::kSum), Op::barrier()});
+    cannot_give(second.data(), busy);
+    others_go_on();
+    both->wait();
+    sum->wait();
+    const auto got = group.recv(second, 1, 2);
+    cannot_give(second.data(), busy);
+    others_go_on();
+    got->wait();
+    require(second[999] == 1, "a message in memory of the group");
+  } else if (n > 1) {
+    await_others();
+    group.deallocate(other);
+    std::fill(values.begin(), values.end(), 1.0F);
+    group.all_reduce(values)->wait();
+    group.batch({Op::all_reduce(buffer_of(second), ReduceOp::kSum), Op::barrier()})->wait();
+    await_others();
+    std::fill(second.begin(), second.end(), 1.0F);
+    if (me == 1) group.send(second, 0, 2)->wait();
+  }
+  require(values[4999] == static_cast<float>(n - 1), "a sum in memory of the group");
+  group.deallocate(values);
+  cannot_give(values.data(), unknown);
+  group.deallocate(second);
+  const auto again = group.allocate<float>(5000);
+  require(std::count(again.begin(), again.end(), 0.0F) == 5000,
+          "memory that is given out again is not zeros");
+  group.deallocate(again);
+  group.all_reduce_tree(tree, {})->wait();
+}
+
 void check_library(ProcessGroup& group) {
   const int size = group.size();
   run_specs(group, every_spec(size, 100), 1);
@@ -231,6 +288,7 @@ void check_library(ProcessGroup& group) {
   check_rounding(group);
   check_batch(group);
   check_complex(group);
+  check_memory(group);
   group.barrier()->wait();
 }
 

@@ -34,6 +34,9 @@ void check_batch(ProcessGroup& group);
 /// Complex numbers, which the matrix moves and does not add.
 void check_complex(ProcessGroup& group);
 
+/// Memory of the group: given back, and what is refused. REQUIRES: 64 KiB of it are free.
+void check_memory(ProcessGroup& group);
+
 /// All of these and the matrix, for a backend on a library.
 void check_library(ProcessGroup& group);
 

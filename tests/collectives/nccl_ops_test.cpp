@@ -237,6 +237,15 @@ TEST_CASE("nccl: memory of the group, and what it refuses") {
     std::memset(own.data, 0, 2000);
     group.all_reduce(own, ReduceOp::kSum)->wait();
     require(rank.cluster.library.calls(rank.p, "ncclCommRegister") == 1, "registered");
+    Buffer brief = group.allocate(1000, DType::kBFloat16);
+    brief.stream = rank.stream;
+    std::memset(brief.data, 0, 2000);
+    const auto work = group.all_reduce(brief, ReduceOp::kSum);
+    group.deallocate(brief);  // waits for it
+    require(work->is_settled() && work->exception() == nullptr, "memory was given back under an operation");
+    require(rank.cluster.library.calls(rank.p, "ncclCommDeregister") == 1 &&
+                rank.cluster.library.calls(rank.p, "ncclMemFree") == 1,
+            "given back");
 
     const auto refused = [&](auto call, const std::string& with) {
       try {
@@ -251,6 +260,7 @@ TEST_CASE("nccl: memory of the group, and what it refuses") {
     float host[1] = {0};
     refused([&] { group.all_reduce(std::span<float>(host)); }, "not in the memory of a CUDA device");
     refused([&] { group.allocate(std::size_t{1} << 41, DType::kInt8); }, "2^40");
+    refused([&] { group.deallocate(good); }, "its allocate() did not give it");
     refused([&] { group.send(good, 1 - rank.p, 5); }, "tags");
     refused([&] { group.send(good, rank.p); }, "this rank");
     group.barrier()->wait();  // and goes on

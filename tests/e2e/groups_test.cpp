@@ -38,7 +38,12 @@ struct Worker : collectives::GroupMember {
     auto numbers = process_group()->allocate<float>(1);
     numbers[0] = mine * float(place + 1);
     process_group()->all_reduce(numbers)->wait();
-    return numbers[0];
+    const float all = numbers[0];
+    process_group()->deallocate(numbers);
+    return all;
+  }
+  void room(std::uint64_t bytes) {
+    process_group()->deallocate(process_group()->allocate<std::uint8_t>(bytes));
   }
   std::pair<int, int> rank_and_size() { return {process_group()->rank(), process_group()->size()}; }
 };
@@ -169,7 +174,11 @@ TEST_CASE("members form a process group in a line, and again with those that liv
         }).find("form_process_group") != std::string::npos);
   CHECK(code_of([&] { session.spawn_group<Worker>(2, {}, kPlace).form_process_group("native", 60s); }) ==
         "bad config");
-  group.form_process_group("native", 60s);
+  group.form_process_group("native", 60s, 4096);
+  CHECK(message_of<LimitExceeded>([&] {
+          group.call_all<&Worker::room>(4097).get(60s);
+        }).find("of the rank's 4096 are left") != std::string::npos);
+  for (int i = 0; i < 100; ++i) group.call_all<&Worker::room>(4096).get(60s);  // each gives it back
   CHECK(group.call_all<&Worker::sum>(1.0F).get(60s) == std::vector<float>(4, 10.0F));
   CHECK(group[3].call<&Worker::rank_and_size>().get(60s) == std::pair(3, 4));
 

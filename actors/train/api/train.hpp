@@ -211,8 +211,8 @@ RunResult run(const DriverSession& session, const Job& job, const TrainOptions& 
 /// "test/accuracy". The figures do not depend on the number of trainers; those that die are replaced. Of
 /// `options` counts what says how a job runs, not what it trains or keeps. `weights`: a path, as
 /// TrainOptions::from. Throws as run().
-///     auto metrics = train::evaluate(session, job, "digits.safetensors", {.logical_ranks = 2, .trainers =
-///     2});
+///     auto metrics = train::evaluate(session, job, "digits.safetensors", {.logical_ranks = 2,
+///                                                                         .trainers = 2});
 template <class Job>
 report::Metrics evaluate(const DriverSession& session, const Job& job, const std::string& weights,
                          const TrainOptions& options = {}) {

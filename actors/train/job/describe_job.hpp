@@ -1,4 +1,4 @@
-/// A job's struct as people read it: `Digits{"mnist", 0.02, 0}`. C++ has no names of fields to print.
+/// A job's struct as people read it: `Digits{"mnist", 0.02, sgd}`. Fields stand without their names.
 #pragma once
 
 #include <charconv>
@@ -7,6 +7,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "runtime/config/kinds.hpp"
 #include "runtime/wire/reflect.hpp"
 
 namespace troupe::train {
@@ -17,7 +18,13 @@ void describe(std::string& to, const T& value) {
   if constexpr (std::is_same_v<T, bool>) {
     to += value ? "true" : "false";
   } else if constexpr (std::is_enum_v<T>) {
-    describe(to, static_cast<std::underlying_type_t<T>>(value));
+    std::string name;
+    if constexpr (!std::is_convertible_v<T, int>) {  // as flags, tables and records have it
+      for (const auto& [known, is] : config::Kind<T>::values()) {
+        if (is == value) name = known;
+      }
+    }
+    name.empty() ? describe(to, static_cast<std::underlying_type_t<T>>(value)) : void(to += name);
   } else if constexpr (std::is_arithmetic_v<T>) {
     char digits[64];
     to.append(digits, std::to_chars(std::begin(digits), std::end(digits), value).ptr);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "actors/train/job/describe_job.hpp"
 #include "actors/tune/sweep_numerics.hpp"
 #include "tests/support/files.hpp"
 
@@ -15,6 +16,16 @@ using namespace troupe::tune;
 using test::TempFolder;
 
 namespace {
+
+enum class Rule : std::uint8_t { kSgd, kAdamW };
+enum PlainRule { kOneRule = 1 };
+struct RuledJob {
+  double lr;
+  Rule rule;
+  std::optional<Rule> other;
+  Rule unknown;
+  PlainRule plain;
+};
 
 const SweepIdentity kIdentity{{"job", "Digits{0.01}"}, {"space", "lr log_uniform(0.0001, 0.1)"}};
 
@@ -147,4 +158,11 @@ TEST_CASE("what stands where the records should be, and is no file, is said and 
       CHECK(tried.error().message().find("'" + file_in(where) + "' is " + what) != std::string::npos);
     }
   }
+}
+
+// Was: Digits{0.02, 0.9, 0} in the header of a run whose table says kind=sgd.
+TEST_CASE("a job's struct is told with the names of an enum's values") {
+  std::string text;
+  train::describe(text, RuledJob{0.02, Rule::kSgd, Rule::kAdamW, static_cast<Rule>(40), kOneRule});
+  CHECK(text == "{0.02, sgd, " + config::plain_name("kAdamW") + ", 40, 1}");
 }

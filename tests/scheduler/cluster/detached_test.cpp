@@ -190,6 +190,11 @@ TEST_CASE("how a detached actor ended, and its parked job, is logged, and said t
   CHECK_THAT(s.head->log()[0], Catch::Contains("detached actor T 'it' of job main has ended") &&
                                    Catch::Contains("killed by signal 9"));
   CHECK(s.head->log()[1] == "job main, which was parked, has ended: its last detached actor has ended");
+  Detached killed;  // Was: "ended: job main ended: the driver has ended", which it did before it was gone.
+  killed.on(KillRequested{kGateway, killed.job_id, killed.id, "enough"});
+  killed.driver_ends();
+  killed.on(ActorDown{killed.at, killed.id, "enough", 1});
+  CHECK_THAT(killed.head->log().at(0), Catch::EndsWith("of job main has ended: enough"));
   s.on(Tick{});
   CHECK(s.head->log().empty());
   s.next_driver();

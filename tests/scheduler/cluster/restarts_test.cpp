@@ -82,6 +82,8 @@ TEST_CASE("after the last life it is dead") {
   s.lives_again();
   s.dies(2);
   CHECK(s.told().life == ActorLife::kEnded);
+  CHECK_THAT(s.told().reason, Catch::Contains("signal 9") &&
+                                  Catch::Contains("it was started again 1 time, as max_restarts says"));
   CHECK(s.record().state == ActorState::kDead);
   s.on(ResolveActor{NodeId{1}, s.job_id, s.id});
   CHECK(s.told().life == ActorLife::kEnded);
@@ -218,7 +220,7 @@ TEST_CASE("a node dies: its actor lives on, on another") {
   CHECK(s.head->waiting().size() == 1);
   CHECK(s.get<SpawnWaits>() == nullptr);  // its spawn was answered long ago
   s.on(ResolveActor{kGateway, s.job_id, s.id});
-  CHECK_THAT(s.told().reason, Catch::Contains("its next life waits: no node has joined yet"));
+  CHECK_THAT(s.told().reason, Catch::Contains("its next life waits: no node is left"));
   s.node(3, 1);
   REQUIRE(s.get<StartActor>() != nullptr);
   CHECK(s.get<StartActor>()->incarnation == 3);

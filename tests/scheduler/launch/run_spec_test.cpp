@@ -51,16 +51,16 @@ TEST_CASE("a program that cannot be executed is refused with the reason") {
 }
 
 TEST_CASE("a rank's environment has what torchrun sets, and leaves what the user set") {
-  const RankPlan plan{.attempt = 2,
-                      .restarts = 1,
-                      .max_restarts = 3,
-                      .group_rank = 1,
-                      .group_world = 2,
-                      .first_rank = 2,
-                      .processes = 2,
-                      .world = 4,
-                      .master_addr = "10.0.0.1",
-                      .master_port = 4321};
+  RankPlan plan{.attempt = 2,
+                .restarts = 1,
+                .max_restarts = 3,
+                .group_rank = 1,
+                .group_world = 2,
+                .first_rank = 2,
+                .processes = 2,
+                .world = 4,
+                .master_addr = "10.0.0.1",
+                .master_port = 4321};
   const auto of = [&](const std::set<std::string>& inherited) {
     std::map<std::string, std::string> found;
     for (const auto& entry :
@@ -92,6 +92,12 @@ TEST_CASE("a rank's environment has what torchrun sets, and leaves what the user
                                                        {"GLOO_SOCKET_IFNAME", "eth7"},
                                                        {"NCCL_SOCKET_IFNAME", "eth7"}};
   CHECK(of({}) == expected);
+  plan.processes = 1;  // one rank a node: the bits are those of two on one
+  CHECK(of({}).at("OMP_NUM_THREADS") == "1");
+  plan.world = 1;
+  CHECK(of({}).count("OMP_NUM_THREADS") == 0);
+  plan.processes = 2;
+  plan.world = 4;
   const auto kept = of({"OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING"});
   CHECK(kept.count("OMP_NUM_THREADS") + kept.count("GLOO_SOCKET_IFNAME") +
             kept.count("TORCH_NCCL_ASYNC_ERROR_HANDLING") ==

@@ -94,6 +94,12 @@ TEST_CASE("what does not fit now waits, what never fits is refused, and the sent
   CHECK(never.reason == "no node has 3 CPU at all: the largest has 2");
   CHECK(place({}, {kCpu, true, {}}).verdict == PlacementVerdict::kWait);
   CHECK(index_of({}).why_waits({kCpu, true, {}}) == "no node has joined yet");
+  // Was: the same of a cluster whose nodes had all drained.
+  NodeIndex left = index_of({node(1, "a", 2, 0)});
+  left.remove(NodeId{1});
+  CHECK(left.why_waits({kCpu, true, {}}) ==
+        "no node is left: those that had joined drain, have left or died");
+  CHECK(left.why_waits_for_cpus({kCpu, true, {}}) == left.why_waits({kCpu, true, {}}));
 }
 
 TEST_CASE("of many nodes a sentence names a few") {
