@@ -120,7 +120,9 @@ constexpr const char* kDrainFooter =
 
 void add_drain(CLI::App& app, DrainOptions& o) {
   app.footer(kDrainFooter);
-  app.add_option("node", o.node, "Its name or id, as troupe status shows it")->required();
+  app.add_option("node", o.node, "Its name or id, as troupe status shows it")
+      ->required()
+      ->check(not_empty("give a name or an id that troupe status shows"));
   app.add_option("--grace", o.grace_s, "Seconds after which it leaves in any case")
       ->capture_default_str()
       ->check(whole_number(0, kMostGrace));

@@ -97,7 +97,8 @@ int queue(int argc, char** argv) {
   add_resource_options(*set, words.other,
                        {"Memory that they may hold together, as 64GiB [no limit]",
                         "NAME=AMOUNT of a custom resource that they may hold together, as often as need be"});
-  set->add_option("--weight", words.queue.weight, "Its share: one of weight 2 gets twice that of one of 1")
+  set->add_option("--weight", words.queue.weight,
+                  "Its share, above 0: one of weight 2 gets twice that of one of 1")
       ->capture_default_str()
       ->check(number_of("shares", 1'000'000));
   auto* shown = app.add_subcommand("list", "All of them: what they may hold, and what they do");

@@ -75,6 +75,7 @@ expect 1 'no job, no live node and no actor has that id or name' logs three
 expect 1 'the name is empty' logs ''
 # Was: the newest job without a name, which it ended.
 for command in stop wait status why logs; do expect 2 'it is empty: give' job $command ''; done
+expect 2 'it is empty: give' drain ''
 expect 2 'is no time' logs two --since yesterday
 code=0 && "$troupe" logs one --folder "$where/two" 2>"$where/said" || code=$?
 [ $code = 1 ] && grep -q 'may not ask for it' "$where/said" || fail "another machine reads the head's node: $code $(cat "$where/said")"
