@@ -137,24 +137,26 @@ function(troupe_room name)
   endforeach()
 endfunction()
 
-# troupe_add_test(name LABEL fast|check|nightly [SECONDS n] [ALONE] [TIMEOUT n] COMMAND command...): what ctest runs.
+# troupe_add_test(name LABEL fast|check|nightly [SECONDS n] [ALONE] COMMAND command...): what ctest runs.
 # LABEL: fast computes and starts no process (every edit), check is what ./check runs as well, nightly what it leaves out.
 # SECONDS: what it takes on two cores where that is more than ten: the longest start first, so that none is waited for at
 # the end. ALONE: it measures, or fills the machine: nothing runs beside it.
+# Its limit is against hangs: ten minutes, and fifteen times SECONDS, for a machine that is busy or a sanitizer. A case's is
+# shorter, and names it (tests/run_catch.cpp).
 function(troupe_add_test name)
-  cmake_parse_arguments(TEST "ALONE" "LABEL;SECONDS;TIMEOUT" "COMMAND" ${ARGN})
+  cmake_parse_arguments(TEST "ALONE" "LABEL;SECONDS" "COMMAND" ${ARGN})
   if(NOT TEST_LABEL MATCHES "^(fast|check|nightly)$")
     message(FATAL_ERROR "The test ${name} needs a LABEL: fast, check or nightly")
   endif()
   if(NOT TEST_SECONDS)
     set(TEST_SECONDS 1)
   endif()
-  if(NOT TEST_TIMEOUT)
-    set(TEST_TIMEOUT 300)
-  endif()
+  math(EXPR case_limit "600 + 15 * ${TEST_SECONDS}")
+  math(EXPR limit "${case_limit} + 60")
   add_test(NAME ${name} COMMAND ${TEST_COMMAND})
-  set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} COST ${TEST_SECONDS} TIMEOUT ${TEST_TIMEOUT}
-    ENVIRONMENT "TROUPE_FLIGHT_FOLDER=${troupe_BINARY_DIR}/flight/${name}")  # its own: not the user's, not another test's
+  set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} COST ${TEST_SECONDS} TIMEOUT ${limit}
+    # A flight folder of its own: not the user's, not another test's.
+    ENVIRONMENT "TROUPE_CASE_SECONDS=${case_limit};TROUPE_FLIGHT_FOLDER=${troupe_BINARY_DIR}/flight/${name}")
   if(TEST_ALONE)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()
@@ -162,7 +164,7 @@ endfunction()
 
 # troupe_test(name SOURCES files... LINKS targets... LABEL ...): one Catch2 binary a module; the rest as troupe_add_test.
 function(troupe_test name)
-  cmake_parse_arguments(MODULE "ALONE" "LABEL;SECONDS;TIMEOUT" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(MODULE "ALONE" "LABEL;SECONDS" "SOURCES;LINKS" ${ARGN})
   add_executable(test_${name} ${MODULE_SOURCES})
   troupe_flags(test_${name})
   troupe_together(test_${name} 6)
@@ -175,6 +177,6 @@ function(troupe_test name)
   if(MODULE_ALONE)
     set(alone ALONE)
   endif()
-  troupe_add_test(${name} LABEL "${MODULE_LABEL}" SECONDS "${MODULE_SECONDS}" TIMEOUT "${MODULE_TIMEOUT}" ${alone}
+  troupe_add_test(${name} LABEL "${MODULE_LABEL}" SECONDS "${MODULE_SECONDS}" ${alone}
     COMMAND test_${name})
 endfunction()

@@ -16,13 +16,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/core/ending.hpp"
 #include "runtime/core/thread_limit.hpp"
-#include "runtime/core/wait_readable.hpp"
 #include "runtime/link/socket/descriptors.hpp"
 
 namespace troupe {
@@ -88,9 +88,11 @@ void set_title(const std::string& role) {
 }
 
 /// A process that was just forked by `between`, which ends now. It is another's child then: the asker's, or
-/// init's if the asker died meanwhile, and settle_child() ends it.
+/// init's if the asker died meanwhile, and settle_child() ends it. It says twice who it is: before it leaves
+/// the server's group, in which ForkServer::end() finds it until then, and once it is settled.
 SocketLink settle(Request request, int socket, pid_t between, pid_t asker) {
   for (int i = 0; i < kOrphanLooks && ::getppid() == between; ++i) ::usleep(50);
+  answer(socket, ::getpid());
   const auto fd = [&](std::size_t i) { return i < request.fds.size() ? request.fds[i].get() : -1; };
   std::vector<std::string> words;
   for (const char* at = request.text.c_str(); at < request.text.data() + request.text.size();
@@ -137,6 +139,14 @@ int count_threads() {
        at.increment(none))
     ++threads;
   return threads;
+}
+
+bool is_stopped(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  const std::size_t name_end = stat.rfind(") ");
+  return name_end != std::string::npos && stat.substr(name_end + 2, 1) == "T";
 }
 
 }  // namespace
@@ -202,16 +212,17 @@ std::string ForkServer::end() {
   signal_child(process_, SIGKILL);
   wait_ended(process_, kForks);
   const std::string how = reap(process_);
-  const MonotonicClock clock;
-  const Instant deadline = clock.now() + kForks;
-  // A copy that answers too late: nobody knows of it.
-  for (int pid = 0; wait_readable(socket_.get(), deadline - clock.now());) {
-    if (::recv(socket_.get(), &pid, sizeof pid, 0) != sizeof pid) break;
+  // A copy that has left the group had said before who it is; nobody else knows of it.
+  std::set<pid_t> unsettled{unsettled_};
+  for (int pid = 0; ::recv(socket_.get(), &pid, sizeof pid, MSG_DONTWAIT) == sizeof pid;)
+    unsettled.insert(pid);
+  for (const pid_t pid : unsettled) {
     if (pid <= 0) continue;
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
   }
-  while (clock.now() < deadline) {
+  const MonotonicClock clock;
+  for (const Instant deadline = clock.now() + kForks; clock.now() < deadline;) {
     const pid_t reaped = ::waitpid(-process_.pid, nullptr, WNOHANG);
     if (reaped < 0 && errno == ECHILD) break;
     if (reaped == 0) ::usleep(1000);
@@ -220,14 +231,6 @@ std::string ForkServer::end() {
   process_.pidfd.reset();
   socket_.reset();
   return how;
-}
-
-bool ForkServer::is_stopped() const {
-  std::ifstream file("/proc/" + std::to_string(process_.pid) + "/stat");
-  std::string stat;
-  std::getline(file, stat);
-  const std::size_t name_end = stat.rfind(") ");
-  return name_end != std::string::npos && stat.substr(name_end + 2, 1) == "T";
 }
 
 int ForkServer::ask(const ChildOptions& options, const ChildEnds& theirs) {
@@ -241,14 +244,16 @@ int ForkServer::ask(const ChildOptions& options, const ChildEnds& theirs) {
   const Instant deadline = clock.now() + std::exchange(timeout_, kForks);  // it is loaded when it answers
   for (Instant looks = clock.now() + kForks;;) {
     pollfd wait{socket_.get(), POLLIN, 0};
-    const int answered = ::poll(&wait, 1, kLookMs);
-    if (answered > 0) break;
+    if (::poll(&wait, 1, kLookMs) > 0) {
+      int pid = 0;
+      if (::recv(socket_.get(), &pid, sizeof pid, 0) != sizeof pid) return -EPIPE;
+      if (pid < 0) return pid;
+      if (std::exchange(unsettled_, pid) == pid) return std::exchange(unsettled_, 0);
+    }
     const Instant now = clock.now();
     if (now >= deadline) return -ETIMEDOUT;
-    if (now >= looks && is_stopped()) return -ETIMEDOUT;
+    if (now >= looks && (is_stopped(process_.pid) || is_stopped(unsettled_))) return -ETIMEDOUT;
   }
-  int pid = 0;
-  return ::recv(socket_.get(), &pid, sizeof pid, 0) == sizeof pid ? pid : -EPIPE;
 }
 
 Result<Child> ForkServer::start(const ChildOptions& options) {
@@ -260,7 +265,9 @@ Result<Child> ForkServer::start(const ChildOptions& options) {
   if (pid > 0) return watch(std::move(made->first), pid);
   const std::string what = "cannot fork a " + options.role;
   if (pid == -ETIMEDOUT) {
-    const std::string how = is_stopped() ? "is stopped (SIGSTOP)" : "did not answer in time";
+    const std::string how = is_stopped(process_.pid) ? "is stopped (SIGSTOP)"
+                            : is_stopped(unsettled_) ? "has a copy that is stopped (SIGSTOP)"
+                                                     : "did not answer in time";
     end();
     return ErrorInfo{ErrorCode::kIo, what, "the fork server " + how + "; it was killed",
                      "see who stops processes of the cluster, or what keeps the machine so busy"};

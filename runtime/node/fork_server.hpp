@@ -10,6 +10,8 @@
 /// nodes.
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,8 +35,8 @@ class ForkServer {
   ~ForkServer();
 
   /// As start_child(), of this executable. Takes some milliseconds once the server is loaded, and
-  /// two seconds if it is stopped. An error says what became of the server, which has ended then and is
-  /// reaped. Errors: kIo; kRefused, of a program with threads of its own.
+  /// two seconds if it, or the copy, is stopped. An error says what became of the server, which has ended
+  /// then and is reaped. Errors: kIo; kRefused, of a program with threads of its own.
   Result<Child> start(const ChildOptions& options);
   /// Readable once the server has ended.
   int death_fd() const { return process_.pidfd.get(); }
@@ -44,11 +46,11 @@ class ForkServer {
  private:
   /// Its answer: a process, or an error's number below 0.
   int ask(const ChildOptions& options, const ChildEnds& theirs);
-  bool is_stopped() const;
 
   UniqueFd socket_;
   Child process_;
   Duration timeout_;
+  pid_t unsettled_ = 0;  ///< a copy that has said who it is and is not settled yet
 };
 
 /// The server's own life, in a process that was executed for it: returns in each copy, with its link. Its

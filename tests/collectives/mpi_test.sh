@@ -10,6 +10,8 @@ fi
 # OpenMPI: more ranks than cores, in a container too, and nothing but this machine. Others do not look at these.
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_btl=self,vader
+# It looks up "localhost" dozens of times. Without /etc/hosts a name server is asked, and each question that is lost costs 5 s.
+export RES_OPTIONS="timeout:1 attempts:1"
 # MPI keeps memory until the end of the process, and so do operations that were aborted.
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
 case $4 in
@@ -19,6 +21,8 @@ case $4 in
   quiet) wanted="was quiet as it should" ;;
   *) exec "$1" -n "$2" "$3" "$4" ;;
 esac
-said=$(timeout -k 5 30 "$1" -n "$2" "$3" "$4" 2>&1)
+said=$(timeout -k 5 60 "$1" -n "$2" "$3" "$4" 2>&1)
+code=$?
 echo "$said"
+[ "$code" != 124 ] || echo "mpirun did not end within 60 s, and was ended: does /etc/hosts name localhost?"
 [ "$(echo "$said" | grep -c "$wanted")" -eq "$2" ]

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +21,13 @@
 
 using namespace troupe;
 using namespace std::chrono_literals;
+
+/// In place of libc's: with TROUPE_TEST_STOPS a copy stops once it has left its server's group.
+extern "C" int setpgid(pid_t pid, pid_t group) noexcept {
+  const auto done = ::syscall(SYS_setpgid, pid, group);
+  if (std::getenv("TROUPE_TEST_STOPS") != nullptr) ::raise(SIGSTOP);
+  return static_cast<int>(done);
+}
 
 namespace {
 
@@ -96,6 +104,17 @@ TEST_CASE("a server that is stopped starts nobody, says so, and is ended", "[for
   const auto refused = server->start({.role = "stays"});
   REQUIRE_FALSE(refused);
   CHECK_THAT(refused.error().message(), Catch::Contains("SIGSTOP") && !Catch::Contains("limit"));
+  CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
+}
+
+// It was in no group that anybody ended, and had not said yet who it is: it was left, and so was, as a
+// zombie, who had forked it.
+TEST_CASE("a copy that stops before it is settled is ended with its server", "[fork_server]") {
+  auto server = ForkServer::execute({"TROUPE_TEST_STOPS=1"});
+  REQUIRE(server);
+  const auto refused = server->start({.role = "stays"});
+  REQUIRE_FALSE(refused);
+  CHECK_THAT(refused.error().message(), Catch::Contains("a copy that is stopped (SIGSTOP)"));
   CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
 }
 
