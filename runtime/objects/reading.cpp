@@ -150,7 +150,7 @@ void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
     bool is_first = false;
     {
       const std::lock_guard lock(mutex_);
-      is_first = copies_.add({name, fetch, bytes + kTagBytes, of_call, {}}, MonotonicClock().now());
+      is_first = copies_.add({name, fetch, bytes + kTagBytes, of_call});
     }
     if (is_first) next_copy();  // else whoever is goes on with it
     return;
@@ -284,7 +284,7 @@ Result<std::shared_ptr<const References>> Objects::references(wire::Bytes& body,
   auto given = Given::cut(body);
   if (!given) return given.error();
   std::vector<FetchPtr> fetches;
-  const auto of_call = std::make_shared<CallBytes>();
+  const auto of_call = std::make_shared<CallBytes>(CallBytes{0, MonotonicClock().now()});
   for (const auto& name : given->names) fetches.push_back(fetch(name, waits, of_call));
   return std::shared_ptr<const References>(std::make_shared<References>(given->places, std::move(fetches)));
 }
