@@ -122,7 +122,7 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
       [this](const std::string& key, std::uint64_t bytes, objects::Objects::OnRegion then) {
         lend_region(key, bytes, config_.label, false, std::move(then));
       },
-      std::move(floor.direct_connections), std::move(floor.spill_disk));
+      std::move(floor.direct_connections), std::move(floor.spill_disk), floor.object_limits);
   tasks_ = std::make_shared<tasks::Tasks>(*this, rings_.get(), [this](NodeId node, Leases::OnProcess then) {
     leases_->with_process(node, std::move(then));
   });

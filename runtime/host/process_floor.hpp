@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "runtime/host/node_channel.hpp"
+#include "runtime/host/object_limits.hpp"
 #include "runtime/link/ring/rings.hpp"
 
 namespace troupe {
@@ -31,6 +32,7 @@ struct ProcessFloor {
   std::function<std::unique_ptr<Rings>(NodeId, Rings::Handlers)> make_rings;
   std::uint64_t light_ids = 0;  ///< what the ids of light actors are mixed from; unlike in all processes
   RouteLimits limits{};
+  ObjectLimits object_limits{};
   std::shared_ptr<objects::SpillDisk> spill_disk;                  ///< for objects that leave memory
   std::unique_ptr<objects::DirectConnections> direct_connections;  ///< null: objects come over the links
   bool threads = true;  ///< false: actors take their turns when Process::turns() says so

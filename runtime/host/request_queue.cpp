@@ -16,15 +16,16 @@ RequestQueue::Request RequestQueue::request_of(const wire::Control& message) {
   return {here ? Kind::kNode : Kind::kHead};
 }
 
-bool RequestQueue::has_room(const Lane& lane, std::size_t bytes) {
+bool RequestQueue::has_room(const Lane& lane, const Request& next) {
+  if (next.kind == Kind::kKill) return lane.under_way < kKills;
   return lane.under_way < kUnderWay && lane.under_way + lane.parked < kSpawns &&
-         (lane.bytes == 0 || lane.bytes + bytes <= kSpawnBytes);
+         (lane.bytes == 0 || lane.bytes + next.bytes <= kSpawnBytes);
 }
 
 void RequestQueue::ask(std::uint64_t number, wire::Control message, Messages& out) {
   const Request request = request_of(message);
   Lane& its = lane(request.kind);
-  if (request.kind == Kind::kKill || (its.waiting.empty() && has_room(its, request.bytes))) {
+  if (its.waiting.empty() && has_room(its, request)) {
     send(number, request, std::move(message), out);
   } else {
     its.waiting.emplace(number, Waiting{request, std::move(message)});
@@ -70,7 +71,7 @@ void RequestQueue::finish(std::uint64_t number, Messages& out) {
 }
 
 void RequestQueue::advance(Lane& lane, Messages& out) {
-  while (!lane.waiting.empty() && has_room(lane, lane.waiting.begin()->second.request.bytes)) {
+  while (!lane.waiting.empty() && has_room(lane, lane.waiting.begin()->second.request)) {
     auto next = lane.waiting.extract(lane.waiting.begin());
     send(next.key(), next.mapped().request, std::move(next.mapped().message), out);
   }

@@ -12,8 +12,8 @@
 namespace troupe {
 
 /// Pure. Requests of one kind go in the order of their numbers, some at a time; those of another kind never
-/// wait for them. Kills never wait: their process may end before its node has answered any. A request that
-/// went ends once: it is answered, or cancelled behind itself.
+/// wait for them. Kills wait for none but tens of thousands of others: their process may end before its node
+/// has answered any. A request that went ends once: it is answered, or cancelled behind itself.
 class RequestQueue {
  public:
   /// What goes to the node now, in order.
@@ -30,6 +30,7 @@ class RequestQueue {
   void clear();
 
   static constexpr std::size_t kUnderWay = 256;  ///< of one kind, and of spawns that do not wait at the head
+  static constexpr std::size_t kKills = 65536;   ///< half of what the node keeps while the head is away
   static constexpr std::size_t kSpawns = 16384;  ///< with those that wait there
   static constexpr std::size_t kSpawnBytes = std::size_t{64} << 20;  ///< a quarter of what the node takes
 
@@ -52,7 +53,7 @@ class RequestQueue {
   };
 
   static Request request_of(const wire::Control& message);
-  static bool has_room(const Lane& lane, std::size_t bytes);
+  static bool has_room(const Lane& lane, const Request& next);
   Lane& lane(Kind kind) { return lanes_[static_cast<std::size_t>(kind)]; }
   void send(std::uint64_t number, Request request, wire::Control message, Messages& out);
   void finish(std::uint64_t number, Messages& out);

@@ -147,8 +147,12 @@ void NodeMachine::said(const cluster::NodesAnswered& e) {
 }
 void NodeMachine::said(const cluster::Acknowledged& e) {
   const bool was_open = head_.answered(e.to.from.process, e.to.request);
-  if (was_open && locals_.living(e.to.from.process) != nullptr)
+  if (was_open && locals_.living(e.to.from.process) != nullptr) {
     give_answer(e.to, e.ok ? Result<wire::Bytes>(wire::Bytes{}) : Result<wire::Bytes>(e.error));
+  } else if (was_open && !e.ok) {
+    out_.push_back(Log{LogLevel::kWarning,
+                       "a kill that a process said before it ended is not obeyed: " + e.error.message()});
+  }
   if (leaving_ && !left_) finish_leaving();
 }
 void NodeMachine::said(const cluster::GroupAnswered& e) {

@@ -10,9 +10,6 @@
 namespace troupe::objects {
 namespace {
 
-/// Who cannot be reached is asked again after this long, so often: a node that died is known as dead by then.
-constexpr Duration kPause = std::chrono::milliseconds(250);
-constexpr int kMostBroken = 240;
 /// Places that are remembered.
 constexpr std::size_t kMostPlaces = 4096;
 
@@ -171,6 +168,12 @@ void Objects::locate_computed(const LocateAsk& ask, Responder responder) {
            });
 }
 
+/// Of what ended otherwise: not again.
+LookAgain Objects::after_broken(const Outcome& outcome, int times) const {
+  if (!link_broke(outcome) || is_closed()) return {};
+  return after_broken_link(times, limits_);
+}
+
 void Objects::when_computed(const ObjectName& name, std::function<void(Result<void>)> then, int broken) {
   const auto said = ask(name.owner, kLocate, wire::encode(LocateAsk{name.number}));
   said->on_ready([weak = weak_from_this(), said, name, then = std::move(then), broken] {
@@ -178,8 +181,9 @@ void Objects::when_computed(const ObjectName& name, std::function<void(Result<vo
     if (self == nullptr) return;
     if (said->outcome().ok()) return then({});
     ErrorInfo why = said->outcome().error();
-    if (link_broke(said->outcome()) && broken < kMostBroken && !self->is_closed()) {
-      return self->gate_.later(kPause, [weak, name, then, broken] {
+    const LookAgain next = self->after_broken(said->outcome(), broken);
+    if (next.again) {
+      return self->gate_.later(next.after, [weak, name, then, broken] {
         if (const auto again = weak.lock()) again->when_computed(name, then, broken + 1);
       });
     }
@@ -201,8 +205,8 @@ void Objects::read_at(const ObjectName& name, const ObjectName& place, const Fet
     const bool goes_on = self != nullptr && !self->is_closed();
     if (goes_on && !outcome.ok() && outcome.error().code == ErrorCode::kObjectLost)
       return again(*self, outcome.error().why, 0);
-    if (goes_on && link_broke(outcome) && broken < kMostBroken) {
-      return self->gate_.later(kPause, [weak, again, broken] {
+    if (const LookAgain next = goes_on ? self->after_broken(outcome, broken) : LookAgain{}; next.again) {
+      return self->gate_.later(next.after, [weak, again, broken] {
         if (const auto later = weak.lock()) again(*later, "", broken + 1);
       });
     }
@@ -256,8 +260,9 @@ void Objects::follow(const ObjectName& name, const FetchPtr& fetch, const Object
 /// True: its owner could not be reached, and is asked again.
 bool Objects::locates_again(const ObjectName& name, const FetchPtr& fetch, int broken,
                             const Outcome& outcome) {
-  if (!name.is_computed() || !link_broke(outcome) || broken >= kMostBroken || is_closed()) return false;
-  gate_.later(kPause, [weak = weak_from_this(), name, fetch, broken] {
+  const LookAgain next = name.is_computed() ? after_broken(outcome, broken) : LookAgain{};
+  if (!next.again) return false;
+  gate_.later(next.after, [weak = weak_from_this(), name, fetch, broken] {
     if (const auto self = weak.lock()) self->locate(name, fetch, broken + 1);
   });
   return true;

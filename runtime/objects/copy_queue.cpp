@@ -7,9 +7,8 @@
 
 namespace troupe::objects {
 
-bool CopyQueue::add(Copy copy, Instant now) {
-  copy.until = now + kWaits;
-  if (copy.of_call != nullptr) copy.of_call->known += copy.bytes;
+bool CopyQueue::add(Copy copy) {
+  copy.of_call->known += copy.bytes;
   copies_.push_back(std::move(copy));
   return copies_.size() == 1;
 }
@@ -29,13 +28,13 @@ std::optional<ErrorInfo> CopyQueue::full(std::uint64_t store_bytes, Instant now)
   TROUPE_ASSERT(!copies_.empty(), "what is asked for waits");
   const Copy& copy = copies_.front();
   const std::string what = "no room for an argument of " + std::to_string(copy.bytes) + " bytes";
-  const std::uint64_t together = copy.of_call == nullptr ? copy.bytes : copy.of_call->known;
+  const std::uint64_t together = copy.of_call->known;
   if (together > store_bytes)
     return ErrorInfo{ErrorCode::kLimit, what,
                      "those of its call take " + std::to_string(together) +
                          " bytes together, and the callee's node lends " + std::to_string(store_bytes),
                      "give less to one call, or set TROUPE_REGIONS_BYTES"};
-  if (now < copy.until) return std::nullopt;
+  if (now < copy.of_call->came + kWaits) return std::nullopt;
   return ErrorInfo{ErrorCode::kLimit, what,
                    "for a minute, what is in use on the callee's node left none: it lends " +
                        std::to_string(store_bytes) + " bytes",

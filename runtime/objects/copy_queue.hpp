@@ -13,6 +13,7 @@ namespace troupe::objects {
 /// What the arguments of one call take here together, as far as it is known.
 struct CallBytes {
   std::uint64_t known = 0;
+  Instant came{};  ///< the call, here
 };
 
 /// In the order in which their calls came: those of later calls would else hold what an earlier one, which is
@@ -24,10 +25,9 @@ class CopyQueue {
     std::shared_ptr<Fetch> fetch;
     std::uint64_t bytes = 0;  ///< with all that lies beside the object
     std::shared_ptr<CallBytes> of_call;
-    Instant until{};
   };
-  /// True: it is the first, and is to be asked for.
-  bool add(Copy copy, Instant now);
+  /// True: it is the first, and is to be asked for. REQUIRES: it is of a call.
+  bool add(Copy copy);
   /// Nothing: no copy waits.
   std::optional<Copy> first() const;
   /// The store had no room for the first one. Nothing: it is asked for again after a while; else it fails so.
@@ -36,6 +36,7 @@ class CopyQueue {
   /// later is asked for by who adds it. REQUIRES: there is one.
   bool end_first();
 
+  /// From when its call came: others of its node may have tried to make the copy before, one after another.
   static constexpr Duration kWaits = std::chrono::seconds(60);
 
  private:

@@ -7,10 +7,12 @@
 namespace troupe::objects {
 
 Objects::Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region,
-                 std::unique_ptr<DirectConnections> direct, std::shared_ptr<SpillDisk> spill_disk)
+                 std::unique_ptr<DirectConnections> direct, std::shared_ptr<SpillDisk> spill_disk,
+                 const ObjectLimits& limits)
     : gate_(gate),
       waiter_(waiter),
       ask_region_(std::move(ask_region)),
+      limits_(limits),
       owned_(gate.address().node),
       direct_(std::move(direct)),
       files_(std::move(spill_disk)) {}
@@ -37,16 +39,16 @@ Objects::BytesPtr Objects::in_memory(std::uint64_t number) const {
 
 // The reader's side.
 
-/// Its memory is there.
-void Objects::pull(const PullPtr& pull) {
+DirectOwners::Choice Objects::choose_way(const ObjectName& name, std::uint64_t bytes) const {
+  if (name.owner.node == gate_.address().node)
+    return {DirectOwners::Way::kLinks, {}, "its owner is on this node"};
+  const std::lock_guard lock(mutex_);
+  if (direct_ == nullptr) return {DirectOwners::Way::kLinks, {}, "this process has no direct connections"};
+  return direct_owners_.choose(name.owner, bytes, MonotonicClock().now());
+}
+
+void Objects::act(const PullPtr& pull, const CopyPlan::AskAddress& /*of its owner*/) {
   const ProcessAddress owner = pull->name.owner;
-  DirectOwners::Choice choice;
-  if (owner.node != gate_.address().node) {
-    const std::lock_guard lock(mutex_);
-    if (direct_ != nullptr) choice = direct_owners_.choose(owner, pull->bytes, MonotonicClock().now());
-  }
-  if (choice.way == DirectOwners::Way::kLinks) return pull_on(pull);
-  if (choice.way == DirectOwners::Way::kDirect) return pull_direct(pull, std::move(choice.at));
   const auto said = ask(owner, kDirectAddress, {});
   said->on_ready([weak = weak_from_this(), said, pull, owner] {
     const auto self = weak.lock();
@@ -55,25 +57,22 @@ void Objects::pull(const PullPtr& pull) {
     if (said->outcome().ok()) {
       if (auto address = wire::decode<DirectAddress>(*said->outcome())) at = *std::move(address);
     }
-    DirectOwners::Choice next;
     {
       const std::lock_guard lock(self->mutex_);
-      const Instant now = MonotonicClock().now();
-      self->direct_owners_.said(owner, std::move(at), now);
-      next = self->direct_owners_.choose(owner, pull->bytes, now);
+      self->direct_owners_.said(owner, std::move(at), MonotonicClock().now());
     }
-    if (next.way != DirectOwners::Way::kDirect) return self->pull_on(pull);
-    self->pull_direct(pull, std::move(next.at));
+    auto choice = self->choose_way(pull->name, pull->bytes);
+    self->pull(pull, [&choice](CopyPlan& plan, auto& out) { plan.addressed(std::move(choice), out); });
   });
 }
 
-void Objects::pull_direct(const PullPtr& pull, DirectAddress at) {
+void Objects::act(const PullPtr& pull, const CopyPlan::FetchDirect& from) {
   bool is_over = false;
   {
     const std::lock_guard lock(mutex_);
     is_over = closed_ || direct_ == nullptr;
     if (!is_over) {
-      const bool begins = direct_->fetch({pull->name, pull->bytes, std::move(at), pull->fd.get()},
+      const bool begins = direct_->fetch({pull->name, pull->bytes, from.at, pull->fd.get()},
                                          [weak = weak_from_this(), pull](const Result<void>& result) {
                                            if (const auto self = weak.lock())
                                              self->pulled_direct(pull, result);
@@ -81,7 +80,11 @@ void Objects::pull_direct(const PullPtr& pull, DirectAddress at) {
       if (begins) return;
     }
   }
-  is_over ? done(pull->name, pull->fetch, process_ends()) : pull_on(pull);
+  if (is_over) return done(pull->name, pull->fetch, process_ends());
+  this->pull(pull, [](CopyPlan& plan, auto& out) {
+    plan.direct_ended(ErrorInfo{ErrorCode::kUnavailable, "no direct connection", "it does not begin", ""},
+                      out);
+  });
 }
 
 void Objects::pulled_direct(const PullPtr& pull, const Result<void>& result) {
@@ -89,18 +92,16 @@ void Objects::pulled_direct(const PullPtr& pull, const Result<void>& result) {
   {
     const std::lock_guard lock(mutex_);
     is_over = closed_;
-    if (result) {
-      ++direct_copies_;
-    } else if (result.error().code != ErrorCode::kObjectLost) {  // else it is on disk, or has gone
-      direct_owners_.failed(pull->name.owner, MonotonicClock().now());
-    }
+    if (result) ++direct_copies_;
+    direct_owners_.ended(pull->name.owner, result, MonotonicClock().now());
   }
   // close() told those alone that wait for what is still known here: its owner may have freed it meanwhile.
   if (is_over) return done(pull->name, pull->fetch, process_ends());
-  if (result) return end_pull(pull);
-  log(LogLevel::kInfo, "an object of process " + to_string(pull->name.owner.process) +
-                           " comes over the links, slowly: " + result.error().message());
-  pull_on(pull);
+  if (!result) {
+    log(LogLevel::kInfo, "an object of process " + to_string(pull->name.owner.process) +
+                             " comes over the links, slowly: " + result.error().message());
+  }
+  this->pull(pull, [&result](CopyPlan& plan, auto& out) { plan.direct_ended(result, out); });
 }
 
 }  // namespace troupe::objects

@@ -29,6 +29,10 @@ void DirectOwners::said(ProcessAddress owner, std::optional<DirectAddress> addre
   is_one ? note(owner, {std::move(address), Instant{0}}) : failed(owner, now);
 }
 
+void DirectOwners::ended(ProcessAddress owner, const Result<void>& how, Instant now) {
+  if (!how && how.error().code != ErrorCode::kObjectLost) failed(owner, now);
+}
+
 void DirectOwners::failed(ProcessAddress owner, Instant now) {
   note(owner, {std::nullopt, now + kBackoff});
 }

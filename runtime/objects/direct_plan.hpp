@@ -41,8 +41,9 @@ class DirectOwners {
   Choice choose(ProcessAddress owner, std::uint64_t bytes, Instant now) const;
   /// What the owner answered; nothing: that it has none, or no answer.
   void said(ProcessAddress owner, std::optional<DirectAddress> address, Instant now);
-  /// A connection was not made, or broke: the owner's objects come over the links for kBackoff.
-  void failed(ProcessAddress owner, Instant now);
+  /// How a connection to it ended. One that was not made, or broke: the owner's objects come over the links
+  /// for kBackoff. What it has on disk, or no more, says nothing of connections.
+  void ended(ProcessAddress owner, const Result<void>& how, Instant now);
   void forget(const std::function<bool(ProcessAddress)>& is_down) {
     std::erase_if(owners_, [&](const auto& one) { return is_down(one.first); });
   }
@@ -56,6 +57,7 @@ class DirectOwners {
     std::optional<DirectAddress> address;
     Instant back_off_until{0};
   };
+  void failed(ProcessAddress owner, Instant now);
   void note(ProcessAddress owner, Owner what);
   std::map<ProcessAddress, Owner> owners_;
 };

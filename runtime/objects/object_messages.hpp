@@ -71,8 +71,6 @@ inline constexpr std::uint8_t kFlagAnswerInObject = 32;
 /// What a dead process borrowed counts for this long: references that it passed on may still be on their way.
 inline constexpr Duration kDeadBorrowerGrace = std::chrono::seconds(5);
 
-inline constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20;
-
 /// What broke with its link is said, or asked, again after this long.
 inline constexpr Duration kSaysAgain = std::chrono::milliseconds(200);
 

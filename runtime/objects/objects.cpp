@@ -385,7 +385,7 @@ Outcome Objects::read_part(const PartAsk& part) {
     }
   }
   if (value == nullptr || (!value->done.ready() && !place)) return freed(own_name(part.number));
-  if (part.offset > size || part.bytes > size - part.offset || part.bytes > kPartBytes)
+  if (part.offset > size || part.bytes > size - part.offset || part.bytes > limits_.part_bytes)
     return refused_question();
   if (!place) {
     if (!value->done.outcome().ok()) return value->done.outcome().error();

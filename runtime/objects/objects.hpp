@@ -15,6 +15,7 @@
 #include "runtime/host/process_gate.hpp"
 #include "runtime/host/responder.hpp"
 #include "runtime/objects/borrow_table.hpp"
+#include "runtime/objects/copy_plan.hpp"
 #include "runtime/objects/copy_queue.hpp"
 #include "runtime/objects/direct_connections.hpp"
 #include "runtime/objects/offer_table.hpp"
@@ -70,7 +71,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// `gate` must outlive the use of it, which close() ends. `direct`: null: copies come over the links alone.
   Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region,
           std::unique_ptr<DirectConnections> direct = nullptr,
-          std::shared_ptr<SpillDisk> spill_disk = std::make_shared<SpillDisk>());
+          std::shared_ptr<SpillDisk> spill_disk = std::make_shared<SpillDisk>(),
+          const ObjectLimits& limits = {});
   /// Nothing is asked or told any more. `why`: its node is gone so; empty: the process ends.
   void close(const std::string& why = {});
   /// Waits for what is under way on the disk; whoever waits for an object or for memory hears that the
@@ -120,6 +122,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   using OnPlace = std::function<void(Result<HandlePtr>)>;
   /// A copy of another process's object, as one of `keeper`'s.
   void keep_at(ProcessAddress keeper, const ObjectName& of, OnPlace then);
+  const ObjectLimits& limits() const { return limits_; }
   /// What an own one waits for that has no value yet; empty: nothing is known.
   std::string why_waits(const ObjectName& name) const;
   /// What was offered to this process.
@@ -179,15 +182,12 @@ class Objects : public std::enable_shared_from_this<Objects> {
   using FetchPtr = std::shared_ptr<Fetch>;
   /// A copy on its way to this node.
   struct Pull {
-    ObjectName name;
-    FetchPtr fetch;
-    UniqueFd fd;
-    std::uint64_t bytes = 0;
-    bool was_there = false;  ///< the memory has all of it, by another process
-    std::mutex mutex;        ///< guards what follows
-    std::uint64_t next = 0;
-    std::size_t under_way = 0;
-    std::optional<ErrorInfo> failed;
+    const ObjectName name;
+    const FetchPtr fetch;
+    const std::uint64_t bytes = 0;
+    UniqueFd fd{};
+    std::mutex mutex{};  ///< guards `plan`
+    CopyPlan plan;
   };
   using PullPtr = std::shared_ptr<Pull>;
 
@@ -289,12 +289,17 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// The first of copies_.
   void next_copy();
   void copy_into(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes, Result<Lent> lent);
-  void pull_on(const PullPtr& pull);
-  void pulled(const PullPtr& pull, std::uint64_t offset, const Outcome& outcome);
-  void end_pull(const PullPtr& pull);
+  /// What the plan has to be told, and then what it says.
+  void pull(const PullPtr& pull, const std::function<void(CopyPlan&, CopyPlan::Actions&)>& change);
+  void act(const PullPtr& pull, const CopyPlan::AskPart& ask);
+  void act(const PullPtr& pull, const CopyPlan::AskAddress& ask);
+  void act(const PullPtr& pull, const CopyPlan::FetchDirect& fetch);
+  void act(const PullPtr& pull, const CopyPlan::End& end);
+  void pulled(const PullPtr& pull, const Part& part, const Outcome& outcome);
+  /// What it was told to make is here, or fails.
+  void end_copy(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> mapped);
   // Direct connections (direct.cpp).
-  void pull(const PullPtr& pull);
-  void pull_direct(const PullPtr& pull, DirectAddress at);
+  DirectOwners::Choice choose_way(const ObjectName& name, std::uint64_t bytes) const;
   void pulled_direct(const PullPtr& pull, const Result<void>& result);
   DirectAddress direct_address();
   BytesPtr in_memory(std::uint64_t number) const;
@@ -312,6 +317,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   FetchPtr value_here(const ObjectName& name) const;
   void follow_own(std::uint64_t number, const FetchPtr& fetch, int broken);
   void follow(const ObjectName& name, const FetchPtr& fetch, const ObjectName& place, int broken);
+  LookAgain after_broken(const Outcome& outcome, int times) const;
   bool locates_again(const ObjectName& name, const FetchPtr& fetch, int broken, const Outcome& outcome);
   void keep_copy(const ObjectName& of, OnPlace then);
   void own_copy(FetchPtr there, std::shared_ptr<const void> held, OnPlace then);
@@ -332,6 +338,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   ProcessGate& gate_;
   Waiter* const waiter_;
   const AskRegion ask_region_;
+  const ObjectLimits limits_;
 
   mutable std::mutex mutex_;  ///< guards all below
   bool closed_ = false;

@@ -1,6 +1,4 @@
 // How a process comes by the bytes of an object.
-#include <algorithm>
-
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
@@ -9,14 +7,8 @@
 namespace troupe::objects {
 namespace {
 
-/// Of one object: half of what may be under way between two processes.
-constexpr std::size_t kPartsUnderWay = 4;
 /// What no host has. Sums of such lengths do not overflow.
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
-/// So often an object may be gone from where its owner says that it is, before it can be mapped.
-constexpr int kMostTries = 20;
-/// Its owner is asked again twice at once, then after a pause, which doubles up to this.
-constexpr Duration kLongestPause = std::chrono::milliseconds(250);
 /// An argument's copy that waits for room looks so often.
 constexpr Duration kLooksForRoom = std::chrono::milliseconds(20);
 
@@ -28,16 +20,9 @@ struct ArgumentFetch : Fetch {
   const std::shared_ptr<CallBytes> of_call;
 };
 
-Duration pause_before(int tries) {
-  const Duration pause = std::chrono::milliseconds(1) * (1 << std::min(tries, 10));
-  return tries < 2 ? Duration::zero() : std::min(pause, kLongestPause);
-}
-
-ErrorInfo comes_and_goes(const ObjectName& name) {
+ErrorInfo comes_and_goes(const ObjectName& name, std::string why) {
   return {ErrorCode::kLimit, "cannot read an object of process " + to_string(name.owner.process),
-          "its memory was gone " + std::to_string(kMostTries) +
-              " times before it could be mapped: the store is too small for what is in use",
-          "ask again when less is in use, or set TROUPE_REGIONS_BYTES"};
+          std::move(why), "ask again when less is in use, or set TROUPE_REGIONS_BYTES"};
 }
 
 }  // namespace
@@ -142,12 +127,12 @@ void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
     if (read || read.error().code != ErrorCode::kUnavailable) return self->done(name, fetch, std::move(read));
     // Its owner has spilled the object meanwhile, or has freed it and put another one where it lay. Those
     // that held a copy ended or made room: then the node has made new memory for us.
-    const bool over = tries >= kMostTries;
-    if (near ? !is_sealed(lent->fd) : over && !is_copy_of(lent->fd, name)) self->gate_.drop_region(key);
-    if (over) return self->done(name, fetch, comes_and_goes(name));
-    const Duration pause = pause_before(tries);
-    if (pause == Duration::zero()) return self->locate(name, fetch, tries + 1);
-    self->gate_.later(pause, [weak, name, fetch, tries] {
+    const LookAgain next = after_gone_memory(tries, self->limits_);
+    if (near ? !is_sealed(lent->fd) : !next.again && !is_copy_of(lent->fd, name))
+      self->gate_.drop_region(key);
+    if (!next.again) return self->done(name, fetch, comes_and_goes(name, next.reason));
+    if (next.after == Duration::zero()) return self->locate(name, fetch, tries + 1);
+    self->gate_.later(next.after, [weak, name, fetch, tries] {
       if (const auto again = weak.lock()) again->locate(name, fetch, tries + 1);
     });
   };
@@ -165,7 +150,7 @@ void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
     bool is_first = false;
     {
       const std::lock_guard lock(mutex_);
-      is_first = copies_.add({name, fetch, bytes + kTagBytes, of_call, {}}, MonotonicClock().now());
+      is_first = copies_.add({name, fetch, bytes + kTagBytes, of_call});
     }
     if (is_first) next_copy();  // else whoever is goes on with it
     return;
@@ -211,84 +196,62 @@ void Objects::next_copy() {
 
 void Objects::copy_into(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes,
                         Result<Lent> lent) {
-  const auto pull = std::make_shared<Pull>();
-  pull->name = name;
-  pull->fetch = fetch;
-  pull->bytes = bytes;
   if (lent && lent->answer.full) lent = lent->answer.why;
-  if (!lent) {
-    pull->failed = lent.error();
-    return end_pull(pull);
-  }
-  pull->fd = std::move(lent->fd);
-  pull->was_there = is_copy_of(pull->fd, name);  // it was made before
-  if (pull->was_there) return end_pull(pull);
-  this->pull(pull);
+  if (!lent) return end_copy(name, fetch, lent.error());
+  if (is_copy_of(lent->fd, name))  // it was made before
+    return end_copy(name, fetch, read_copy(lent->fd, name, bytes));
+  const PullPtr begun(new Pull{name, fetch, bytes, std::move(lent->fd), {}, {bytes, limits_}});
+  auto choice = choose_way(name, bytes);
+  pull(begun, [&choice](CopyPlan& plan, auto& out) { plan.begin(std::move(choice), out); });
 }
 
-/// Asks for what is missing, a few parts at a time.
-void Objects::pull_on(const PullPtr& pull) {
-  for (;;) {
-    PartAsk part{pull->name.number, 0, 0};
-    bool over = false;
-    {
-      const std::lock_guard lock(pull->mutex);
-      const bool more = !pull->failed && pull->next < pull->bytes;
-      if (more && pull->under_way >= kPartsUnderWay) return;
-      if (!more && pull->under_way > 0) return;
-      over = !more;
-      if (more) {
-        part.offset = pull->next;
-        part.bytes = std::min(kPartBytes, pull->bytes - pull->next);
-        pull->next += part.bytes;
-        ++pull->under_way;
-      } else {
-        pull->under_way = 1;  // nobody ends it twice
-      }
-    }
-    if (over) return end_pull(pull);
-    const auto said = ask(pull->name.owner, kPart, wire::encode(part));
-    said->on_ready([weak = weak_from_this(), said, pull, offset = part.offset] {
-      if (const auto self = weak.lock()) self->pulled(pull, offset, said->outcome());
-    });
+void Objects::pull(const PullPtr& pull, const std::function<void(CopyPlan&, CopyPlan::Actions&)>& change) {
+  CopyPlan::Actions actions;
+  {
+    const std::lock_guard lock(pull->mutex);
+    change(pull->plan, actions);
   }
+  for (const auto& action : actions) std::visit([&](const auto& what) { act(pull, what); }, action);
 }
 
-void Objects::pulled(const PullPtr& pull, std::uint64_t offset, const Outcome& outcome) {
+void Objects::act(const PullPtr& pull, const CopyPlan::AskPart& what) {
+  const Part part = what.part;
+  const auto said =
+      ask(pull->name.owner, kPart, wire::encode(PartAsk{pull->name.number, part.offset, part.bytes}));
+  said->on_ready([weak = weak_from_this(), said, pull, part] {
+    if (const auto self = weak.lock()) self->pulled(pull, part, said->outcome());
+  });
+}
+
+void Objects::pulled(const PullPtr& pull, const Part& part, const Outcome& outcome) {
   std::optional<ErrorInfo> failed;
   if (!outcome.ok()) {
     failed = outcome.error();
-  } else if (outcome->size() != std::min(kPartBytes, pull->bytes - offset)) {
+  } else if (outcome->size() != part.bytes) {
     failed = refused_question();
-  } else if (auto wrote = write_at(pull->fd, offset, *outcome); !wrote) {
+  } else if (auto wrote = write_at(pull->fd, part.offset, *outcome); !wrote) {
     failed = wrote.error();
   }
-  {
-    const std::lock_guard lock(pull->mutex);
-    --pull->under_way;
-    if (failed && !pull->failed) pull->failed = std::move(failed);
-  }
-  pull_on(pull);
+  this->pull(pull, [&](CopyPlan& plan, auto& out) { plan.part_ended(std::move(failed), out); });
 }
 
-void Objects::end_pull(const PullPtr& pull) {
-  const auto map = [&pull]() -> Result<BytesPtr> {
-    if (pull->failed) return *pull->failed;
-    return pull->was_there ? read_copy(pull->fd, pull->name, pull->bytes)
-                           : finish_copy(pull->fd, pull->name, pull->bytes);
-  };
-  auto mapped = map();
-  pull->fetch->is_copy = true;
-  if (!mapped.ok()) gate_.drop_region(copy_region(pull->name));  // before another process makes the copy
-  CopiedTell told{pull->name.number, 0, mapped.ok()};
+void Objects::act(const PullPtr& pull, const CopyPlan::End& end) {
+  auto mapped = end.failed ? Result<BytesPtr>(*end.failed) : finish_copy(pull->fd, pull->name, pull->bytes);
+  end_copy(pull->name, pull->fetch, std::move(mapped));
+}
+
+void Objects::end_copy(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> mapped) {
+  fetch->is_copy = true;
+  if (!mapped.ok()) gate_.drop_region(copy_region(name));  // before another process makes the copy
+  CopiedTell told{name.number, 0, mapped.ok()};
   {
     const std::lock_guard lock(mutex_);
-    if (const auto making = making_.extract(pull->name)) told.ticket = making.mapped();
+    if (const auto making = making_.extract(name)) told.ticket = making.mapped();
   }
-  tell_surely(pull->name.owner, kCopied, wire::encode(told));
+  tell_surely(name.owner, kCopied, wire::encode(told));
   if (!mapped.ok() && mapped.error().code == ErrorCode::kActorDied)
-    mapped = lost_by_death(pull->name, mapped.error().why);
-  done(pull->name, pull->fetch, std::move(mapped));
+    mapped = lost_by_death(name, mapped.error().why);
+  done(name, fetch, std::move(mapped));
 }
 
 void Objects::done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> bytes) {
@@ -321,7 +284,7 @@ Result<std::shared_ptr<const References>> Objects::references(wire::Bytes& body,
   auto given = Given::cut(body);
   if (!given) return given.error();
   std::vector<FetchPtr> fetches;
-  const auto of_call = std::make_shared<CallBytes>();
+  const auto of_call = std::make_shared<CallBytes>(CallBytes{0, MonotonicClock().now()});
   for (const auto& name : given->names) fetches.push_back(fetch(name, waits, of_call));
   return std::shared_ptr<const References>(std::make_shared<References>(given->places, std::move(fetches)));
 }

@@ -12,9 +12,6 @@ namespace {
 using objects::HandlePtr;
 using objects::ObjectName;
 
-/// What broke with its link is asked again after this long, so often.
-constexpr Duration kAsksAgain = std::chrono::milliseconds(250);
-constexpr int kMostTries = 240;
 /// So long a worker waits for copies of what it owns, and for values that are still computed.
 constexpr Duration kObjectsLeave = std::chrono::minutes(10);
 
@@ -98,8 +95,10 @@ void Tasks::keep(const ObjectName& name, int tries, objects::Objects::OnPlace th
     self->gate_.objects()->keep_at(*keeper, name, [weak, name, tries, then](Result<HandlePtr> kept) {
       const auto here = weak.lock();
       const bool broke = !kept && kept.error().code == ErrorCode::kUnavailable;
-      if (here == nullptr || !broke || tries >= kMostTries) return then(std::move(kept));
-      here->gate_.later(kAsksAgain, [weak, name, tries, then] {
+      if (here == nullptr || !broke) return then(std::move(kept));
+      const auto next = objects::after_broken_link(tries, here->gate_.objects()->limits());
+      if (!next.again) return then(std::move(kept));
+      here->gate_.later(next.after, [weak, name, tries, then] {
         if (const auto again = weak.lock()) again->keep(name, tries + 1, then);
       });
     });

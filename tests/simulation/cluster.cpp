@@ -78,6 +78,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.links_alone = pick(0, 7) == 0;
   s.no_direct = pick(0, 3) == 0 ? 0.5 : 0;
   s.direct_breaks = pick(0, 2) == 0 ? 0 : 0.3;
+  if (pick(0, 1) == 0) s.object_limits.part_bytes = std::uint64_t{64} << (10 + pick(0, 2));
   s.spill_refused = disk == 0 ? 0 : disk == 1 ? 0.05 : disk == 2 ? 0.3 : 0.8;
   return s;
 }
@@ -149,6 +150,13 @@ Cluster::~Cluster() {
 Instant Cluster::now_at(const Process& process) const {
   const auto host = clocks_ahead.find(process.host);
   return world.now() + process.ahead + (host == clocks_ahead.end() ? Duration{0} : host->second);
+}
+
+bool Cluster::troubled_since(Instant then) const {
+  if (last_fault_at && *last_fault_at + kFaultLasts >= then) return true;
+  if (submissions.crashed_at && *submissions.crashed_at >= then) return true;
+  return std::any_of(driver_died_at_.begin(), driver_died_at_.end(),
+                     [then](const auto& one) { return one.second >= then; });
 }
 
 // Processes.

@@ -54,6 +54,9 @@ struct FloorMutations {
   bool keep_spill_files = false;    ///< a file in which no object is any more stays on the disk
   bool forget_dead_borrowers = false;  ///< after a link broke an owner does not ask who lives there
   bool take_broken_parts = false;      ///< what came before a direct connection broke is taken for the object
+  bool take_lost_parts = false;        ///< a part of a copy that was lost with its link counts as there
+  bool widen_window = false;           ///< more parts of a copy are asked for at a time than may be
+  bool ask_once = false;               ///< who could not be reached is not asked for a computed object again
   bool keep_leases = false;            ///< a worker that runs no tasks any more is not ended
   bool retry_once = false;             ///< a task that may run once is tried again when its worker is lost
   bool take_back_all = false;          ///< a task that a worker has begun counts as taken back from it
@@ -76,6 +79,7 @@ struct Scenario {
   std::size_t ring_bytes = kRingCapacity;
   double no_rings = 0;            ///< the chance that one cannot be made
   RouteLimits limits;             ///< of every process
+  ObjectLimits object_limits;     ///< and these: sometimes parts so small that a copy has many
   int callers = 0;                ///< processes that make plain calls beside the job
   int calls_under_way = 1;        ///< of each of them, at every moment
   int putters = 0;                ///< actors that put and read objects
@@ -333,6 +337,8 @@ struct Cluster {
 
   /// The time as that process has it.
   Instant now_at(const Process& process) const;
+  /// Whether something may have been lost since then that lived when it was.
+  bool troubled_since(Instant then) const;
 
   template <class T>
   T& own(std::unique_ptr<T> process) {

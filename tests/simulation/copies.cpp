@@ -12,6 +12,13 @@ void Copies::under_way(const objects::ObjectName& of, Hosted& by) {
   if (std::exchange(hits_, false)) hit_this(of, by);
 }
 
+void Copies::window(std::size_t parts, const Hosted& by) {
+  const std::size_t most = cluster_.scenario.object_limits.parts_under_way;
+  if (parts == most) ++full_windows;
+  if (parts > most)
+    cluster_.world.violation(by.name + " waits for " + std::to_string(parts) + " parts of one object");
+}
+
 void Copies::ended(const objects::ObjectName& of, const Hosted& by, bool ok) {
   const auto at = makers_.find({by.node->info.id, of});
   if (at == makers_.end() || at->second != &by) return;  // it was there, or is said a second time

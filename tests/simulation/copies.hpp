@@ -17,6 +17,8 @@ class Copies {
   explicit Copies(Cluster& cluster) : cluster_(cluster) {}
   /// `by` asks for a part of it, or got one. Of a node one process does at a time.
   void under_way(const objects::ObjectName& of, Hosted& by);
+  /// `by` waits for so many parts of one object.
+  void window(std::size_t parts, const Hosted& by);
   /// `by` says that it has made its node's copy, or failed to.
   void ended(const objects::ObjectName& of, const Hosted& by, bool ok);
   /// The next copy is hit when some of it is there: who makes it, who owns it, or what is between them.
@@ -26,7 +28,8 @@ class Copies {
   long made = 0;
   long failed = 0;
   long hit = 0;
-  long direct = 0;  ///< of them over direct connections
+  long full_windows = 0;  ///< so often were as many parts under way as may be
+  long direct = 0;        ///< of them over direct connections
   long direct_broken = 0;
 
  private:

@@ -172,7 +172,8 @@ void Driver::leave_soon() {
   const Duration delay = cluster.world.between(milliseconds(1), milliseconds(50));
   const Instant due = cluster.world.now() + delay;
   cluster.world.after(*this, delay, "program ends", [this, due] {
-    if (cluster.world.now() > due) return leave_soon();  // it was stopped meanwhile, and has heard nothing
+    // It was stopped meanwhile, and has heard nothing; or who was told has not had its turn.
+    if (cluster.world.now() > due || runtime->turns().has_job()) return leave_soon();
     if (runtime->calls_under_way() != 0 || !expected.empty())
       cluster.world.violation(name + " has lost its node, and waits for " +
                               (expected.empty() ? "a call" : expected.begin()->second.what));

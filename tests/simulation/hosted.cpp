@@ -1,5 +1,7 @@
 #include "tests/simulation/hosted.hpp"
 
+#include <algorithm>
+
 #include "runtime/host/kept_states.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
@@ -65,6 +67,7 @@ class Hosted::Channel final : public NodeChannel {
   }
   void receive(Message message) {
     if (closed_) return;
+    note_parts(message);
     if (owner_.cluster.scenario.floor.forget_lost_nodes && is<wire::NodeLost>(message)) return;
     if (is<wire::Answer>(message)) {
       const auto answer = wire::decode_control(message.header, message.body).value();
@@ -79,16 +82,20 @@ class Hosted::Channel final : public NodeChannel {
 
   /// As if who was asked had said so.
   void answer(const wire::FrameHeader& asked, wire::Bytes body) {
-    const auto reply = std::make_shared<Message>();
-    reply->header = asked;
-    reply->header.kind = wire::FrameKind::kReply;
-    std::swap(reply->header.from, reply->header.to);
-    reply->body = std::move(body);
+    const auto reply = std::make_shared<Message>(reply_to(asked, std::move(body)));
     owner_.cluster.world.after(owner_, Duration{0}, "answered by nobody",
                                [this, reply] { receive(std::move(*reply)); });
   }
 
  private:
+  static Message reply_to(const wire::FrameHeader& asked, wire::Bytes body) {
+    Message reply;
+    reply.header = asked;
+    reply.header.kind = wire::FrameKind::kReply;
+    std::swap(reply.header.from, reply.header.to);
+    reply.body = std::move(body);
+    return reply;
+  }
   /// False: it was closed before.
   bool close() {
     if (std::exchange(closed_, true)) return false;
@@ -119,10 +126,39 @@ class Hosted::Channel final : public NodeChannel {
   void note_copy(const wire::FrameHeader& header, wire::ByteView body) {
     Copies& copies = owner_.cluster.copies;
     if (asks(header, objects::kPart)) {
-      copies.under_way({header.to, wire::decode<objects::PartAsk>(body).value().number}, owner_);
+      const auto part = wire::decode<objects::PartAsk>(body).value();
+      copies.under_way({header.to, part.number}, owner_);
+      parts_[header.id] = {header, part};
+      const auto of_it = std::count_if(parts_.begin(), parts_.end(), [&](const auto& one) {
+        return one.second.header.to == header.to && one.second.part.number == part.number;
+      });
+      copies.window(static_cast<std::size_t>(of_it), owner_);
     } else if (asks(header, objects::kCopied)) {
       const auto told = wire::decode<objects::CopiedTell>(body).value();
       copies.ended({header.to, told.number}, owner_, told.ok);
+    }
+  }
+
+  /// Parts that it asked for have come, or do not.
+  void note_parts(const Message& message) {
+    if (message.header.kind == wire::FrameKind::kReply) parts_.erase(message.header.id);
+    if (message.header.kind != wire::FrameKind::kControl || parts_.empty()) return;
+    const auto control = wire::decode_control(message.header, message.body).value();
+    const auto* broken = std::get_if<wire::NodeLost>(&control);
+    const auto* node = std::get_if<wire::NodeDown>(&control);
+    const auto* process = std::get_if<wire::ProcessDown>(&control);
+    for (auto at = parts_.begin(); at != parts_.end();) {
+      const ProcessAddress& owner = at->second.header.to;
+      const bool is_over = (broken != nullptr && broken->node == owner.node) ||
+                           (node != nullptr && node->node == owner.node) ||
+                           (process != nullptr && process->process == owner);
+      const auto next = std::next(at);
+      if (is_over) {
+        const auto lost = parts_.extract(at).mapped();
+        if (broken != nullptr && owner_.cluster.scenario.floor.take_lost_parts)
+          handlers_.on_message(reply_to(lost.header, wire::Bytes(lost.part.bytes)));
+      }
+      at = next;
     }
   }
 
@@ -161,6 +197,11 @@ class Hosted::Channel final : public NodeChannel {
   Handlers handlers_;
   bool closed_ = false;
   std::map<std::uint64_t, std::uint64_t> asked_;  ///< what is expected, by request
+  struct AskedPart {
+    wire::FrameHeader header;
+    objects::PartAsk part;
+  };
+  std::map<std::uint64_t, AskedPart> parts_;  ///< of copies that are under way to it, by call
 };
 
 Hosted::Hosted(Cluster& in, Node& on, ProcessId as, std::string process_name, int on_host)
@@ -252,6 +293,9 @@ void Hosted::boot(const wire::Configure& configure) {
   };
   floor.light_ids = cluster.ids.next();
   floor.limits = cluster.scenario.limits;
+  floor.object_limits = cluster.scenario.object_limits;
+  if (cluster.scenario.floor.widen_window) floor.object_limits.parts_under_way *= 2;
+  if (cluster.scenario.floor.ask_once) floor.object_limits.broken_links = 0;
   floor.spill_disk = spill_disk;
   if (!cluster.scenario.links_alone) floor.direct_connections = std::make_unique<SimDirect>(*this);
   floor.threads = false;

@@ -30,6 +30,9 @@ bool break_rule(const char* rule, Scenario& scenario) {
                      : is("files")      ? &scenario.floor.keep_spill_files
                      : is("borrowers")  ? &scenario.floor.forget_dead_borrowers
                      : is("parts")      ? &scenario.floor.take_broken_parts
+                     : is("lost")       ? &scenario.floor.take_lost_parts
+                     : is("window")     ? &scenario.floor.widen_window
+                     : is("asks")       ? &scenario.floor.ask_once
                      : is("leases")     ? &scenario.floor.keep_leases
                      : is("retries")    ? &scenario.floor.retry_once
                      : is("back")       ? &scenario.floor.take_back_all
@@ -86,6 +89,9 @@ int main(int argc, char** argv) {
           "    files       a file stays on the disk when its last object is gone\n"
           "    borrowers   after a link broke an owner does not ask whether who borrows behind it lives\n"
           "    parts       what came before a direct connection broke is taken for the object\n"
+          "    lost        a part of a copy that was lost with its link counts as there\n"
+          "    window      more parts of a copy are asked for at a time than may be\n"
+          "    asks        who could not be reached is not asked for a computed object again\n"
           "    leases      a worker that runs no tasks any more is not ended\n"
           "    retries     a task that may run once is tried again when its worker is lost\n"
           "    back        a task that its worker has begun counts as taken back from it\n"
@@ -132,8 +138,9 @@ int main(int argc, char** argv) {
       "lost\n",
       all.objects, all.values_read, all.written, all.writes_refused, all.no_room, all.lost);
   std::printf(
-      "%ld copies between nodes, %ld failed, %ld were hit; %ld came directly, %ld connections broke\n",
-      all.copies, all.copies_failed, all.copies_hit, all.direct, all.direct_broken);
+      "%ld copies between nodes, %ld failed, %ld were hit, %ld windows were full; %ld came directly, %ld "
+      "connections broke\n",
+      all.copies, all.copies_failed, all.copies_hit, all.full_windows, all.direct, all.direct_broken);
   std::printf("%ld objects computed, %ld tasks answered, %ld begun again, %ld cancelled; %ld crashes\n",
               all.computed, all.tasks_answered, all.tasks_again, all.tasks_cancelled, all.crashes);
   std::printf("%d of %llu seeds broke an invariant\n", broken, static_cast<unsigned long long>(count));

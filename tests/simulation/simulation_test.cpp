@@ -93,6 +93,7 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     CHECK(all.copies > 1000);
     CHECK(all.direct > 50);
     CHECK(all.copies_hit > 100);
+    CHECK(all.full_windows > 100);
     CHECK(all.tasks_answered > 5000);
     CHECK(all.tasks_again > 50);
     CHECK(all.computed > 2500);
@@ -246,6 +247,24 @@ TEST_CASE("a byte of a spilled object that changes on disk is found") {
 TEST_CASE("what came before a direct connection broke, taken for the object, is found") {
   Scenario broken;
   broken.floor.take_broken_parts = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+TEST_CASE("a part of a copy that was lost with its link, taken for one that came, is found") {
+  Scenario broken;
+  broken.floor.take_lost_parts = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+TEST_CASE("a copy of which more parts are under way than may be is found") {
+  Scenario broken;
+  broken.floor.widen_window = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+TEST_CASE("a computed object that is not asked for again when a link broke is found") {
+  Scenario broken;
+  broken.floor.ask_once = true;
   CHECK(seeds_until_found(broken) > 0);
 }
 

@@ -7,9 +7,6 @@
 namespace troupe::sim {
 namespace {
 
-/// A fault has consequences for so long: what is stopped goes on, nodes are declared dead.
-constexpr Duration kFaultLasts = seconds(60);
-
 std::uint64_t sum(const View<std::uint64_t>& words) {
   return std::accumulate(words.begin(), words.end(), std::uint64_t{0});
 }
@@ -24,8 +21,10 @@ void work(std::uint64_t task) {
                        dynamic_cast<Worker*>(&process) != nullptr && world.chance(0.02);
   if (crashes) {
     ++cluster.submissions.crashes;
-    world.after(process, world.between(Duration{0}, milliseconds(30)), "crash",
-                [&process] { process.cluster.world.kill(process, "a task crashed"); });
+    world.after(process, world.between(Duration{0}, milliseconds(30)), "crash", [&process] {
+      process.cluster.submissions.crashed_at = process.cluster.world.now();
+      process.cluster.world.kill(process, "a task crashed");
+    });
   }
   if (world.chance(0.6)) return;
   sleep_for(world.chance(0.93) ? world.between(microseconds(10), milliseconds(4))

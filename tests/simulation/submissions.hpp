@@ -3,12 +3,16 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "runtime/client/session.hpp"
 #include "tests/simulation/values.hpp"
 
 namespace troupe::sim {
+
+/// A fault has consequences for so long: what is stopped goes on, nodes are declared dead.
+inline constexpr Duration kFaultLasts = seconds(60);
 
 /// What is true of the tasks, whoever knows it.
 class Submissions {
@@ -32,6 +36,7 @@ class Submissions {
   long begun_again = 0;
   long cancels = 0;
   long crashes = 0;
+  std::optional<Instant> crashed_at;  ///< the last one
 
  private:
   struct Task {

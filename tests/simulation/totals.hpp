@@ -11,7 +11,7 @@ struct Totals {
   long answers = 0, calls_failed = 0, deaths_told = 0, restarted = 0, groups_ready = 0, groups_removed = 0,
        taken_over = 0, lives_with_state = 0;
   long objects = 0, values_read = 0, written = 0, writes_refused = 0, no_room = 0, lost = 0;
-  long copies = 0, copies_failed = 0, copies_hit = 0, direct = 0, direct_broken = 0;
+  long copies = 0, copies_failed = 0, copies_hit = 0, full_windows = 0, direct = 0, direct_broken = 0;
   long computed = 0, tasks_answered = 0, tasks_again = 0, tasks_cancelled = 0, crashes = 0;
   long reports = 0, failures = 0, clones = 0;  ///< of sweeps
 
@@ -42,6 +42,7 @@ struct Totals {
     copies += of.copies.made;
     copies_failed += of.copies.failed;
     copies_hit += of.copies.hit;
+    full_windows += of.copies.full_windows;
     direct += of.copies.direct;
     direct_broken += of.copies.direct_broken;
     computed += of.values.computed;

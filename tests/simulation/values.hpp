@@ -28,16 +28,19 @@ class Values {
   Words make(const Hosted& by);
   void has_put(const ObjectRef<Words>& value, const Words& words, const Hosted& by);
   /// A task has: `value` is what `by` submitted, or holds.
-  void has_computed(const ObjectRef<Words>& value, const Words& words, const Hosted& by);
+  /// `retries`: so often may its task run again for it.
+  void has_computed(const ObjectRef<Words>& value, const Words& words, const Hosted& by, int retries = 0);
   /// `copy` is to have the same words, which `by` has submitted.
-  void copies(const ObjectRef<Words>& value, const ObjectRef<Words>& copy, const Hosted& by);
+  void copies(const ObjectRef<Words>& value, const ObjectRef<Words>& copy, const Hosted& by, int retries);
   /// `by` read that.
   void read(const ObjectRef<Words>& value, std::span<const std::uint64_t> words, const Hosted& by);
   /// `by` hears what reading it in its place came to.
   void heard_sum(const ObjectRef<Words>& value, std::uint64_t sum, const Hosted& by);
   // What ended so.
   void not_put(const ErrorInfo& error, std::size_t bytes, const Hosted& by);
-  /// A reading, or a call that reads or passes on; of no value: one that asks for some.
+  /// A reading.
+  void not_read(const ErrorInfo& error, const ObjectRef<Words>& value, const Hosted& by);
+  /// A call that reads or passes on; of no value: one that asks for some.
   void failed(const ErrorInfo& error, const ObjectRef<Words>& value, const Hosted& by);
 
   /// The program comes to its end: everybody lets go.
@@ -62,8 +65,11 @@ class Values {
     std::uint64_t number = 0;
     std::size_t words = 0;
     std::uint64_t sum = 0;
+    Instant made_at{};
+    int retries = 0;           ///< of the task that computes it
+    objects::ObjectName of{};  ///< which that reads
   };
-  void may_be_lost(const ErrorInfo& error, const ObjectRef<Words>& value, const Hosted& by);
+  std::string why_not_lost(std::string_view why, const objects::ObjectName& name, const Hosted& by) const;
   Cluster& cluster_;
   std::map<objects::ObjectName, Value> all_;
   std::uint64_t numbers_ = 0;

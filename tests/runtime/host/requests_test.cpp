@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/host/request_queue.hpp"
+#include "runtime/node/limits.hpp"
 #include "tests/runtime/host/fake_node.hpp"
 
 using namespace troupe;
@@ -114,6 +115,23 @@ TEST_CASE("kills go at once, however many are said") {
   CHECK(out.size() == many);
   queue.ask(many + 1, wire::NodesAsk{many + 1}, out);
   CHECK(out.size() == many + 1);
+}
+
+// While the head is away they are not answered. Those behind the node's 131,072nd open request were refused
+// there, and not said again.
+TEST_CASE("no more kills wait at the node than it keeps, and the next ones go as those are answered") {
+  RequestQueue queue;
+  RequestQueue::Messages out;
+  const std::size_t many = RequestQueue::kKills + 3;
+  for (std::uint64_t number = 1; number <= many; ++number)
+    queue.ask(number, wire::KillAsk{{}, "the test", number}, out);
+  CHECK(out.size() == RequestQueue::kKills);
+  CHECK(RequestQueue::kKills <= node::Limits().requests / 2);
+  queue.ask(many + 1, wire::NodesAsk{many + 1}, out);  // of another kind
+  CHECK(out.size() == RequestQueue::kKills + 1);
+  for (std::uint64_t number = 1; number <= 3; ++number) queue.answered(number, out);
+  REQUIRE(out.size() == many + 1);
+  CHECK(std::get<wire::KillAsk>(out.back()).request == many);
 }
 
 TEST_CASE("a spawn that is cancelled lets the next one go when it was what held it up") {

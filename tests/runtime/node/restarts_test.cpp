@@ -124,6 +124,13 @@ TEST_CASE("a kill of an actor with other lives is repeated until the head has wr
     CHECK(F::sent<wire::Answer>(told, other)->ok);
     CHECK(F::sent<wire::Answer>(f.head(cluster::Acknowledged{by, true, {}}), other) == nullptr);
   }
+  SECTION("who asked has ended, and the head refuses it: nobody else can be told") {
+    f.on(ProcessEnded{other, "exit code 0"});
+    const ErrorInfo refused{ErrorCode::kRefused, "cannot kill it", "its program is gone", ""};
+    const auto told = f.head(cluster::Acknowledged{by, false, refused});
+    REQUIRE(F::find<Log>(told) != nullptr);
+    CHECK(F::find<Log>(told)->text.find("its program is gone") != std::string::npos);
+  }
   SECTION("who asked has ended: it stands") {
     f.on(ProcessEnded{other, "exit code 0"});
     CHECK(repeated() != nullptr);

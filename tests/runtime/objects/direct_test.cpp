@@ -141,7 +141,9 @@ TEST_CASE("An owner is asked for its address once, and left alone for a while wh
   CHECK(owners.choose(kGiver, 1, now).way == Way::kLinks);
   CHECK(owners.choose(kStranger, 2 * kOneMiB, now).way == Way::kAsk);
 
-  owners.failed(kGiver, now);
+  owners.ended(kGiver, ErrorInfo{ErrorCode::kObjectLost, "it is on disk", "", ""}, now);
+  CHECK(owners.choose(kGiver, 2 * kOneMiB, now).way == Way::kDirect);
+  owners.ended(kGiver, ErrorInfo{ErrorCode::kUnavailable, "it broke", "", ""}, now);
   CHECK(owners.choose(kGiver, 2 * kOneMiB, now + DirectOwners::kBackoff - 1ns).way == Way::kLinks);
   CHECK(owners.choose(kGiver, 2 * kOneMiB, now + DirectOwners::kBackoff).way == Way::kAsk);
 }
