@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -162,10 +163,11 @@ void Control::listen() {
       continue;
     }
     if (!link->peer_is_us()) continue;
+    const int asker = link->peer_pid();
     auto connection = std::make_shared<UniqueFd>(std::move(link->socket()));
     const std::lock_guard lock(mutex_);
     try {
-      start_quiet_thread([this, connection] { talk(std::move(*connection)); }).detach();
+      start_quiet_thread([this, connection, asker] { talk(std::move(*connection), asker); }).detach();
       ++talks_;  // it cannot have ended: that takes the lock
     } catch (const std::exception& error) {
       std::string question(kMostBytes, '\0');  // one that is left unread would cut the answer off
@@ -175,7 +177,7 @@ void Control::listen() {
   }
 }
 
-void Control::talk(UniqueFd connection) {
+void Control::talk(UniqueFd connection, int asker) {
   std::string question(kMostBytes + 1, '\0');
   pollfd wait{connection.get(), POLLIN, 0};
   const ssize_t got = ::poll(&wait, 1, kQuestionMs) == 1
@@ -184,13 +186,37 @@ void Control::talk(UniqueFd connection) {
   if (got > 0 && static_cast<std::size_t>(got) <= kMostBytes) {
     question.resize(static_cast<std::size_t>(got));
     std::vector<UniqueFd> fds;
-    const std::string said = answer(question, &fds);
+    const std::string said = answer(question, &fds, asker);
     answer_serving(connection.get(), said, fds);
   }
   connection.reset();
   const std::lock_guard lock(mutex_);
   --talks_;
   changed_.notify_all();  // under the lock: the last of them is waited for by who ends all this
+}
+
+/// Two that take this program's place at once would share its sockets, and the kernel would deal the requests
+/// out among both.
+void Control::give_place(int port, int asker) {
+  if (asker == 0) return;
+  const std::lock_guard lock(mutex_);
+  Successor& one = successors_[port];
+  pollfd ends{one.process.get(), POLLIN, 0};
+  if (one.pid != asker && one.process && ::poll(&ends, 1, 0) == 0)
+    throw_error({ErrorCode::kRefused, "its place is given once",
+                 "process " + std::to_string(one.pid) + " takes it already",
+                 "start this program again once that one serves: it then takes that one's place"});
+  one = {asker, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, asker, 0)))};
+}
+
+/// Of a port where nothing is served.
+void Control::refuse_given_place(int port, int asker) {
+  const std::lock_guard lock(mutex_);
+  const auto given = successors_.find(port);
+  if (given == successors_.end() || given->second.pid == asker) return;
+  throw_error({ErrorCode::kRefused, "its place is given once",
+               "process " + std::to_string(given->second.pid) + " has taken it",
+               "start this program again: it then takes that one's place"});
 }
 
 /// Those that are asked stay until they have answered.
@@ -223,7 +249,7 @@ class Control::Asking {
   std::vector<Controlled*> all_;
 };
 
-std::string Control::answer(std::string_view text, std::vector<UniqueFd>* fds) try {
+std::string Control::answer(std::string_view text, std::vector<UniqueFd>* fds, int asker) try {
   const Json question = Json::parse(text, nullptr, false);
   if (!question.is_object()) refuse("it is no object", "");
   const std::string what = text_in(question, "do");
@@ -266,12 +292,14 @@ std::string Control::answer(std::string_view text, std::vector<UniqueFd>* fds) t
       const DeploymentStatus status = one->status();
       if (!status.stopped && status.port == at) there.push_back(one);
     }
+    if (there.empty() && what == "hand_over") refuse_given_place(at, asker);
     if (there.empty()) refuse("nothing is served at port " + std::to_string(at), "see troupe serve list");
     if (what == "hand_over") {
       auto sockets = there.front()->listening();
       if (sockets.size() > kMostServingFds)
         refuse("it listens on " + std::to_string(sockets.size()) + " sockets, more than a message carries",
                "start the new program when this one has ended");
+      give_place(at, asker);
       const std::size_t count = sockets.size();
       if (fds != nullptr) *fds = std::move(sockets);
       return dump({{"sockets", count}});

@@ -18,7 +18,8 @@
 /// done. `"refused"` are those whose place another program keeps. `"job"` is the submitted job that the
 /// program is, or null; `"config"` what troupe serve run has applied to it last, as TOML ("applied" keeps
 /// that: nothing else is done with it). A program that takes this one's place asks it to hand over where it
-/// listens, and says when it listens there (take_over.hpp).
+/// listens, and says when it listens there (take_over.hpp). Another one is refused for as long as the first
+/// that was given them lives.
 #pragma once
 
 #include <condition_variable>
@@ -83,19 +84,28 @@ class Control {
   void add(Controlled& deployment);
   /// Waits until nobody asks it any more.
   void remove(Controlled& deployment);
-  /// The answer to a packet: for tests, too. Total. `fds`: what comes with it.
-  std::string answer(std::string_view question, std::vector<UniqueFd>* fds = nullptr);
+  /// The answer to a packet: for tests, too. Total. `fds`: what comes with it. `asker`: the process that
+  /// asks; 0: not known.
+  std::string answer(std::string_view question, std::vector<UniqueFd>* fds = nullptr, int asker = 0);
 
  private:
   class Asking;
+  /// Who was given the sockets of a port.
+  struct Successor {
+    int pid = 0;
+    UniqueFd process;  ///< readable once it has ended
+  };
 
   void listen();
-  void talk(UniqueFd connection);
+  void talk(UniqueFd connection, int asker);
+  void give_place(int port, int asker);
+  void refuse_given_place(int port, int asker);
 
   const UniqueFd listening_, wake_;
   std::mutex mutex_;  ///< guards what follows
   std::condition_variable changed_;
-  std::map<Controlled*, int> asked_;  ///< how many ask it now
+  std::map<Controlled*, int> asked_;     ///< how many ask it now
+  std::map<int, Successor> successors_;  ///< by port
   int talks_ = 0;
   bool ends_ = false;
   std::string config_;  ///< what was applied last

@@ -162,6 +162,15 @@ void HttpEndpoint::take_over(Takes when) try {
   throw;
 }
 
+std::unique_ptr<http::Server> HttpEndpoint::listen_after(const Predecessor& other) try {
+  return std::make_unique<http::Server>(options_, handler());
+} catch (const Unavailable& error) {
+  ErrorInfo info = error.info();
+  info.why += "; process " + std::to_string(other.pid) + ", whose place this program was to take, has ended";
+  info.todo = "start this program again: it then takes the place of who serves there; or " + info.todo;
+  throw_error(std::move(info));
+}
+
 void HttpEndpoint::take_place_of_other(Takes when) {
   std::optional<Predecessor> other;
   std::shared_ptr<ProxyFleet> fleet;
@@ -174,7 +183,7 @@ void HttpEndpoint::take_place_of_other(Takes when) {
   auto sockets = ask_for_sockets(*other);
   const bool is_gone = !sockets && sockets.error().code == ErrorCode::kUnavailable;
   if (!sockets && !is_gone) throw_error(sockets.error());
-  auto server = is_gone ? std::make_unique<http::Server>(options_, handler())
+  auto server = is_gone ? listen_after(*other)
                         : std::make_unique<http::Server>(options_, handler(), *std::move(sockets));
   {
     const std::lock_guard lock(mutex_);

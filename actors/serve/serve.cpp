@@ -26,6 +26,8 @@ namespace {
 /// How often a signal is looked for.
 constexpr Duration kLook = std::chrono::milliseconds(50);
 constexpr Duration kTaken = std::chrono::seconds(5);
+/// A program that is ready to take the place of another one calls wait() within that, or is told to.
+constexpr Duration kComesToWait = std::chrono::seconds(5);
 /// A process takes no more in one call, and may have two batches under way.
 constexpr std::size_t kMostBatchBytes = std::size_t{24} << 20;
 
@@ -108,6 +110,7 @@ struct WaitingPlaces {
   std::mutex mutex;
   std::set<std::string> served;
   std::vector<std::weak_ptr<HttpEndpoint>> endpoints;
+  bool is_waited_in = false;  ///< some wait() of this program was called
 };
 WaitingPlaces& waiting_places() {
   static WaitingPlaces places;
@@ -160,9 +163,26 @@ void waits_for_place(const std::string& name, const std::shared_ptr<HttpEndpoint
   if (!endpoint->listens()) places.endpoints.push_back(endpoint);
 }
 
-void refuse_place_without_all() {
+/// Whoever never calls it would not hear why the other program goes on answering.
+void warn_without_wait(const DriverSession& session, const std::string& name, const Predecessor& other,
+                       const std::weak_ptr<HttpEndpoint>& endpoint) {
+  session.process().later(kComesToWait, [name, pid = other.pid, port = other.port, endpoint] {
+    WaitingPlaces& places = waiting_places();
+    const std::lock_guard lock(places.mutex);
+    if (places.is_waited_in || endpoint.expired()) return;
+    log(LogLevel::kWarning, "'" + name + "' is ready, and process " + std::to_string(pid) +
+                                " answers at port " + std::to_string(port) +
+                                " until this program calls wait() of what serve::run() returned: only there "
+                                "does it take that one's place (take_over)");
+  });
+}
+
+/// As wait() begins.
+void begin_waiting(const HttpEndpoint& endpoint) {
   WaitingPlaces& places = waiting_places();
   const std::lock_guard lock(places.mutex);
+  places.is_waited_in = true;
+  if (endpoint.listens()) return;
   const std::string missing = not_served(places);
   if (missing.empty()) return;
   throw BadConfig("cannot take the place of the program that serves",
@@ -396,7 +416,7 @@ void Served::stop() {
 
 int Served::wait() {
   const auto signal = [&] { return state_->interrupts ? state_->interrupts->signal() : 0; };
-  if (!state_->endpoint->listens()) refuse_place_without_all();
+  begin_waiting(*state_->endpoint);
   state_->endpoint->refuse_foreign_place();
   while (signal() == 0 && !state_->stopped && !state_->leaves) {
     if (!state_->endpoint->listens()) state_->endpoint->take_over(Takes::kServedReady);
@@ -486,6 +506,8 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
     log(LogLevel::kWarning, "'" + deployment->name() + "' waits for port " + std::to_string(other->port) +
                                 ", which process " + std::to_string(other->pid) +
                                 " has, until something of what that serves is served here");
+  if (other && !served.state_->endpoint->listens())
+    warn_without_wait(session, served.state_->deployment->name(), *other, served.state_->endpoint);
   served.state_->control = Control::of_this_program();
   if (served.state_->control) served.state_->control->add(*served.state_);
   return served;

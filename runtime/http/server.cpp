@@ -169,17 +169,14 @@ void Server::State::listen() {
     if (!ec) ::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC);
     // Not kept waiting by closed connections of the server before; one that listens is still found.
     if (!ec) acceptor.set_option(asio::socket_base::reuse_address(true), ec);
-    // The first binds without SO_REUSEPORT: with it, it would share the port of another program of this user.
+    // The first listens before it has SO_REUSEPORT: with it, it would share the port of another program of
+    // this user. Two that have only bound may have one port: listening tells who has it.
     if (!ec && !is_first) acceptor.set_option(ReusePort(true), ec);
     if (!ec) acceptor.bind(endpoint, ec);
+    if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
     if (!ec && is_first) acceptor.set_option(ReusePort(true), ec);
     if (!ec) acceptor.non_blocking(true, ec);
     if (!ec && is_first) endpoint = acceptor.local_endpoint(ec);  // the others share its port
-    if (ec) cannot_listen(options, ec);
-  }
-  for (const auto& listener : listeners) {
-    boost::system::error_code ec;
-    listener->acceptor.listen(asio::socket_base::max_listen_connections, ec);
     if (ec) cannot_listen(options, ec);
   }
   address = {endpoint.address().to_string(), endpoint.port()};

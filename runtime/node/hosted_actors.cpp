@@ -84,10 +84,10 @@ void HostedActors::kill(ActorLifeId actor, const std::string& reason, Actions& o
   const auto at = actors_.find(actor);
   LocalProcess* process = at == actors_.end() ? nullptr : locals_.find(at->second.process);
   if (process == nullptr) {
-    const auto* ended = ended_.find(actor);
-    return head_.tell(cluster::ActorDown{self_.info.id, actor.actor,
-                                         ended != nullptr ? *ended : "no such actor here", actor.incarnation},
-                      out);
+    if (const auto* ended = ended_.find(actor))
+      return head_.tell(cluster::ActorDown{self_.info.id, actor.actor, *ended, actor.incarnation}, out);
+    const ErrorInfo never{ErrorCode::kActorDied, "the actor died", "no such actor here", ""};
+    return head_.tell(cluster::ActorFailed{self_.info.id, actor.actor, never, actor.incarnation, true}, out);
   }
   if (at->second.isolated) {
     locals_.kill(*process, reason, out);

@@ -241,7 +241,7 @@ struct ActorFailed {
   ActorId actor{};
   ErrorInfo error;
   std::uint32_t incarnation = 1;
-  bool not_begun = false;  ///< the node has no executable for it: another node, or a later try, may have
+  bool not_begun = false;  ///< its node never heard of that life, or has no executable (another may have it)
 };
 struct ActorDown {
   NodeId node{};

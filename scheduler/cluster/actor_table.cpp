@@ -19,7 +19,10 @@ Actor& ActorTable::add(Actor actor) {
   TROUPE_ASSERT(is_new && !actors_.contains(id), "a request leads to one actor");
   payload_bytes_ += bytes_of(actor);
   if (actor.record.state == ActorState::kRestarting) restarting_.insert(id);
-  if (actor.record.spec.detached) all_detached_.insert(id);
+  if (actor.record.spec.detached) {
+    detached_[actor.record.started_by].insert(id);
+    ++detached_of_[actor.record.submission];
+  }
   if (actor.record.spec.is_kept()) all_kept_.insert(id);
   return actors_.emplace(id, std::move(actor)).first->second;
 }
@@ -126,7 +129,7 @@ void ActorTable::dead(Actor& actor, Instant forget_at) {
   drop_payload(actor);
   due_.erase(actor.record.actor);
   restarting_.erase(actor.record.actor);
-  all_detached_.erase(actor.record.actor);
+  forget_detached(actor.record);
   all_kept_.erase(actor.record.actor);
   actor.record.state = ActorState::kDead;
   dead_.set(actor.record.actor, forget_at);
@@ -139,9 +142,17 @@ Actor ActorTable::take(ActorId id) {
   due_.erase(id);
   dead_.erase(id);
   restarting_.erase(id);
-  all_detached_.erase(id);
+  forget_detached(actor.record);
   all_kept_.erase(id);
   return actor;
+}
+
+void ActorTable::forget_detached(const ActorRecord& record) {
+  const auto some = detached_.find(record.started_by);
+  if (some == detached_.end() || some->second.erase(record.actor) == 0) return;
+  if (some->second.empty()) detached_.erase(some);
+  const auto of = detached_of_.find(record.submission);
+  if (--of->second == 0) detached_of_.erase(of);
 }
 
 void ActorTable::trim(Instant now, std::size_t most) {
@@ -169,8 +180,11 @@ void ActorTable::check() const {
     TROUPE_ASSERT(dead_.contains(id) == (state == ActorState::kDead), "the dead are forgotten");
     const bool is_kept = actor.record.spec.is_kept() && state != ActorState::kDead;
     TROUPE_ASSERT(all_kept_.contains(id) == is_kept, "kept ones are known");
-    TROUPE_ASSERT(all_detached_.contains(id) == (actor.record.spec.detached && state != ActorState::kDead),
+    const auto some = detached_.find(actor.record.started_by);
+    const bool is_detached = some != detached_.end() && some->second.contains(id);
+    TROUPE_ASSERT(is_detached == (actor.record.spec.detached && state != ActorState::kDead),
                   "detached ones are known");
+    TROUPE_ASSERT(!is_detached || has_detached_of(actor.record.submission), "their programs are known");
     TROUPE_ASSERT((is_kept && state != ActorState::kEnding) || actor.state.bytes.empty(),
                   "a state goes with the last life");
     TROUPE_ASSERT(state == ActorState::kStarting || state == ActorState::kRestarting ||

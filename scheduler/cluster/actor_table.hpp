@@ -83,8 +83,10 @@ class ActorTable {
 
   /// Actors that restart, and have no room or no payload so far, or wait for their time.
   const std::set<ActorId>& all_restarting() const { return restarting_; }
-  /// Detached ones.
-  const std::set<ActorId>& all_detached() const { return all_detached_; }
+  /// Detached ones, by the machine whose program they are of (ActorRecord::started_by).
+  const std::map<std::string, std::set<ActorId>>& detached() const { return detached_; }
+  /// Whether a detached one is of that submission's program.
+  bool has_detached_of(const std::string& submission) const { return detached_of_.contains(submission); }
   /// Those of them that have other lives.
   const std::set<ActorId>& all_kept() const { return all_kept_; }
   /// Of those that start, and of kept ones, with what these have saved.
@@ -95,13 +97,15 @@ class ActorTable {
 
  private:
   void drop_payload(Actor& actor);
+  void forget_detached(const ActorRecord& record);
 
   std::map<ActorId, Actor> actors_;
   std::map<Requester, ActorId> requests_;
   TimeQueue<ActorId>
       due_;  ///< kStarting: start deadline; kEnding: when it is killed again; kRestarting: when
   std::set<ActorId> restarting_;
-  std::set<ActorId> all_detached_;
+  std::map<std::string, std::set<ActorId>> detached_;
+  std::map<std::string, std::size_t> detached_of_;  ///< how many, by submission
   std::set<ActorId> all_kept_;
   TimeQueue<ActorId> dead_;  ///< when they are forgotten
   std::size_t payload_bytes_ = 0;

@@ -113,13 +113,10 @@ void ClusterMachine::take_over(Job& job, const JobRegistered& e) {
 /// Whether something needs that submission's record, its package or its folders on nodes: the job that it
 /// drives, or did last, whose queue it says, and detached actors that its program spawned.
 bool ClusterMachine::is_needed(const std::string& submission) const {
-  return std::any_of(jobs_.all().begin(), jobs_.all().end(), [&](const auto& entry) {
-    const Job& job = entry.second;
-    const auto is_its = [&](ActorId id) { return actors_.at(id).record.submission == submission; };
-    return job.runs() && (job.record.submission == submission ||
-                          std::any_of(job.actors.begin(), job.actors.end(), is_its) ||
-                          std::any_of(job.restarting.begin(), job.restarting.end(), is_its));
-  });
+  const auto is_its = [&](const auto& job) {
+    return job.second.runs() && job.second.record.submission == submission;
+  };
+  return actors_.has_detached_of(submission) || std::any_of(jobs_.all().begin(), jobs_.all().end(), is_its);
 }
 
 /// It may have missed that their drivers went or came: lines of theirs would wait for one that is gone.
@@ -173,8 +170,10 @@ bool ClusterMachine::has_keeper(const Actor& actor) const {
 /// Its own node and another one keep what it needs for its next life, over the death of either and of the
 /// head.
 void ClusterMachine::keep_on_two_nodes() {
-  if (!std::exchange(look_at_keepers_, false)) return;
-  for (const ActorId id : actors_.all_kept()) {
+  std::set<ActorId> looked_at = std::exchange(want_keepers_, {});
+  if (std::exchange(look_at_keepers_, false)) looked_at = actors_.all_kept();
+  for (const ActorId id : looked_at) {
+    if (!actors_.all_kept().contains(id)) continue;
     Actor& actor = actors_.at(id);
     const ActorRecord& record = actor.record;
     if (record.state != ActorState::kAlive || !actor.has_payload) continue;
@@ -238,7 +237,7 @@ void ClusterMachine::take_kept_arguments(Actor& actor, const ActorArguments& e) 
   const bool is_first = !actor.has_payload;
   if (is_first) actors_.set_payload(actor, e.payload);
   if (is_newer) actors_.set_state(actor, e.state);
-  look_at_keepers_ = true;
+  want_keepers_.insert(e.actor);
   if (actor.record.state != ActorState::kRestarting) return;
   if (!is_live(actor.was_at)) actor.was_at = e.node;  // it has the executable, too
   const auto answers =
@@ -284,7 +283,7 @@ void ClusterMachine::handle(const StateSaved& e) {
     actors_.set_state(*actor, e.state);
     if (!std::exchange(actor->record.has_saved, true)) persist(actor->record);
     if (!has_keeper(*actor)) {
-      lacks_keeper_ = true;
+      lack_keepers_.insert(e.actor);
       return out_.push_back(Acknowledged{e.requester, true, {}});
     }
     // Callers may have been answered when head and node die, one before the other is back.

@@ -121,7 +121,7 @@ void ClusterMachine::persist(Record record) {
 // Time.
 
 void ClusterMachine::handle(const Tick&) {
-  look_at_keepers_ = std::exchange(lacks_keeper_, false) || look_at_keepers_;
+  want_keepers_.merge(std::exchange(lack_keepers_, {}));
   for (auto held = held_saves_.begin(); held != held_saves_.end();)
     held = held->second.until <= now_ ? release(held) : std::next(held);
   for (const NodeId node : std::set(draining_)) move_next(node);
@@ -488,7 +488,7 @@ void ClusterMachine::handle(const ActorStarted& e) {
 void ClusterMachine::actor_alive(Actor& actor, ProcessId process) {
   actors_.alive(actor, process);
   actor.not_begun = 0;
-  look_at_keepers_ = look_at_keepers_ || actor.record.spec.is_kept();
+  if (actor.record.spec.is_kept()) want_keepers_.insert(actor.record.actor);
   actor.up_at = now_;
   persist(actor.record);
   tell_watchers(actor);

@@ -155,7 +155,7 @@ class ClusterMachine {
   // For status and tests.
   const std::map<NodeId, Node>& nodes() const { return nodes_; }
   const std::map<ActorId, Actor>& actors() const { return actors_.all(); }
-  const std::set<ActorId>& detached() const { return actors_.all_detached(); }
+  const std::map<std::string, std::set<ActorId>>& detached() const { return actors_.detached(); }
   const JobTable& jobs() const { return jobs_; }
   const WaitingSpawns& waiting() const { return waiting_; }
   const SubmissionTable& submissions() const { return submissions_; }
@@ -432,7 +432,8 @@ class ClusterMachine {
   bool look_at_queue_ = false;          ///< a submission may start
   bool look_at_groups_ = false;         ///< a placement group may find room
   bool look_at_keepers_ = false;        ///< a kept actor may need another node that has its arguments
-  bool lacks_keeper_ = false;           ///< one has saved without: looked at with the next tick
+  std::set<ActorId> want_keepers_;      ///< these may
+  std::set<ActorId> lack_keepers_;      ///< they have saved without: looked at with the next tick
 };
 
 }  // namespace troupe::cluster

@@ -87,7 +87,6 @@ void ClusterMachine::handle(const Heartbeat& e) {
   } else if (before == Liveness::kSuspect) {
     refresh(e.node);
     freed_.push_back(e.node);
-    look_at_keepers_ = true;
   }
 }
 
@@ -230,11 +229,10 @@ void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed
                    true);
       } else if (actor.has_payload) {
         out_.push_back(start_of(actor, "its node may not have heard the first time"));
-      } else if (actor.record.incarnation > 1) {  // that life did not begin, and does not count
-        --actor.record.restarts;
-        actor_gone(actor,
-                   {ErrorCode::kActorDied, name_of(actor.record) + " died", "its start was not heard", {}},
-                   true);
+      } else if (actor.record.incarnation > 1) {
+        // Callers may have been told that it is up, before that was recorded. Its node says whether that life
+        // has ended, or did not begin, and does not count.
+        kill(node, id, actor.record.incarnation, "the head does not know whether it began");
       }  // else: when its request is repeated, which brings its payload
     } else if (state == ActorState::kEnding) {
       kill(node, id, actor.record.incarnation, actor.reason);
@@ -305,6 +303,7 @@ void ClusterMachine::refresh(NodeId id) {
   const auto processes = static_cast<int>(node.actors.size() + node.drivers.size());
   index_.set({id, node.info.name, node.info.cpu_e4, node.cpu_used_e4, processes, doubtful, std::move(gpus),
               node.info.other, node.other_used});
+  look_at_keepers_ = look_at_keepers_ || changes;
   if (changes) show_bundles(id);
 }
 

@@ -270,10 +270,12 @@ void Head::kill(const cluster::ActorRecord& actor, const std::string& reason) {
 void Head::end_actors_of_strangers() {
   std::vector<cluster::ActorRecord> ends;
   const cluster::ClusterMachine& cluster = machine_.cluster();
-  for (const ActorId id : cluster.detached()) {
-    const cluster::ActorRecord& actor = cluster.actors().at(id).record;
-    const bool is_strangers = !actor.started_by.empty() && !admission_->knows(actor.started_by);
-    if (is_strangers && actor.state != cluster::ActorState::kEnding) ends.push_back(actor);
+  for (const auto& [started_by, theirs] : cluster.detached()) {
+    if (started_by.empty() || admission_->knows(started_by)) continue;
+    for (const ActorId id : theirs) {
+      const cluster::ActorRecord& actor = cluster.actors().at(id).record;
+      if (actor.state != cluster::ActorState::kEnding) ends.push_back(actor);
+    }
   }
   for (const auto& actor : ends) kill(actor, key_was_removed(actor.started_by));
 }

@@ -207,6 +207,30 @@ TEST_CASE("a program that serves on every node is replaced on every node: no req
   CHECK(e2e::eventually([&] { return e2e::read_file(two / "urls") == e2e::read_file(one / "urls"); }, 120s));
 }
 
+TEST_CASE("a program that never waits", "[.program]") {
+  auto session = init(0, nullptr);
+  const auto served = serve::run(session, "single", Numbered{2}, {.port = 0, .take_over = true});
+  e2e::eventually([&] { return !std::filesystem::exists(e2e::program_folder() + "/goes_on"); }, 600s);
+}
+
+// Was: the other one went on answering, and nobody was told why.
+TEST_CASE("a program that takes a place and never calls wait() is told what it misses", "[serving]") {
+  const e2e::TempFolder one, two;
+  auto first = start_numbered("a program of one deployment", 1, one);
+  REQUIRE(is_served_by_another_than("single", 0));
+  const auto before = status_of("single");
+  e2e::write_file(two / "goes_on", "");
+  auto second = start_numbered("a program that never waits", 2, two);
+  const std::string answers = "'single' is ready, and process " + std::to_string(before["pid"].get<int>()) +
+                              " answers at port " + std::to_string(before["port"].get<int>()) +
+                              " until this program calls wait()";
+  CHECK(
+      e2e::eventually([&] { return e2e::read_file(two / "err").find(answers) != std::string::npos; }, 120s));
+  std::filesystem::remove(two / "goes_on");
+  CHECK(second->wait(120s) == "exit code 0");
+  CHECK(status_of("single")["pid"] == before["pid"]);
+}
+
 TEST_CASE("a program at the port of another", "[.program]") {
   auto session = init(0, nullptr);
   auto other = serve::run(session, "other", Numbered{7}, {.port = port_to_take(), .take_over = true});

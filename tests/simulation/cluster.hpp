@@ -320,6 +320,7 @@ struct Cluster {
   std::map<std::int64_t, std::map<std::string, double>> within;  ///< of evaluations within them, by steps
   std::optional<Instant> last_fault_at;
   bool faults_over = false;
+  bool has_drained = false;  ///< some node, ever
   Instant faults_over_at{};
   std::string job_hash;  ///< once done
   bool job_done = false;

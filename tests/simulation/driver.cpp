@@ -54,7 +54,7 @@ void Driver::run_program() {
 /// Each program of the job has it in turn, or spawns it.
 void Driver::get_detached() {
   const std::uint64_t number = cluster.load.new_echo();
-  cluster.load.restarts(number, false);
+  cluster.load.restarts(number, -1, false);
   cluster.load.detached(number);
   detached_ = session().spawn_async<EchoActor>(
       {.isolated = true, .name = "detached", .get_if_exists = true, .max_restarts = -1, .detached = true},

@@ -25,6 +25,10 @@ void Load::constructed(std::uint64_t echo, Hosted& in) {
   if (!has_no_life(of)) cluster_.world.violation("an actor lives twice");
   if (of.restarts && of.lives++ > 0) {
     ++restarted;
+    const auto most = static_cast<std::uint64_t>(std::max(0, of.max_restarts));
+    // One that moves from a node that drains uses up none.
+    if (of.id && of.max_restarts >= 0 && !cluster_.has_drained && of.lives - of.lives_at_up > most)
+      cluster_.world.violation("an actor lives more often than its max_restarts lets it");
     of.in = &in;
     of.destroyed = false;
     return;
@@ -32,6 +36,11 @@ void Load::constructed(std::uint64_t echo, Hosted& in) {
   of.in = &in;
   of.destroyed = false;
   of.gone_at = {};
+}
+
+void Load::up(std::uint64_t echo, ActorId id) {
+  all_[echo].id = id;
+  all_[echo].lives_at_up = all_[echo].lives;
 }
 
 bool Load::holds_detached(const Hosted& who) const {
@@ -248,7 +257,7 @@ void CallerActor::fill(std::size_t at) {
     options.max_restarts = static_cast<int>(world.random.below(4)) - 1;
     if (options.max_restarts != 0) {
       options.max_task_retries = world.chance(0.5) ? 2 : 0;
-      cluster_.load.restarts(number, options.max_task_retries != 0);
+      cluster_.load.restarts(number, options.max_restarts, options.max_task_retries != 0);
     }
   }
   const auto spawning = process_.expect("a spawn", seconds(80));

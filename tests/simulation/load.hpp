@@ -25,9 +25,9 @@ class Load {
   SavedCounts saved;
 
   std::uint64_t new_echo() { return ++echoes_; }
-  /// It is started again when it dies. `retries`: its calls may run twice.
-  void restarts(std::uint64_t echo, bool retries) {
-    all_[echo].retries = retries, all_[echo].restarts = true;
+  /// It is started again when it dies, so often (-1: without end). `retries`: its calls may run twice.
+  void restarts(std::uint64_t echo, int most, bool retries) {
+    all_[echo].retries = retries, all_[echo].restarts = true, all_[echo].max_restarts = most;
   }
   /// It outlives the program that spawned it.
   void detached(std::uint64_t echo) {
@@ -39,7 +39,7 @@ class Load {
   void found_detached(ActorId id, const Hosted& by);
   bool retries(std::uint64_t echo) { return all_[echo].retries; }
   bool has_other_lives(std::uint64_t echo) { return all_[echo].restarts; }
-  void up(std::uint64_t echo, ActorId id) { all_[echo].id = id; }
+  void up(std::uint64_t echo, ActorId id);
   /// How many lives it has had.
   std::uint64_t life(std::uint64_t echo) { return all_[echo].lives; }
   void constructed(std::uint64_t echo, Hosted& in);
@@ -72,6 +72,8 @@ class Load {
     bool retries = false;
     bool detached = false;
     std::uint64_t lives = 0;
+    int max_restarts = -1;
+    std::uint64_t lives_at_up = 0;  ///< a first life that nobody heard of may have begun on several nodes
     std::map<const Hosted*, int> watchers;  ///< words of the death that are owed
   };
   Instant cluster_now() const;

@@ -253,6 +253,12 @@ bool SocketLink::peer_is_us() const {
   return ::getsockopt(fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
 }
 
+int SocketLink::peer_pid() const {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+}
+
 int SocketLink::fd() const {
   return state_ == nullptr ? -1 : state_->socket.get();
 }

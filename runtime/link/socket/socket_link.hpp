@@ -58,6 +58,8 @@ class SocketLink {
   std::string why_closed() const;
   /// True when the peer runs under our own user id.
   bool peer_is_us() const;
+  /// The process that connected, or made the pair. 0: not known.
+  int peer_pid() const;
   int fd() const;
   /// For passing this end to a child. REQUIRES: not used as a link any more.
   UniqueFd& socket();

@@ -3,10 +3,13 @@
 #include "actors/serve/control.hpp"
 
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <future>
 #include <nlohmann/json.hpp>
 
@@ -81,6 +84,34 @@ TEST_CASE("who asks while sixteen others do waits for its turn") {
   control.remove(digits);
 }
 
+// Two programs that were started at once to take the place of a third both got its sockets, both served, and
+// the kernel dealt the requests out among them.
+TEST_CASE("one program at a time takes the place of this one") {
+  Control control(listen_by_name("troupe-serve-place-" + std::to_string(::getpid())).value());
+  Fake digits;
+  control.add(digits);
+  const pid_t other = ::fork();
+  if (other == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) ::pause();
+  }
+  const auto hands_over = [&](int asker) {
+    std::vector<UniqueFd> fds;
+    const auto said = nlohmann::json::parse(control.answer(R"({"do":"hand_over","port":8000})", &fds, asker));
+    CHECK(fds.empty() == said.contains("error"));
+    return said.contains("error") ? said["error"].value("why", "") : "";
+  };
+  CHECK(hands_over(other) == "");
+  CHECK(hands_over(other) == "");  // not all of them came
+  CHECK(hands_over(::getpid()) == "process " + std::to_string(other) + " takes it already");
+  ::kill(other, SIGKILL);  // before it listened
+  ::waitpid(other, nullptr, 0);
+  CHECK(hands_over(::getpid()) == "");
+  CHECK(ask(control, R"({"do":"taken","port":8000})")["leaves"] == true);
+  CHECK(hands_over(::getppid()) == "process " + std::to_string(::getpid()) + " has taken it");
+  control.remove(digits);
+}
+
 TEST_CASE("what is asked of a program that serves, and what it answers") {
   const auto control = Control::of_this_program();
   REQUIRE(control);
@@ -139,6 +170,7 @@ TEST_CASE("what is asked of a program that serves, and what it answers") {
   CHECK(control->answer(R"({"do":"hand_over","port":8000})", &fds) == R"({"sockets":1})");
   CHECK(fds.size() == 1);
   CHECK(why(*control, R"({"do":"hand_over","port":1})") == "nothing is served at port 1");
+  CHECK(why(*control, R"({"do":"taken","port":1})") == "nothing is served at port 1");
   Fake left;
   left.of.port = 7000;
   control->add(left);

@@ -191,10 +191,16 @@ TEST_CASE(
   const ProcessId shared = f.worker({2}, false);
   REQUIRE(F::find<KillProcess>(f.head(cluster::KillActor{F::kNode, {1}, "enough"}))->process == alone);
   REQUIRE(F::sent<wire::StopActor>(f.head(cluster::KillActor{F::kNode, {2}, "enough"}), shared) != nullptr);
-  REQUIRE(F::told<cluster::ActorDown>(f.head(cluster::KillActor{F::kNode, {3}, "enough"}))->reason ==
-          "no such actor here");
+  const auto unknown = f.head(cluster::KillActor{F::kNode, {3}, "enough"});
+  REQUIRE(F::told<cluster::ActorFailed>(unknown)->error.why == "no such actor here");
+  REQUIRE(F::told<cluster::ActorFailed>(unknown)->not_begun);
   const auto ended = f.on(ProcessEnded{alone, "killed by signal 9 (SIGKILL)"});
-  REQUIRE(F::told<cluster::ActorDown>(ended)->reason == "enough (its process: killed by signal 9 (SIGKILL))");
+  const std::string why = "enough (its process: killed by signal 9 (SIGKILL))";
+  REQUIRE(F::told<cluster::ActorDown>(ended)->reason == why);
+  // A life that was here and has ended is none that did not begin: a head that forgot it counts it.
+  const auto again = f.head(cluster::KillActor{F::kNode, {1}, "enough"});
+  REQUIRE(F::told<cluster::ActorDown>(again)->reason == why);
+  REQUIRE(F::told<cluster::ActorFailed>(again) == nullptr);
 }
 
 TEST_CASE("A process kills actors of its own job alone, here and through the head") {

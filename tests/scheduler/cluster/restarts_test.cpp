@@ -289,8 +289,11 @@ TEST_CASE("a head that starts again goes on with what restarts, and asks for the
   int asked = 0;
   for (const std::uint64_t node : {1, 2}) {
     s.node(node, 1);
+    const auto unheard = s.get<KillActor>() == nullptr ? KillActor{} : *s.get<KillActor>();
+    if (unheard.actor) s.on(ActorFailed{unheard.node, s.id, {}, unheard.incarnation, true});
     asked += s.get<ArgumentsWanted>() != nullptr ? 1 : 0;
   }
+  s.pass(1, {});
   CHECK(asked == (starts ? 1 : 0));
   CHECK(s.record().restarts == 1);
   s.arguments();
@@ -298,4 +301,28 @@ TEST_CASE("a head that starts again goes on with what restarts, and asks for the
   CHECK(s.get<StartActor>()->incarnation >= life);
   s.on(ActorStarted{s.get<StartActor>()->node, s.id, ProcessId{10}, s.get<StartActor>()->incarnation});
   CHECK(s.told().life == ActorLife::kLives);
+}
+
+// A further life was told up before that was recorded, the head died, and the life with it: the next head
+// took it for one that had not begun, and gave the actor a life more than max_restarts.
+TEST_CASE("a life that was told up and ended while no head was there counts") {
+  Restarting s(1);
+  s.dies(1);
+  s.arguments();
+  const auto before = s.store;
+  s.at = s.get<StartActor>()->node;
+  s.on(ActorStarted{s.at, s.id, ProcessId{10}, 2});
+  REQUIRE(s.told().life == ActorLife::kLives);
+  s.store = before;
+  s.restart();
+  s.gateway();
+  s.on(ResolveActor{kGateway, s.job_id, s.id});
+  s.node(s.at.value, 1);
+  REQUIRE(s.get<KillActor>() != nullptr);
+  CHECK(s.get<KillActor>()->incarnation == 2);
+  s.dies(2);  // as its node repeats it, or answers
+  CHECK(s.told().life == ActorLife::kEnded);
+  CHECK(s.record().state == ActorState::kDead);
+  s.on(ActorFailed{s.at, s.id, {}, 2, true});
+  CHECK(s.record().state == ActorState::kDead);
 }

@@ -2,6 +2,7 @@
 #include "runtime/http/server.hpp"
 
 #include <atomic>
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <cstdlib>
@@ -448,6 +449,29 @@ TEST_CASE("an answer outlives its server") {
   }
   CHECK(held.answers[0].client_left());
   held.answers[0]({.body = "late"});
+}
+
+// Both had bound the port before either listened, and the kernel dealt the connections out among them.
+TEST_CASE("of two servers that come to a port at once one has it") {
+  for (int round = 0; round < 20; ++round) {
+    const ServerOptions options{.port = Server(small(), echo).address().port, .threads = 200};
+    std::barrier both(2);
+    std::atomic<int> listen = 0;
+    const auto comes = [&] {
+      std::unique_ptr<Server> server;
+      both.arrive_and_wait();
+      try {
+        server = std::make_unique<Server>(options, echo);
+        ++listen;
+      } catch (const Unavailable&) {
+      }
+      both.arrive_and_wait();
+    };
+    std::thread other(comes);
+    comes();
+    other.join();
+    REQUIRE(listen == 1);
+  }
 }
 
 TEST_CASE("a port in use is said in three parts") {
