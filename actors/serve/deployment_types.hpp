@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "actors/train/driver/driver_types.hpp"
+#include "actors/train/restart_policy.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/core/error.hpp"
 

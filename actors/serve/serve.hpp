@@ -21,7 +21,7 @@
 #include "actors/serve/deployment.hpp"
 #include "actors/serve/handle.hpp"
 #include "actors/serve/served_model.hpp"
-#include "actors/train/driver/train_driver.hpp"
+#include "actors/train/driver/run_result.hpp"
 #include "actors/train/snapshot.hpp"
 #include "scheduler/init/init.hpp"
 

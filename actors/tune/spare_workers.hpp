@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/train/driver/train_driver.hpp"
+#include "actors/train/driver/run_result.hpp"
 #include "runtime/client/session.hpp"
 
 namespace troupe::tune {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "actors/checkpoint/safetensors.hpp"
+#include "actors/train/driver/train_driver.hpp"
 #include "actors/train/trainer/state_stream.hpp"
 
 namespace troupe::train {

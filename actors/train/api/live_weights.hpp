@@ -5,9 +5,11 @@
 #include <memory>
 #include <string>
 
-#include "actors/train/driver/train_driver.hpp"
+#include "runtime/client/actor_handle.hpp"
 
 namespace troupe::train {
+
+class TrainDriver;
 
 /// As they were after a committed step.
 struct RunWeights {

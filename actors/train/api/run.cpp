@@ -12,6 +12,7 @@
 #include "actors/train/api/train.hpp"
 #include "actors/train/driver/final_state.hpp"
 #include "actors/train/driver/history.hpp"
+#include "actors/train/driver/train_driver.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::train {

@@ -10,7 +10,7 @@
 #include "actors/checkpoint/folder_lock.hpp"
 #include "actors/report/sink.hpp"
 #include "actors/train/api/live_weights.hpp"
-#include "actors/train/driver/train_driver.hpp"
+#include "actors/train/driver/run_result.hpp"
 #include "actors/train/snapshot.hpp"
 #include "scheduler/init/init.hpp"
 

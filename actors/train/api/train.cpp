@@ -16,6 +16,7 @@
 #include "actors/report/terminal.hpp"
 #include "actors/train/api/begin_from.hpp"
 #include "actors/train/driver/take_up.hpp"
+#include "actors/train/driver/train_driver.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "actors/train/engine/state_parts.hpp"
 #include "runtime/core/count.hpp"

@@ -22,10 +22,16 @@
 #include "actors/report/events.hpp"
 #include "actors/train/api/run.hpp"
 #include "actors/train/api/weights.hpp"
+#include "actors/train/deadlines.hpp"
+#include "actors/train/driver/history.hpp"
 #include "actors/train/job/job_registry.hpp"
+#include "actors/train/not_finite.hpp"
+#include "actors/train/settings.hpp"
 #include "scheduler/init/init.hpp"
 
 namespace troupe::train {
+
+struct RunOptions;  // of the driver (train_driver.hpp)
 
 struct TrainOptions {
   int logical_ranks = 1;          ///< L: part of the job's identity. Global batch = L x micro_batch

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/train/driver/train_driver.hpp"
+#include "actors/train/driver/run_result.hpp"
 #include "actors/train/job/setup.hpp"
 
 namespace troupe::train {

@@ -15,6 +15,7 @@
 #include "actors/train/messages.hpp"
 #include "actors/train/not_finite.hpp"
 #include "actors/train/plan.hpp"
+#include "actors/train/restart_policy.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/ids.hpp"
@@ -29,18 +30,6 @@ struct CheckpointInfo {
   std::string history{};   ///< encode_history; empty: none
   bool in_memory = false;  ///< a snapshot: no file, and nobody's best checkpoint
   bool operator==(const CheckpointInfo&) const = default;
-};
-
-/// Failures are answered with a pause that doubles, and a bounded number of times.
-struct RestartPolicy {
-  int budget = 16;  ///< in a row without progress, whatever caused them, before it gives up
-  /// At one step, of those that the job's own code is blamed for (ended_by_itself, a hang, a standstill),
-  /// before the job fails.
-  int at_one_step = 3;
-  Duration first_pause = std::chrono::milliseconds(100);
-  Duration longest_pause = std::chrono::seconds(10);
-  /// Before the next try after so many failures in a row.
-  Duration pause_after(int failures) const;
 };
 
 /// How long each state may last.
