@@ -6,7 +6,8 @@
 # half an hour of CPU; skipped (77) without mmdebstrap.
 set -euo pipefail
 file=$(realpath "$1") top=$(realpath "$2") work=$3
-[ "$(id -u)" = 0 ] && command -v mmdebstrap unshare ip >/dev/null || exit 77
+[ "$(id -u)" = 0 ] || exit 77
+for tool in mmdebstrap unshare ip; do command -v "$tool" >/dev/null || exit 77; done
 fail() { echo "$*"; exit 1; }
 mkdir -p "$work" && work=$(realpath "$work")
 rm -rf "${work:?}"/*

@@ -106,7 +106,7 @@ case $way in
       said=$(timeout 120 "$work/mnist/mnist" --samples 200 --epochs 1 --trainers 2) || fail "mnist failed: $said"
       [[ "$said" == *"state sha256 "* ]] || fail "mnist said: $said"
     else
-      for folder in "$root"/examples/*/; do example "$(basename "$folder")"; done
+      for project in "$root"/examples/*/CMakeLists.txt; do example "$(basename "$(dirname "$project")")"; done
     fi
     ;;
   source)
