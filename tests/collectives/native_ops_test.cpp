@@ -248,7 +248,7 @@ TEST_CASE("memory of the group that is given back is given out again, with zeros
         require(std::count(values.begin(), values.end(), 10.0F * static_cast<float>(i)) == kCount, "a sum");
         group.deallocate(values);
       }
-      // The tree lies where the buffers were, and stays.
+      // The tree is where the buffers were, and stays.
       const TreeBuffer tree = group.allocate_tree(1000, DType::kFloat32);
       require(*reinterpret_cast<float*>(tree.partials.front()) == 0, "not zeros in a tree");
       group.deallocate(group.allocate<float>(kCount));
@@ -258,7 +258,7 @@ TEST_CASE("memory of the group that is given back is given out again, with zeros
   }
 }
 
-/// Each rank says where its buffer lies, so that the orders need not be the same. A tree must lie at the same
+/// Each rank says where its buffer is, so that the orders need not be the same. A tree must be at the same
 /// place on all ranks of a host, whose offsets each of them works out for itself.
 TEST_CASE("ranks that give back in another order have sums, and an error for a tree") {
   const auto run_in_orders = [](const Nodes& nodes, auto body) {
