@@ -128,8 +128,7 @@ void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
     // Its owner has spilled the object meanwhile, or has freed it and put another one where it lay. Those
     // that held a copy ended or made room: then the node has made new memory for us.
     const LookAgain next = after_gone_memory(tries, self->limits_);
-    if (near ? !is_sealed(lent->fd) : !next.again && !is_copy_of(lent->fd, name))
-      self->gate_.drop_region(key);
+    if (near && !is_sealed(lent->fd)) self->gate_.drop_region(key);
     if (!next.again) return self->done(name, fetch, comes_and_goes(name, next.reason));
     if (next.after == Duration::zero()) return self->locate(name, fetch, tries + 1);
     self->gate_.later(next.after, [weak, name, fetch, tries] {
@@ -241,7 +240,7 @@ void Objects::act(const PullPtr& pull, const CopyPlan::End& end) {
 }
 
 void Objects::end_copy(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> mapped) {
-  fetch->is_copy = true;
+  fetch->is_copy = mapped.ok();
   if (!mapped.ok()) gate_.drop_region(copy_region(name));  // before another process makes the copy
   CopiedTell told{name.number, 0, mapped.ok()};
   {
@@ -254,13 +253,19 @@ void Objects::end_copy(const ObjectName& name, const FetchPtr& fetch, Result<Byt
   done(name, fetch, std::move(mapped));
 }
 
+/// Memory of a copy that it has opened goes with what is known of the object here. What is not known (any
+/// more) is not forgotten when its owner dies or frees it: nobody else would give that memory back.
 void Objects::done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> bytes) {
-  if (!bytes) {
+  bool gives_back = false;
+  {
     const std::lock_guard lock(mutex_);
-    if (const auto at = here_.find(name); at != here_.end() && at->second == fetch) here_.erase(at);
-  } else {
-    fetch->bytes = *bytes;
+    const auto at = here_.find(name);
+    const bool is_known = at != here_.end() && at->second == fetch;
+    gives_back = fetch->is_copy && !closed_ && !(bytes && is_known);
+    if (!bytes && is_known) here_.erase(at);
   }
+  if (gives_back) gate_.drop_region(copy_region(name));
+  if (bytes) fetch->bytes = *bytes;
   const NoWaitScope no_wait;  // it may be the disk's thread, for which others wait
   fetch->done.resolve(bytes ? Outcome(wire::Bytes{}) : Outcome(bytes.error()));
 }

@@ -142,6 +142,7 @@ std::uint64_t Objects::let_go() {
       const FetchPtr& fetch = at->second;
       const bool idle = fetch.use_count() == 1 && fetch->done.ready() && fetch->bytes.use_count() == 1;
       if (idle && fetch->bytes->view().size() > kInlineBytes) {
+        if (fetch->is_copy) let_go_.insert(at->first);  // forgotten with its owner from now on, too
         gone.emplace_back(at->first, std::move(at->second));
         at = here_.erase(at);
       } else {
@@ -156,15 +157,16 @@ std::uint64_t Objects::let_go() {
     fetch.reset();
     if (!is_copied) continue;
     const auto lent = lend(copy_region(name), bytes + kTagBytes, Full::kSaysSo);
-    const bool stays = !lent || lent->answer.full || !is_unread(lent->fd);
+    const bool is_free = lent && !lent->answer.full && is_unread(lent->fd);
     {
       const std::lock_guard lock(mutex_);
-      if (stays) let_go_.insert(name);
-      if (!stays) let_go_.erase(name);
+      const bool is_forgotten =
+          !let_go_.contains(name);  // and its memory dropped, maybe before this opened it
+      if (!is_free && !is_forgotten) continue;
+      let_go_.erase(name);
     }
-    if (stays) continue;
-    const bool is_copy =
-        is_copy_of(lent->fd, name);  // else another process has dropped it, and this one is new
+    // Else another process has dropped it, and this one is new.
+    const bool is_copy = is_free && is_copy_of(lent->fd, name);
     gate_.drop_region(copy_region(name));
     if (is_copy) freed += bytes;
   }

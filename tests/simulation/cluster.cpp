@@ -413,7 +413,7 @@ void Cluster::end_some_node() {
 
 /// By its own machine, or by the head, which may change its mind.
 void Cluster::drain(Node& node) {
-  has_drained = true;
+  drained.insert(node.info.id);
   const Duration grace =
       world.chance(0.5) ? world.between(milliseconds(1), seconds(2)) : world.between(seconds(2), seconds(20));
   if (head == nullptr || world.chance(0.3)) {

@@ -61,6 +61,7 @@ struct FloorMutations {
   bool retry_once = false;             ///< a task that may run once is tried again when its worker is lost
   bool take_back_all = false;          ///< a task that a worker has begun counts as taken back from it
   bool forget_reports = false;         ///< a sweep does not write down what it decided on a report
+  bool start_too_often = false;        ///< the head starts an actor once more than its max_restarts lets it
 };
 
 /// What a run is made of; drawn from its seed.
@@ -246,6 +247,7 @@ struct Head : Process, Server {
   void send(const cluster::ClusterAction& action);
   void check(const cluster::ClusterAction& action);
   void check_leaving();
+  void check_moves();
   std::set<ActorId> starting_on(NodeId node) const;
   std::map<NodeId, LinePtr> lines_;
   std::map<NodeId, std::set<ActorId>> leaving_;  ///< what they were starting when they said so
@@ -320,7 +322,7 @@ struct Cluster {
   std::map<std::int64_t, std::map<std::string, double>> within;  ///< of evaluations within them, by steps
   std::optional<Instant> last_fault_at;
   bool faults_over = false;
-  bool has_drained = false;  ///< some node, ever
+  std::set<NodeId> drained;  ///< nodes that were told to, ever
   Instant faults_over_at{};
   std::string job_hash;  ///< once done
   bool job_done = false;

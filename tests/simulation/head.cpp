@@ -63,10 +63,15 @@ void Head::on(const cluster::ClusterEvent& event) {
   const auto* leaving = std::get_if<cluster::NodeLeaving>(&event);
   if (joined != nullptr && joined->leaving) leaving_.emplace(joined->node.id, starting_on(joined->node.id));
   if (leaving != nullptr) leaving_.emplace(leaving->node, starting_on(leaving->node));
-  if (!cluster.scenario.floor.ignore_leaving) return carry_out(machine.on(event, cluster.now_at(*this)));
-  if (leaving != nullptr) return;
+  const auto& broken = cluster.scenario.floor;
+  if (!broken.ignore_leaving && !broken.start_too_often)
+    return carry_out(machine.on(event, cluster.now_at(*this)));
+  if (broken.ignore_leaving && leaving != nullptr) return;
   cluster::ClusterEvent heard = event;
-  if (auto* join = std::get_if<cluster::NodeJoined>(&heard)) join->leaving = false;
+  auto* join = std::get_if<cluster::NodeJoined>(&heard);
+  if (broken.ignore_leaving && join != nullptr) join->leaving = false;
+  auto* spawn = std::get_if<cluster::SpawnRequested>(&heard);
+  if (broken.start_too_often && spawn != nullptr && spawn->spec.max_restarts > 0) ++spawn->spec.max_restarts;
   carry_out(machine.on(heard, cluster.now_at(*this)));
 }
 
@@ -77,6 +82,7 @@ void Head::carry_out(HeadMachine::Output output) {
       cluster.declared_dead.insert(node->info.id);
   }
   check_leaving();
+  check_moves();
   for (const auto& line : output.log) world.trace(name, line.text);
   for (const HeadMessage& message : output.send) {
     if (die_after_actions >= 0 && die_after_actions-- == 0) return world.kill(*this, "between two actions");
@@ -131,6 +137,17 @@ void Head::check_leaving() {
     for (const ActorId actor : starting_on(node)) {
       if (!before.contains(actor)) cluster.world.violation("an actor is placed on a node that leaves");
     }
+  }
+}
+
+/// What moves lives on a node that drains. (Its death uses up no restart, whatever it died of.)
+void Head::check_moves() {
+  if (cluster.drained.empty()) return;
+  for (const auto& [id, actor] : machine.cluster().actors()) {
+    if (!actor.moves) continue;
+    if (!cluster.drained.contains(actor.record.node))
+      cluster.world.violation("an actor is to move from a node that does not drain");
+    cluster.load.moves(id, actor.record.incarnation);
   }
 }
 

@@ -25,9 +25,9 @@ void Load::constructed(std::uint64_t echo, Hosted& in) {
   if (!has_no_life(of)) cluster_.world.violation("an actor lives twice");
   if (of.restarts && of.lives++ > 0) {
     ++restarted;
-    const auto most = static_cast<std::uint64_t>(std::max(0, of.max_restarts));
     // One that moves from a node that drains uses up none.
-    if (of.id && of.max_restarts >= 0 && !cluster_.has_drained && of.lives - of.lives_at_up > most)
+    const auto most = static_cast<std::uint64_t>(std::max(0, of.max_restarts)) + moves_[of.id].size();
+    if (of.id && of.max_restarts >= 0 && of.lives - of.lives_at_up > most)
       cluster_.world.violation("an actor lives more often than its max_restarts lets it");
     of.in = &in;
     of.destroyed = false;

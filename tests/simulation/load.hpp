@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ class Load {
   bool retries(std::uint64_t echo) { return all_[echo].retries; }
   bool has_other_lives(std::uint64_t echo) { return all_[echo].restarts; }
   void up(std::uint64_t echo, ActorId id);
+  /// That life of it is to go on elsewhere, since its node drains.
+  void moves(ActorId id, std::uint32_t incarnation) { moves_[id].insert(incarnation); }
   /// How many lives it has had.
   std::uint64_t life(std::uint64_t echo) { return all_[echo].lives; }
   void constructed(std::uint64_t echo, Hosted& in);
@@ -84,6 +87,7 @@ class Load {
   std::map<std::uint64_t, Echo> all_;
   std::map<std::uint64_t, std::map<const Hosted*, Instant>> unwanted_;  ///< by whom, since when
   std::map<ActorId, const Hosted*> found_;  ///< detached ones, and who had them last
+  std::map<ActorId, std::set<std::uint32_t>> moves_;
   std::uint64_t echoes_ = 0;
 };
 

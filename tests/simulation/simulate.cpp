@@ -37,6 +37,7 @@ bool break_rule(const char* rule, Scenario& scenario) {
                      : is("retries")    ? &scenario.floor.retry_once
                      : is("back")       ? &scenario.floor.take_back_all
                      : is("reports")    ? &scenario.floor.forget_reports
+                     : is("restarts")   ? &scenario.floor.start_too_often
                                         : nullptr;
   if (flag != nullptr) *flag = true;
   return flag != nullptr;
@@ -95,7 +96,8 @@ int main(int argc, char** argv) {
           "    leases      a worker that runs no tasks any more is not ended\n"
           "    retries     a task that may run once is tried again when its worker is lost\n"
           "    back        a task that its worker has begun counts as taken back from it\n"
-          "    reports     a sweep does not write down what it decided on a report\n");
+          "    reports     a sweep does not write down what it decided on a report\n"
+          "    restarts    the head starts an actor once more than its max_restarts lets it\n");
       return help ? 0 : 2;
     }
   }

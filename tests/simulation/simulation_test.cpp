@@ -298,6 +298,12 @@ TEST_CASE("a spill file that stays when its objects are gone is found") {
   CHECK(seeds_until_found(broken) > 0);
 }
 
+TEST_CASE("an actor that is started again too often is found") {
+  Scenario broken;
+  broken.floor.start_too_often = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
 TEST_CASE("a monitor that is not asked for again after a link broke is found") {
   Scenario broken;
   broken.floor.monitor_once = true;

@@ -358,6 +358,58 @@ TEST_CASE("A copy that is let go makes room, at the latest when its owner dies")
     store.objects->process_down(name.owner, "killed by signal 9");
     CHECK_FALSE(store.has(copy_region(name)));
   }
+  // Was: between the two it was nowhere that such a death looks.
+  SECTION("another process reads it, and its owner dies while it is let go") {
+    const auto lent = store.lend(copy_region(name), kBytes).value();
+    const auto reader = read_copy(lent.fd, name, kBytes).value();
+    std::atomic<int> deaths = 0;
+    store.on_ask = [&](const std::string& key) {
+      if (key == copy_region(name) && deaths++ == 0)
+        store.objects->process_down(name.owner, "killed by signal 9");
+    };
+    const auto objects = store.put(6);
+    CHECK(deaths > 0);
+    CHECK_FALSE(store.has(copy_region(name)));
+  }
+}
+
+// Was: who was told that its node has a copy, and found its memory gone, had opened new memory with that. It
+// kept that for a copy that it would make, and asked the owner; when that was dead, or no link reached it,
+// the memory stayed on the node for good (seeds 6011 and 201683 of the simulator).
+TEST_CASE("A reader that found no copy where one should be gives back the memory that it opened") {
+  const ObjectName name{kOther, 7};
+  Store store;
+  const Location here{Where::kHere, kBytes, 0, {}};
+  std::vector<Outcome> answers{wire::encode(here)};
+  std::size_t asked = 0;
+  store.on_call = [&](std::uint64_t operation) -> std::optional<Outcome> {
+    return operation == kLocate ? answers.at(asked++) : Outcome(wire::Bytes{});
+  };
+  const auto reads = [&] {
+    const auto fetch = store.objects->fetch(name);
+    while (store.do_delayed()) {
+    }
+    REQUIRE(fetch->done.ready());
+    CHECK(asked == answers.size());
+    return fetch->done.outcome().ok();
+  };
+  SECTION("its owner is dead") {
+    answers.emplace_back(ErrorInfo{ErrorCode::kActorDied, "the actor is gone", "killed by signal 9", ""});
+    CHECK_FALSE(reads());
+  }
+  SECTION("the link to its owner broke") {
+    answers.emplace_back(wire::encode(here));
+    answers.emplace_back(ErrorInfo{ErrorCode::kUnavailable, "a call has no answer", "the link broke", ""});
+    CHECK_FALSE(reads());
+  }
+  SECTION("its owner dies first, and another process of the node that has a copy has not heard so") {
+    store.on_ask = [&](const std::string& key) {
+      store.objects->process_down(kOther, "killed by signal 9");
+      REQUIRE(finish_copy(store.lend(key, kBytes + kTagBytes)->fd, name, kBytes));
+    };
+    CHECK(reads());
+  }
+  CHECK_FALSE(store.has(copy_region(name)));
 }
 
 TEST_CASE("An object whose memory is gone whenever it is looked for is not lost: there is no room") {
