@@ -143,11 +143,11 @@ void Head::check_leaving() {
 /// What moves lives on a node that drains. (Its death uses up no restart, whatever it died of.)
 void Head::check_moves() {
   if (cluster.drained.empty()) return;
-  for (const auto& [id, actor] : machine.cluster().actors()) {
+  for (const auto& [actor_id, actor] : machine.cluster().actors()) {
     if (!actor.moves) continue;
     if (!cluster.drained.contains(actor.record.node))
       cluster.world.violation("an actor is to move from a node that does not drain");
-    cluster.load.moves(id, actor.record.incarnation);
+    cluster.load.moves(actor_id, actor.record.incarnation);
   }
 }
 
