@@ -132,6 +132,7 @@ void ClusterMachine::handle(const Tick&) {
       refresh(change.node);
     }
   }
+  give_starts_time();
   while (const auto id = actors_.pop_due(now_)) {
     Actor& actor = actors_.at(*id);
     if (actor.record.state == ActorState::kStarting) {
@@ -448,8 +449,20 @@ void ClusterMachine::release(const Actor& actor) {
   freed_.push_back(record.node);
 }
 
+/// As members are: a head that was stopped, or whose clock jumped, cannot have heard that they are up.
+void ClusterMachine::give_starts_time() {
+  const Duration stopped = membership_.stopped() - std::exchange(stopped_, membership_.stopped());
+  if (stopped == Duration{0}) return;
+  for (const auto& [id, one] : actors_.all()) {
+    Actor& actor = actors_.at(id);
+    actor.started_at = std::min(now_, actor.started_at + stopped);
+  }
+}
+
 /// Whoever spawned it hears that it takes long, once; then it is given up.
 void ClusterMachine::start_is_due(Actor& actor) {
+  const Instant slow = actor.started_at + std::min(config_.slow_start, config_.start_deadline);
+  if (now_ < slow) return actors_.set_deadline(actor, slow);
   const Instant until = actor.started_at + config_.start_deadline;
   if (now_ < until) {
     actors_.set_deadline(actor, until);

@@ -365,6 +365,7 @@ class ClusterMachine {
   void actor_alive(Actor& actor, ProcessId process);
   StartActor start_of(const Actor& actor, std::string reason) const;
   void wait(PendingSpawn spawn);
+  void give_starts_time();
   void start_is_due(Actor& actor);
   std::string not_started(const Actor& actor, Duration after) const;
   std::string why_waits_briefly(const PendingSpawn& spawn) const;
@@ -393,6 +394,7 @@ class ClusterMachine {
   const ClusterConfig config_;
   Random& ids_;
   Membership membership_;
+  Duration stopped_{0};  ///< of its gaps, those that starts were given on top
   std::map<NodeId, Node> nodes_;
   scheduler::NodeIndex index_;  ///< nodes_ without gateways and those that leave or drain
   ActorTable actors_;

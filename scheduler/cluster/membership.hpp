@@ -47,6 +47,8 @@ class Membership {
   std::vector<LivenessChange> tick(Instant now);
 
   Liveness liveness(NodeId node) const;
+  /// The sum of the gaps so far in which nobody judged.
+  Duration stopped() const { return stopped_; }
 
  private:
   struct Member {
@@ -60,7 +62,7 @@ class Membership {
   std::map<NodeId, Member> members_;
   TimeQueue<NodeId> next_;  ///< when a living member turns suspect, and a suspect dead
   Instant last_call_{-1};
-  Duration stopped_{0};  ///< the sum of those gaps
+  Duration stopped_{0};
 };
 
 }  // namespace troupe::cluster

@@ -339,6 +339,30 @@ TEST_CASE("who spawned an actor hears after 10 s that it has not started, and th
   CHECK_THAT(s.get<SpawnAnswered>()->error.why, Catch::StartsWith("it did not start on n1 within 120 s"));
 }
 
+// Was: every actor that was starting was killed by a head whose clock jumped, and a task whose worker it was
+// failed (seed 303994 of the simulator).
+TEST_CASE("a head that was stopped itself gives what starts that time on top") {
+  Script s;
+  s.node(1, 1);
+  s.gateway();
+  const JobId job = s.job().job;
+  s.spawn(job, 1);
+  s.pass(5, {NodeId{1}, kGateway});
+  s.now += std::chrono::seconds(250);
+  s.on(Tick{});
+  CHECK(s.get<KillActor>() == nullptr);
+  CHECK(s.get<SpawnWaits>() == nullptr);
+  s.pass(4, {NodeId{1}, kGateway});
+  CHECK(s.get<SpawnWaits>() == nullptr);
+  s.pass(1, {NodeId{1}, kGateway});
+  REQUIRE(s.get<SpawnWaits>() != nullptr);
+  CHECK_THAT(s.get<SpawnWaits>()->reason, Catch::Contains("it did not start on n1 within 10 s"));
+  s.pass(109, {NodeId{1}, kGateway});
+  CHECK(s.get<KillActor>() == nullptr);
+  s.pass(1, {NodeId{1}, kGateway});
+  CHECK(s.get<KillActor>() != nullptr);
+}
+
 TEST_CASE("records of what has ended are kept to a bound, in the store as well") {
   ClusterConfig config;
   config.max_dead_actors = 2;
