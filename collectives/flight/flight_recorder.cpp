@@ -211,9 +211,8 @@ Result<std::vector<std::string>> FlightRecorder::dump_all(std::string_view reaso
 }
 
 bool FlightRecorder::all_completed() const {
-  return std::all_of(ring_.begin(), ring_.end(), [](const Operation& op) {
-    return op.number == 0 || op.state == State::kCompleted;
-  });
+  return std::all_of(ring_.begin(), ring_.end(),
+                     [](const Operation& op) { return op.number == 0 || op.state == State::kCompleted; });
 }
 
 Operation* FlightRecorder::find(std::uint64_t number) {

@@ -74,9 +74,9 @@ class TerminationSignal {
     });
   }
 
-  /// Whether it came from somebody else than the program that started us, which lives: such a signal is to all
-  /// processes at once (of a systemd unit, a Slurm step, a container), and the program, which has it, too, ends
-  /// us once it has ended in order.
+  /// Whether it came from somebody else than the program that started us, which lives: such a signal is to
+  /// all processes at once (of a systemd unit, a Slurm step, a container), and the program, which has it,
+  /// too, ends us once it has ended in order.
   bool is_for(pid_t program) const { return ::getppid() == program && sender != program; }
 
   /// Whether `launcher` is dead or dying; `is_lost`: its end of our link closed without a word. The kernel
