@@ -398,9 +398,11 @@ TEST_CASE("what was under way when a program's own node died fails with one text
   CHECK(said(std::get<1>(results)) == said(std::get<0>(results)));
   CHECK(said(std::get<2>(results)) == said(std::get<0>(results)));
   check(said(far), "an object does not come", "put or compute it again");
-  // Was: "the node of its program is gone", whichever that was.
+  // Was: "its id stays refused", to who had called an actor.
   CHECK_THAT(said(here.call<&Guest::put>()),
-             Catch::Contains("the actor is gone: node " + to_string(own) + " of its program is gone ("));
+             Catch::Contains("the actor is gone: node " + to_string(own) +
+                             " was declared dead (its program's node has died); one in its place has") &&
+                 Catch::Contains("(spawn it again, or monitor it to be told)"));
 }
 
 TEST_CASE("who has no key or no manners stays out, with a line in the log", "[cluster]") {
