@@ -141,8 +141,8 @@ endfunction()
 # LABEL: fast computes and starts no process (every edit), check is what ./check runs as well, nightly what it leaves out.
 # SECONDS: what it takes on two cores where that is more than ten: the longest start first, so that none is waited for at
 # the end. ALONE: it measures, or fills the machine: nothing runs beside it.
-# Its limit is against hangs: ten minutes, and fifteen times SECONDS, for a machine that is busy or a sanitizer. A case's is
-# shorter, and names it (tests/run_catch.cpp).
+# Its limit is against hangs: ten minutes, fifteen times the first hundred SECONDS, for a machine that is busy or a
+# sanitizer, and three times the others. A case's is shorter, and names it (tests/run_catch.cpp).
 function(troupe_add_test name)
   cmake_parse_arguments(TEST "ALONE" "LABEL;SECONDS" "COMMAND" ${ARGN})
   if(NOT TEST_LABEL MATCHES "^(fast|check|nightly)$")
@@ -152,6 +152,9 @@ function(troupe_add_test name)
     set(TEST_SECONDS 1)
   endif()
   math(EXPR case_limit "600 + 15 * ${TEST_SECONDS}")
+  if(TEST_SECONDS GREATER 100)
+    math(EXPR case_limit "600 + 15 * 100 + 3 * (${TEST_SECONDS} - 100)")
+  endif()
   math(EXPR limit "${case_limit} + 60")
   add_test(NAME ${name} COMMAND ${TEST_COMMAND})
   set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} COST ${TEST_SECONDS} TIMEOUT ${limit}

@@ -158,7 +158,7 @@ Result<std::vector<std::string>> find_dumps(const std::string& path) {
   if (!fs::is_directory(path, error)) {
     if (fs::exists(path, error)) return std::vector<std::string>{path};
     return ErrorInfo{ErrorCode::kIo, "cannot read dumps of the flight recorder", "there is no " + path,
-                     "name a dump, or a folder with dumps"};
+                     "they are written when a collective fails; name a dump, or a folder with dumps"};
   }
   auto files = dumps_in(path, error);
   for (const auto& entry : fs::directory_iterator(path, error)) {

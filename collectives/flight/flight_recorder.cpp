@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "collectives/flight/dump_files.hpp"
+#include "collectives/normal_end.hpp"
 #include "runtime/core/dumps.hpp"
 #include "runtime/core/log.hpp"
 
@@ -141,7 +142,7 @@ void FlightRecorder::ended(std::uint64_t first, std::size_t operations, Duration
 void FlightRecorder::dump_failure(std::string_view reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (dumped_) return;
+    if (dumped_ || (is_told_to_end(reason) && all_completed())) return;
     dumped_ = true;
   }
   const bool off = options_.folder ? options_.folder->empty() : flight_folder_is_off();
@@ -207,6 +208,11 @@ Result<std::vector<std::string>> FlightRecorder::dump_all(std::string_view reaso
   }
   if (first) return *first;
   return paths;
+}
+
+bool FlightRecorder::all_completed() const {
+  return std::all_of(ring_.begin(), ring_.end(),
+                     [](const Operation& op) { return op.number == 0 || op.state == State::kCompleted; });
 }
 
 Operation* FlightRecorder::find(std::uint64_t number) {

@@ -45,8 +45,9 @@ class FlightRecorder {
   void enqueued(std::uint64_t first, std::size_t operations = 1);
   /// These are complete, or failed with `error`. Writes nothing, so that locks may be held.
   void ended(std::uint64_t first, std::size_t operations, Duration took, std::string_view error = {});
-  /// Writes the group's one dump of an error, unless that was done. Never throws: what goes wrong with the
-  /// dump is logged.
+  /// Writes the group's one dump of an error, unless that was done, or this is a trainer's end
+  /// (is_told_to_end) after operations that are all complete. Never throws: what goes wrong with the dump is
+  /// logged.
   void dump_failure(std::string_view reason);
 
   /// What is remembered now.
@@ -62,6 +63,8 @@ class FlightRecorder {
 
  private:
   Operation* find(std::uint64_t number);
+  /// REQUIRES: mutex_ is held.
+  bool all_completed() const;
   void note(std::uint64_t first, std::size_t operations, State from, State to);
 
   const int rank_;

@@ -10,6 +10,13 @@
 
 using namespace troupe;
 
+/// Once the last commit is on disk: it is written while the loop goes on.
+void kill_rank_1(collectives::ProcessGroup& group, train::ElasticState& state) {
+  state.flush();
+  group.barrier()->wait();
+  if (group.rank() == 1) std::raise(SIGKILL);
+}
+
 void run(const std::string& file, int die_at) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a rank may be killed
   torch::set_num_threads(1);
@@ -28,7 +35,7 @@ void run(const std::string& file, int die_at) {
     if (of->rank() == 0) std::printf("begins at step %d\n", step);
     for (; step < 300; ++step) {
       if (step % 50 == 0) state.commit();
-      if (step == die_at && dies && of->rank() == 1) std::raise(SIGKILL);
+      if (step == die_at && dies) kill_rank_1(*of, state);
       const auto [x, y] = batch_of(step, of->rank());
       optimizer.zero_grad();
       const torch::Tensor loss = torch::nn::functional::cross_entropy(net->forward(x), y);

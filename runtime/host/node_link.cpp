@@ -161,7 +161,7 @@ void NodeLink::lost(const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
     if (!lost_.empty()) return;
-    lost_ = why.empty() ? "it closed the link" : why;
+    lost_ = "node " + to_string(self_.node) + ": " + (why.empty() ? "it closed the link" : why);
     asked.swap(asked_);
     requests_.clear();
   }

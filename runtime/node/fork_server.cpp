@@ -91,6 +91,7 @@ void set_title(const std::string& role) {
 /// init's if the asker died meanwhile, and settle_child() ends it. It says twice who it is: before it leaves
 /// the server's group, in which ForkServer::end() finds it until then, and once it is settled.
 SocketLink settle(Request request, int socket, pid_t between, pid_t asker) {
+  ::signal(SIGTERM, SIG_DFL);
   for (int i = 0; i < kOrphanLooks && ::getppid() == between; ++i) ::usleep(50);
   answer(socket, ::getpid());
   const auto fd = [&](std::size_t i) { return i < request.fds.size() ? request.fds[i].get() : -1; };
@@ -114,6 +115,7 @@ SocketLink settle(Request request, int socket, pid_t between, pid_t asker) {
 /// In the server, until the asker is gone; returns in copies.
 SocketLink serve(UniqueFd socket, pid_t asker) {
   ::prctl(PR_SET_NAME, "troupe-fork");
+  ::signal(SIGTERM, SIG_IGN);  // to all processes of a cluster: whoever forks here goes on until it is ended
   for (;;) {
     auto request = receive_request(socket.get());
     if (!request || request->fds.empty()) ::_exit(0);

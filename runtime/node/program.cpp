@@ -60,7 +60,8 @@ ErrorInfo exec_error(const ProgramOptions& options, const std::string& path, int
     case ENOENT:
       return {ErrorCode::kBadInput, what,
               path + " is not on this node, or the interpreter that its first line names is not",
-              "give a path that exists on every node, or --working-dir"};
+              "give a path that exists on every node, or submit it with its folder (troupe job submit "
+              "--working-dir)"};
     case EACCES:
       return {ErrorCode::kBadInput, what, path + " is not executable",
               "chmod +x it, or name its interpreter first"};

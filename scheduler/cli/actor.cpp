@@ -177,9 +177,10 @@ int actor(int argc, char** argv) {
   app.require_subcommand(1);
   auto* listed = app.add_subcommand("list", "All of them: where they are, or what they wait for");
   listed->footer("  troupe actor list --job mnist --node gpu-7 -o json\n");
-  listed->add_option("--job", words.job, "Those of that job alone (name or id; of a submitted one, too)");
-  listed->add_option("--node", words.node, "Those on that node alone (name or id)");
-  listed->add_option("--class", words.type, "Those of that class alone");
+  listed->add_option("--job", words.job, "Those of that job alone (name or id; of a submitted one, too)")
+      ->check(not_empty());
+  listed->add_option("--node", words.node, "Those on that node alone (name or id)")->check(not_empty());
+  listed->add_option("--class", words.type, "Those of that class alone")->check(not_empty());
   listed->add_option("--state", words.state, "Those in that state alone")
       ->check(CLI::IsMember({"starting", "alive", "ending", "restarting"}));
   listed->add_option("--limit", words.limit, "The first so many of those alone [default: all]")
@@ -192,7 +193,9 @@ int actor(int argc, char** argv) {
       "  troupe actor kill 5b6a3c1c2ad4ab0e --reason 'it hangs'\n");
   killed->add_option("--reason", words.reason, "What callers hear");
   for (auto* command : {shown, killed})
-    command->add_option("actor", words.actor, "Its id, or its name")->required();
+    command->add_option("actor", words.actor, "Its id, or its name")
+        ->required()
+        ->check(not_empty("give an id or a name that troupe actor list shows"));
   for (auto* command : {listed, shown}) add_output_option(*command, words.output);
   for (auto* command : {listed, shown, killed}) add_head_options(*command, words.folder, words.address);
   try {

@@ -91,7 +91,7 @@ int dump(int argc, char** argv) {
   Words words;
   CLI::App app("Has workers write down what they are at, and says where.", "troupe dump");
   app.footer(kFooter);
-  app.add_option("name", words.name, "Id or name of a job or node [default: all nodes]");
+  app.add_option("name", words.name, "Id or name of a job or node [default: all nodes]")->check(not_empty());
   add_output_option(app, words.output);
   add_head_options(app, words.where.folder, words.where.address);
   try {

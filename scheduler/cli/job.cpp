@@ -495,7 +495,7 @@ Commands add_commands(CLI::App& app, JobWords& words) {
   all.list->add_option("--state", words.state, "Those in that state alone")
       ->check(CLI::IsMember(
           {"QUEUED", "STARTING", "RUNNING", "STOPPING", "SUCCEEDED", "FAILED", "STOPPED", "PARKED"}));
-  all.list->add_option("--queue", words.spec.queue, "Those of that queue alone");
+  all.list->add_option("--queue", words.spec.queue, "Those of that queue alone")->check(not_empty());
   all.list->add_option("--limit", words.limit, "The newest so many of those alone [default: all]")
       ->check(whole_number(1, 1'000'000));
   all.status = add("status", "  troupe job status ID -o json", "Show one job, and why it is in its state");

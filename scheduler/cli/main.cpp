@@ -159,15 +159,17 @@ constexpr const char* kFlightFooter =
     "  held up    ranks launched an operation and never waited for it, while others did\n"
     "  no dump    nothing is known of a rank: it was killed, or it is on another machine\n"
     "Dumps go to $TROUPE_FLIGHT_FOLDER, else $TROUPE_FOLDER/flight, else $XDG_STATE_HOME/troupe/flight,\n"
-    "else ~/.local/state/troupe/flight; $TROUPE_FLIGHT_FOLDER set to nothing: nowhere. The last 20 groups "
-    "are kept.\n"
+    "else ~/.local/state/troupe/flight; $TROUPE_FLIGHT_FOLDER set to nothing: nowhere. The last 20 "
+    "failures are kept.\n"
     "Exit code: 0 all ranks agree, 1 some diverged or left no dump, 2 a dump cannot be read.\n";
 
 void add_flight_recorder(CLI::App& app, FlightRecorderOptions& o) {
   app.footer(kFlightFooter);
-  app.add_option("paths", o.paths, "Dumps, or folders with dumps [default: where dumps are written]");
+  app.add_option("paths", o.paths, "Dumps, or folders with dumps [default: where dumps are written]")
+      ->check(not_empty());
   app.add_option("--folder", o.folder,
-                 "Of the cluster, where it was started with that: dumps are in its flight");
+                 "Of the cluster, where it was started with that: dumps are in its flight")
+      ->check(not_empty());
   app.add_option("--last", o.last, "Rows of the table of operations")
       ->capture_default_str()
       ->check(whole_number(1, 1000));
@@ -301,8 +303,10 @@ int run(int argc, char** argv) {
   doctor_command->footer(
       "Exit code: 1 where something does not work at all.\n  troupe doctor -o json\n  troupe doctor "
       "./my_job\n");
-  doctor_command->add_option("program", doctor_options.program,
-                             "An executable: whether this machine has the shared libraries that it needs");
+  doctor_command
+      ->add_option("program", doctor_options.program,
+                   "An executable: whether this machine has the shared libraries that it needs")
+      ->check(not_empty());
   add_head_options(*doctor_command, doctor_options.folder, doctor_options.address);
   add_output_option(*doctor_command, doctor_options.output);
   doctor_command->add_flag("--json", doctor_options.json, "The same as -o json");

@@ -139,7 +139,9 @@ int node(int argc, char** argv) {
       ->check(whole_number(1, 1'000'000));
   auto* shown = app.add_subcommand("show", "One of them, with the actors that are there");
   shown->footer("  troupe node show gpu-7\n");
-  shown->add_option("node", words.node, "Its name or id")->required();
+  shown->add_option("node", words.node, "Its name or id")
+      ->required()
+      ->check(not_empty("give a name or an id that troupe node list shows"));
   for (auto* command : {listed, shown}) {
     add_output_option(*command, words.output);
     add_head_options(*command, words.folder, words.address);

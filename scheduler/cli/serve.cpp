@@ -272,12 +272,14 @@ const CLI::App* add_run(CLI::App& app, ServeRunWords& run) {
 int serve(int argc, char** argv) {
   CLI::App app("Shows what programs on this machine serve, and changes it while they serve", "troupe serve");
   app.footer(kFooter);
-  app.require_subcommand(0, 1);
+  app.require_subcommand(1);
   ServeWords words;
   const auto add = [&](const char* name, const char* about, bool named) {
     auto* command = app.add_subcommand(name, about);
     if (named) {
-      command->add_option("name", words.name, "Of the deployment")->required();
+      command->add_option("name", words.name, "Of the deployment")
+          ->required()
+          ->check(not_empty("give a name that troupe serve list shows"));
       command->add_option("--pid", words.pid, "Of the program, where several serve one of that name")
           ->check(CLI::PositiveNumber);
       command->add_option("--port", words.port, "Where it listens, likewise")->check(CLI::Range(1, 65535));
@@ -306,7 +308,7 @@ int serve(int argc, char** argv) {
       ->required();
   const auto* rollback_command =
       may_take_long(add("rollback", "Back to the weights from before the last update", true));
-  const auto* stop_command = may_take_long(
+  may_take_long(
       add("stop", "Take no more requests, answer those it has, and end; the program goes on", true));
   ServeRunWords run;
   const auto* run_command = add_run(app, run);
@@ -321,9 +323,7 @@ int serve(int argc, char** argv) {
   if (scale_command->parsed()) return scale(words);
   if (update_command->parsed()) return update(words);
   if (rollback_command->parsed()) return rollback(words);
-  if (stop_command->parsed()) return stop(words);
-  std::printf("%s", app.help().c_str());
-  return 2;
+  return stop(words);
 }
 
 }  // namespace troupe::cli

@@ -280,7 +280,7 @@ int run(const StartOptions& options, Starter& starter) {
     }
     ::setenv("TROUPE_LOG_TIME", "1", 1);
   }
-  set_log_role(options.head ? "start" : "start " + options.name);
+  set_log_role(options.head ? "start" : "start " + name_of_node(options));
   check_thread_limit(kThreadsOfPart).value();
   const std::string address = folder.path() + "/address";
   std::error_code ignored;

@@ -174,7 +174,8 @@ int list(const TuneWords& words) {
   }
   if (words.output == "json") std::printf("%s\n", dump(all, 2).c_str());
   if (names.empty() && words.output == "table")
-    std::fprintf(stderr, "no sweep in '%s': give --folder\n", escape_name(words.folder).c_str());
+    std::fprintf(stderr, "no sweep in '%s': name the folder where its program keeps records (--folder)\n",
+                 escape_name(words.folder).c_str());
   return good ? 0 : 1;
 }
 
@@ -367,12 +368,17 @@ int page(TuneWords words) {
 int tune(int argc, char** argv) {
   CLI::App app("Shows what sweeps have written down, and stops them", "troupe tune");
   app.footer(kFooter);
-  app.require_subcommand(0, 1);
+  app.require_subcommand(1);
   TuneWords words;
   const auto add = [&](const char* name, const char* about, bool named, std::vector<std::string> outputs) {
     auto* command = app.add_subcommand(name, about);
-    if (named) command->add_option("name", words.name, "Of the sweep")->required();
-    command->add_option("--folder", words.folder, "Where sweeps keep their records")->capture_default_str();
+    if (named)
+      command->add_option("name", words.name, "Of the sweep")
+          ->required()
+          ->check(not_empty("give a name that troupe tune list shows"));
+    command->add_option("--folder", words.folder, "Where sweeps keep their records")
+        ->capture_default_str()
+        ->check(not_empty());
     if (!outputs.empty())
       command->add_option("-o,--output", words.output, "What is printed")
           ->capture_default_str()
@@ -382,7 +388,7 @@ int tune(int argc, char** argv) {
   auto* list_command = add("list", "Sweeps, with how far they are", false, {"table", "json"});
   auto* show_command = add("show", "A sweep's trials, the best first", true, {"table", "json", "csv"});
   auto* best_command = add("best", "The best trial: fields, state, weights", true, {"table", "json"});
-  auto* stop_command = add("stop", "End the program that sweeps, as Ctrl-C does", true, {});
+  const auto* stop_command = add("stop", "End the program that sweeps, as Ctrl-C does", true, {});
   auto* page_command = add("page", "Write a sweep as one HTML file, with pictures", true, {});
   page_command->add_option("-o,--output", words.file,
                            "Where to; - is standard output [default: FOLDER/NAME/page.html]");
@@ -395,9 +401,7 @@ int tune(int argc, char** argv) {
   if (show_command->parsed()) return show(words);
   if (best_command->parsed()) return best(words);
   if (stop_command->parsed()) return stop(words);
-  if (page_command->parsed()) return page(words);
-  std::fprintf(stderr, "troupe: give one of list, show, best, stop, page (troupe tune --help says more)\n");
-  return 2;
+  return page(words);
 }
 
 }  // namespace troupe::cli

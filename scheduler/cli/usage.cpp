@@ -155,7 +155,8 @@ CLI::Validator host_and_port() {
   return CLI::Validator(
       [](std::string& text) {
         const auto read = parse_endpoint(text);
-        return read ? std::string() : read.error().message();
+        if (!read) return read.error().message();
+        return read->port > 0 ? std::string() : "'" + text + "' has the port 0, at which no head listens";
       },
       "");
 }

@@ -148,7 +148,8 @@ void ClusterMachine::handle(const NodeLeft& e) {
 std::string ClusterMachine::why_not_live(NodeId node) const {
   const auto at = dead_nodes_.find(node);
   if (at == dead_nodes_.end()) return "node " + to_string(node) + " is not a live node of this cluster";
-  return "node " + to_string(node) + " was declared dead (" + at->second + "); its id stays refused";
+  return "node " + to_string(node) + " was declared dead (" + at->second +
+         "); one in its place has another id";
 }
 
 void ClusterMachine::node_gone(NodeId id, const std::string& reason) {

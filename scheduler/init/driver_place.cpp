@@ -138,11 +138,14 @@ void DriverPlace::keep() {
     for (std::uint32_t lost = lost_; lost < place_; lost = lost_)
       futex_wait(lost_, lost, std::chrono::seconds(60));
     if (leaving_) return;
-    log(LogLevel::kWarning, "this driver's node is gone: its actors are dead, and what is under way fails");
     Process& former = now();
-    former.stop_actors(kNodeGone);
+    const std::string node = to_string(former.address().node);
+    log(LogLevel::kWarning,
+        "this driver's node " + node + " is gone: its actors are dead, and what is under way fails");
+    const std::string why = "node " + node + " of its program is gone";
+    former.stop_actors(why);
     if (!take_next()) return;
-    former.stop_actors(kNodeGone);  // who was spawned in between
+    former.stop_actors(why);  // who was spawned in between
   }
 }
 

@@ -48,7 +48,7 @@ constexpr int kFolderLook_us = 10'000;
   ::_exit(1);
 }
 
-/// SIGTERM ends the loop as if the parent had gone: whoever started us may be dead.
+/// SIGTERM as an event of the loop: whoever started us may be dead.
 ///
 /// A handler and not a blocked signal read from a descriptor: libraries of the user's program start threads
 /// before main, in which nobody blocked anything, and the kernel would end the process through one of them.
@@ -65,12 +65,19 @@ class TerminationSignal {
     };
     ::sigaction(SIGTERM, &action, nullptr);
   }
-  void watch(EventLoop& loop, std::function<void()> end) {
-    loop.watch(told_.get(), [this, &loop, end = std::move(end)](bool, bool, bool) {
-      loop.forget(told_.get());
-      end();
+  /// `obey` says whether the signal was for us; after that no other one is looked at.
+  void watch(EventLoop& loop, std::function<bool()> obey) {
+    loop.watch(told_.get(), [this, &loop, obey = std::move(obey)](bool, bool, bool) {
+      std::uint64_t signals = 0;
+      [[maybe_unused]] const auto got = ::read(told_.get(), &signals, sizeof signals);
+      if (obey()) loop.forget(told_.get());
     });
   }
+
+  /// Whether it came from somebody else than the program that started us, which lives: such a signal is to
+  /// all processes at once (of a systemd unit, a Slurm step, a container), and the program, which has it,
+  /// too, ends us once it has ended in order.
+  bool is_for(pid_t program) const { return ::getppid() == program && sender != program; }
 
   /// Whether `launcher` is dead or dying; `is_lost`: its end of our link closed without a word. The kernel
   /// signals us in its name when a thread that we are a child of ends: of a process with several that may be
@@ -162,7 +169,11 @@ Result<void> serve_as_head(SocketLink& parent, const wire::HeadConfig& config, c
     }
     parent.flush();
   });
-  termination.watch(loop, [&] { loop.stop(); });
+  termination.watch(loop, [&] {
+    if (config.launcher != 0 && termination.is_for(config.launcher)) return false;
+    loop.stop();
+    return true;
+  });
   loop.every(kPulse, [&parent] { send_pulse(parent); });
   loop.run();
   return {};
@@ -238,10 +249,15 @@ int run_node(SocketLink parent, std::optional<ForkServer> copies) {
     if (!hosts_driver) loop.every(kPulse, [&node] { node.pulse(); });
   });
   if (!started) not_up(started.error());
+  const bool is_of_program = config->hosts_driver || config->launcher != 0;
   termination.watch(loop, [&] {
-    if (config->drain_ms == 0 || termination.tells_end_of(starter, false))
-      return node.leave("it was told to end");
-    node.drain(std::chrono::milliseconds(config->drain_ms), "SIGTERM on its machine");
+    if (is_of_program && termination.is_for(starter)) return false;
+    if (config->drain_ms == 0 || termination.tells_end_of(starter, false)) {
+      node.leave("it was told to end");
+    } else {
+      node.drain(std::chrono::milliseconds(config->drain_ms), "SIGTERM on its machine");
+    }
+    return true;
   });
   loop.run();
   if (node.drains()) node.tell_parent(wire::Leave{"it has drained", true});
@@ -263,7 +279,23 @@ int run_node(SocketLink parent, std::optional<ForkServer> copies) {
   return 0;
 }
 
+/// SIGTERM to all processes of a cluster is for its program, or its start process; a worker is ended by its
+/// node. A handler and not SIG_IGN, which programs that an actor executes would inherit; those that it forks
+/// end as they would.
+void leave_termination_to_node() {
+  static const pid_t worker = ::getpid();
+  struct sigaction action {};
+  action.sa_flags = SA_RESTART;
+  action.sa_handler = [](int number) {
+    if (::getpid() == worker) return;
+    ::signal(number, SIG_DFL);
+    ::raise(number);
+  };
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
 int run_worker(SocketLink link) {
+  leave_termination_to_node();
   auto received = receive_control(link, kParentConfigures);
   const auto* config = received ? std::get_if<wire::Configure>(&received->message) : nullptr;
   if (config == nullptr) {

@@ -68,6 +68,7 @@ class Restarts {
   int deaths_ = 0;   ///< in a row, none of which was settled
   int blocked_ = 0;  ///< in a row
   std::string last_;
+  bool is_unexplained_ = true;  ///< that is how a process ended which said nothing
 };
 
 }  // namespace troupe

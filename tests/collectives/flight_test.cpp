@@ -498,6 +498,23 @@ TEST_CASE("dumps of failures outlive those of normal ends") {
   CHECK(std::filesystem::exists(into + "/run-1f-g1.30/rank-0.flight"));
 }
 
+// Was: each trial of a sweep that had ended said where its last collectives were, as if it had failed.
+TEST_CASE("a trainer that is told to end leaves a dump if its operations are not all complete") {
+  const TempFolder folder;
+  const auto ends = [&](const std::string& name, const std::string& reason, bool waits) {
+    const auto group = std::make_shared<Lonely>();
+    record(*group, {.group = name, .folder = folder.path()});
+    const auto work = group->barrier();
+    if (waits) work->wait();
+    group->abort(reason);
+    return std::filesystem::exists(folder / (name + "-g1.1/rank-0.flight"));
+  };
+  CHECK_FALSE(ends("done", "the trainer of rank 0 was told to end", true));
+  CHECK(ends("within", "the trainer of rank 0 was told to end", false));
+  CHECK(ends("failed", "Digits::loss threw: no such class", true));
+  CHECK(ends("over", "the generation is over", true));
+}
+
 TEST_CASE("TROUPE_FLIGHT_FOLDER says where dumps go, and empty that there are none") {
   const TempFolder folder;
   const Variable flight("TROUPE_FLIGHT_FOLDER"), own("TROUPE_FOLDER"), state("XDG_STATE_HOME"), home("HOME");

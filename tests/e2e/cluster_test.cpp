@@ -377,6 +377,7 @@ TEST_CASE("what was under way when a program's own node died fails with one text
   const auto results = session.compute<&three_at_last>(began);
   const auto guest = session.spawn<Guest>({.isolated = true});
   const auto far = guest.call<&Guest::put>().get(60s);
+  const auto here = session.spawn<Guest>({.here = true});
   REQUIRE(eventually([&] { return fs::exists(began); }, 60s));
   ::kill(children(::getpid(), "troupe-node").at(0), SIGKILL);
   REQUIRE(eventually([&] { return session.node() != own; }, 60s));
@@ -389,14 +390,19 @@ TEST_CASE("what was under way when a program's own node died fails with one text
     return "";
   };
   // Whether its link or its end was seen first: "the other end of the socket closed", "killed by signal 9".
-  const auto check = [](const std::string& text, const std::string& what, const std::string& todo) {
-    CHECK_THAT(text, Catch::Contains(what + ": this host's node is gone: "));
+  const auto check = [&](const std::string& text, const std::string& what, const std::string& todo) {
+    CHECK_THAT(text, Catch::Contains(what + ": this host's node is gone: node " + to_string(own) + ": "));
     CHECK_THAT(text, Catch::Contains("(its driver gets another node: " + todo + ")"));
   };
   check(said(std::get<0>(results)), "a task has no answer", "submit it again");
   CHECK(said(std::get<1>(results)) == said(std::get<0>(results)));
   CHECK(said(std::get<2>(results)) == said(std::get<0>(results)));
   check(said(far), "an object does not come", "put or compute it again");
+  // Was: "its id stays refused", to who had called an actor.
+  CHECK_THAT(said(here.call<&Guest::put>()),
+             Catch::Contains("the actor is gone: node " + to_string(own) +
+                             " was declared dead (its program's node has died); one in its place has") &&
+                 Catch::Contains("(spawn it again, or monitor it to be told)"));
 }
 
 TEST_CASE("who has no key or no manners stays out, with a line in the log", "[cluster]") {
@@ -521,6 +527,14 @@ TEST_CASE("bad words on the command line: one error, no process", "[cluster]") {
         "join token");
   fails("start --address 127.0.0.1:9 --token-file " + root + " --folder " + root + "/b", 1, "it is a folder");
   fails("status --folder ''", 2, "it is empty");  // was the default folder, in silence
+  // Was: all nodes' processes wrote dumps, and the machine alone was looked at.
+  for (const char* command : {"dump", "doctor", "flight-recorder", "node show", "actor show", "tune show"})
+    fails(std::string(command) + " ''", 2, "it is empty");
+  for (const char* command : {"tune", "serve"}) fails(command, 2, "no command is given: give one of list");
+  // Was: six tries, and then advice for who writes a program.
+  fails("start --address 127.0.0.1:0 --folder " + root + "/b", 2, "has the port 0");
+  fails("up --shared '' --rank 0 --hosts 1 -- true", 2, "name a folder");
+  fails("up --shared " + root + " --rank 0 --hosts 1 --min-nodes 2 -- true", 2, "--min-nodes 2 is more");
   fails("job submit --memory 99999999TiB --folder " + root + "/b -- true", 2, "is more than the 256 TiB");
   fails("job submit --memory much --folder " + root + "/b -- true", 2, "is no size");
   ::chmod((root + "/b/machine.key").c_str(), 0644);

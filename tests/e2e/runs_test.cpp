@@ -471,6 +471,38 @@ TEST_CASE("a signal ends a run in order, whatever it is waited for with", "[runs
   ::signal(SIGTERM, of_catch);
 }
 
+TEST_CASE("program: trains until it is told to end", "[.program]") {
+  ::signal(SIGTERM, SIG_DFL);  // not Catch's
+  auto session = init(0, nullptr, {.nodes = 2});
+  auto options = small(1000);
+  options.checkpoint_folder = e2e::program_folder() + "/checkpoints";
+  options.on_event = [](const report::Event& event) {
+    const auto* step = std::get_if<report::StepDone>(&event);
+    if (step != nullptr && steps_of(*step) == 3) e2e::write_file(e2e::program_folder() + "/trains", "yes");
+  };
+  const auto result = train::run(session, Job{}, options);
+  CHECK(result.exit_code() == 128 + SIGTERM);
+  CHECK(result.steps >= 3);
+  CHECK(result.saved_step == result.steps);
+  CHECK(result.faults == 0);
+}
+
+TEST_CASE("SIGTERM to every process of a program ends its run in order", "[runs]") {
+  // As systemd, Slurm and `kill -1` send it. Was: head, nodes and workers took it for their own, and ended
+  // before the program had saved anything.
+  const e2e::TempFolder folder;
+  e2e::Program program("program: trains until it is told to end", folder.path());
+  REQUIRE(e2e::eventually([&] { return !e2e::read_file(folder / "trains").empty(); }));
+  auto all = program.processes();
+  CHECK(all.size() >= 8);  // a head, two nodes, three fork servers, two trainers
+  std::erase(all, program.pid());
+  all.push_back(program.pid());  // at last: the others have it by then
+  for (const pid_t pid : all) ::kill(pid, SIGTERM);
+  CHECK(program.wait(60s) == "exit code 0");
+  CHECK_THAT(e2e::read_file(folder / "out"), Catch::Contains("All tests passed"));
+  CHECK(e2e::read_file(folder / "err").empty());
+}
+
 TEST_CASE("program: joins a cluster and has a trainer killed", "[.program]") {
   const std::string folder = e2e::program_folder();
   std::string address = e2e::read_file(folder + "/address");

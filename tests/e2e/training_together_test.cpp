@@ -117,7 +117,8 @@ void check_under_kills(const DriverSession& session, train::TrainOptions options
     CHECK_THAT(line, Catch::EndsWith("again from step " + last));
   }
   INFO(text);
-  CHECK_THAT(last, Catch::Matches("8|16|24"));
+  // Before step 24 is copied, step 16 is a file: one checkpoint is written at a time.
+  CHECK_THAT(last, Catch::Matches("16|24"));
   CHECK(contains(text, " is reached again after "));
 }
 

@@ -80,6 +80,7 @@ ForkedCopy::ForkedCopy(const std::vector<StatePart>& parts) : StateCopy(parts) {
 /// The other threads are not there and may have held any lock: system calls alone.
 void ForkedCopy::serve(int fd, pid_t parent, std::span<const Run> runs) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::signal(SIGTERM, SIG_IGN);  // its trainer, which ends it, goes on at one
   // It holds nothing of the parent's open: what waits for the parent's end would wait for its child's.
   if (::getppid() != parent || ::dup2(fd, 0) != 0) ::_exit(1);
   ::syscall(SYS_close_range, 1U, ~0U, 0U);

@@ -414,7 +414,9 @@ int up(int argc, char** argv) {
   if (separator != argv + argc) o.program.assign(separator + 1, argv + argc);
   CLI::App app("Runs a program on a cluster of the hosts that a launcher starts it on", "troupe up");
   app.footer(kFooter);
-  app.add_option("--shared", o.shared, "Folder that all hosts see, for as long as the run lasts")->required();
+  app.add_option("--shared", o.shared, "Folder that all hosts see, for as long as the run lasts")
+      ->required()
+      ->check(not_empty("name a folder"));
   app.add_option("--min-nodes", o.min_nodes,
                  "The program starts once so many nodes are there [default: all hosts]")
       ->check(CLI::Range(1, 4096));
@@ -455,6 +457,11 @@ int up(int argc, char** argv) {
   if (is_counted && place.rank >= place.hosts) {
     std::fprintf(stderr, "troupe up: there is no rank %d of %s: ranks are 0 to %d\n", place.rank,
                  count_of(place.hosts, "host").c_str(), place.hosts - 1);
+    return 2;
+  }
+  if (is_counted && o.min_nodes > place.hosts) {
+    std::fprintf(stderr, "troupe up: --min-nodes %d is more than there are hosts: %d\n", o.min_nodes,
+                 place.hosts);
     return 2;
   }
   const std::string meeting = o.shared + "/troupe-up-" + place.run;

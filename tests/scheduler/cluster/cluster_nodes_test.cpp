@@ -84,7 +84,7 @@ TEST_CASE("two nodes are introduced to each other, the asked one first") {
     s.on(PeerWanted{NodeId{1}, NodeId{2}});
     CHECK(s.last.size() == 1);
     CHECK_FALSE(s.get<PeerAnswered>()->ok);
-    CHECK(s.get<PeerAnswered>()->reason == "node 2 was declared dead (bye); its id stays refused");
+    CHECK(s.get<PeerAnswered>()->reason == "node 2 was declared dead (bye); one in its place has another id");
     s.on(PeerWanted{NodeId{1}, NodeId{77}});
     CHECK(s.get<PeerAnswered>()->reason == "node 4d is not a live node of this cluster");
     s.on(PeerWanted{NodeId{1}, NodeId{1}});

@@ -96,6 +96,11 @@ TEST_CASE("who never came up is not started again where the same start would fai
   CHECK_FALSE(gave_up.wait);  // never up, so even this ends
   CHECK(gave_up.why_not.what == "node 1 does not come up");
   CHECK_FALSE(gave_up.is_permanent);
+  // Was: "call troupe::init first in main()", to who joined a cluster at an address where nobody listens.
+  CHECK_THAT(gave_up.why_not.todo, Catch::StartsWith("look at the lines above"));
+  Restarts silent({.most_starts = 1});
+  CHECK_THAT(silent.failed(Instant{}, "node 1", away, Restarts::Failed::kRunning).why_not.todo,
+             Catch::StartsWith("call troupe::init first in main()"));
   const auto permanent = Restarts().failed(Instant{}, "node 1", port, Restarts::Failed::kReady);
   CHECK_FALSE(permanent.wait);
   CHECK(permanent.is_permanent);
