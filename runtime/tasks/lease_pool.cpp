@@ -100,7 +100,8 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
     while (group.queue.size() >= least) {
       const Task& first = tasks_.at(*group.queue.begin());
       // One that may run once alone waits for none: whether it had begun when its worker died is not known.
-      if (load > 0 && (!is_short(first.what.function) || first.what.retries <= 0)) break;
+      // One whose worker was lost may be the cause: it is found out alone.
+      if (load >= (first.what.retries <= 0 || first.lost > 0 ? 1 : places(first.what.function))) break;
       const LeaseNumber to = with_place(group, load, first.what.prefers);
       if (to == 0) break;
       const TaskNumber number = load == 0 ? next_for(group, to) : *group.queue.begin();
@@ -128,9 +129,11 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
   }
 }
 
-bool LeasePool::is_short(std::uint64_t function) const {
+std::size_t LeasePool::places(std::uint64_t function) const {
   const auto mean = means_.find(function);
-  return mean != means_.end() && mean->second < limits_.short_task;
+  if (mean == means_.end() || mean->second >= limits_.short_task) return 1;
+  const auto many = limits_.in_hand / std::max(mean->second, Duration(1));
+  return std::clamp(static_cast<std::size_t>(many), std::size_t{2}, kPlaces);
 }
 
 /// A worker with `load` tasks that takes one more: not behind one that may take long. 0: there is none.
@@ -143,8 +146,8 @@ LeaseNumber LeasePool::with_place(const Class& group, std::size_t load, NodeId p
     return group.up[0].empty() ? 0 : *group.up[0].begin();
   }
   LeaseNumber first = 0;
-  for (const auto& [function, leases] : group.with_one) {
-    if (is_short(function) && (first == 0 || *leases.begin() < first)) first = *leases.begin();
+  for (const auto& [function, leases] : group.open[load]) {
+    if (load < places(function) && (first == 0 || *leases.begin() < first)) first = *leases.begin();
   }
   return first;
 }
@@ -162,18 +165,23 @@ TaskNumber LeasePool::next_for(const Class& group, LeaseNumber to) {
   return *group.queue.begin();
 }
 
+bool LeasePool::is_open(const Lease& lease) const {
+  return !lease.tasks.empty() && !lease.is_long && tasks_.at(lease.tasks.front()).lost == 0;
+}
+
 void LeasePool::place(LeaseNumber number, const Lease& lease, Class& group) {
-  group.up[lease.tasks.size()].insert(number);
-  if (lease.tasks.size() == 1 && !lease.is_long)
-    group.with_one[tasks_.at(lease.tasks.front()).what.function].insert(number);
+  const std::size_t load = lease.tasks.size();
+  group.up[load].insert(number);
+  if (is_open(lease)) group.open[load][tasks_.at(lease.tasks.front()).what.function].insert(number);
 }
 
 void LeasePool::unplace(LeaseNumber number, const Lease& lease, Class& group) {
-  group.up[lease.tasks.size()].erase(number);
-  if (lease.tasks.size() != 1 || lease.is_long) return;
-  const auto of = group.with_one.find(tasks_.at(lease.tasks.front()).what.function);
+  const std::size_t load = lease.tasks.size();
+  group.up[load].erase(number);
+  if (!is_open(lease)) return;
+  const auto of = group.open[load].find(tasks_.at(lease.tasks.front()).what.function);
   of->second.erase(number);
-  if (of->second.empty()) group.with_one.erase(of);
+  if (of->second.empty()) group.open[load].erase(of);
 }
 
 void LeasePool::granted(LeaseNumber number, Instant now, Actions& out, NodeId node) {
@@ -277,16 +285,15 @@ void LeasePool::taken_back(TaskNumber number, std::uint32_t attempt, Instant now
   fill(demand, now, out);
 }
 
-TaskNumber LeasePool::stands_behind(const Lease& lease) const {
-  if (lease.tasks.size() < kPlaces || lease.is_long) return 0;
-  return tasks_.at(lease.tasks.back()).cancelled ? 0 : lease.tasks.back();
+bool LeasePool::has_behind(const Lease& lease) const {
+  return lease.tasks.size() > 1 && std::any_of(lease.tasks.begin() + 1, lease.tasks.end(),
+                                               [&](TaskNumber task) { return !tasks_.at(task).cancelled; });
 }
 
-/// When the worker of a cancelled task is killed that may run until then: the task behind it is asked for
-/// first, else nobody could say whether that had begun.
+/// When the worker of a cancelled task is killed that may run until then: the tasks behind it are asked for
+/// first, else nobody could say whether they had begun.
 Instant LeasePool::ends_for(const Lease& lease, Instant until) const {
-  if (lease.tasks.size() < kPlaces || tasks_.at(lease.tasks.back()).cancelled) return until;
-  return std::max(until, lease.begun + limits_.runs_long + limits_.unneeded);
+  return has_behind(lease) ? std::max(until, lease.begun + limits_.runs_long + limits_.unneeded) : until;
 }
 
 void LeasePool::lost(TaskNumber number, std::uint32_t attempt, const ErrorInfo& why, Instant now,
@@ -339,18 +346,28 @@ void LeasePool::wake(Instant at, Actions& out) {
   out.push_back(WakeAt{at});
 }
 
+void LeasePool::runs_long(LeaseNumber number, Lease& lease, Actions& out) {
+  Class& group = classes_.at(lease.demand);
+  unplace(number, lease, group);
+  lease.is_long = true;
+  place(number, lease, group);
+  for (std::size_t i = 1; i < lease.tasks.size(); ++i) {
+    const Task& behind = tasks_.at(lease.tasks[i]);
+    if (!behind.cancelled) out.push_back(TakeBack{number, lease.tasks[i], behind.attempt});
+  }
+}
+
 void LeasePool::tick(Instant now, Actions& out) {
   wake_at_ = Instant::max();
   std::vector<LeaseNumber> over;
   Instant next = Instant::max();
   for (auto& [number, lease] : leases_) {
-    if (const TaskNumber second = stands_behind(lease); second != 0) {
+    if (!lease.is_long && has_behind(lease)) {
       const Instant long_from = lease.begun + limits_.runs_long;
       if (long_from > now) {
         next = std::min(next, long_from);
       } else {
-        lease.is_long = true;
-        out.push_back(TakeBack{number, second, tasks_.at(second).attempt});
+        runs_long(number, lease, out);
       }
     }
     if (!lease.tasks.empty()) continue;

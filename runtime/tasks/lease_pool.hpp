@@ -41,6 +41,8 @@ struct Demand {
 using TaskNumber = std::uint64_t;   ///< in the order of submission
 using LeaseNumber = std::uint64_t;  ///< never used again
 
+inline constexpr std::size_t kPlaces = 16;  ///< tasks that a worker has at most: one runs
+
 struct PoolLimits {
   std::size_t queued = std::size_t{1} << 18;              ///< tasks that have not begun
   std::uint64_t queued_bytes = std::uint64_t{256} << 20;  ///< of their arguments
@@ -50,11 +52,14 @@ struct PoolLimits {
   int failed_asks = 3;                                    ///< one after another, until what waits fails
   Duration idle = std::chrono::milliseconds(500);         ///< a worker without a task is given back
   Duration unneeded = std::chrono::milliseconds(100);  ///< nothing waits: leases are not asked for any more
-  /// Tasks of functions that take less than this get a worker's second place where many wait: the next one is
-  /// there when it is done. A longer one would keep the next one waiting that another worker could begin.
+  /// Behind tasks of functions that take less than this another one stands where many wait: it is there when
+  /// the first is done. A longer one would keep it waiting, and another worker could begin it.
   Duration short_task = std::chrono::milliseconds(5);
-  /// A worker's second task goes to another worker when the first has run so long: it was none of the short
-  /// ones, and may wait for just that task.
+  /// Behind tasks that take much less, more of them, so that a worker has so much to do: what passes between
+  /// it and this process is then passed for several at once.
+  Duration in_hand = std::chrono::microseconds(500);
+  /// What stands behind goes to another worker when the first has run so long: it was none of the short ones,
+  /// and may wait for just those.
   Duration runs_long = std::chrono::milliseconds(20);
   /// What comes back from a lost worker, and may be why it was lost, is left to a new one so long; then the
   /// task that submitted it may run it.
@@ -152,8 +157,8 @@ class LeasePool {
   void lost(TaskNumber task, std::uint32_t attempt, const ErrorInfo& why, Instant now, Actions& out);
   /// What an end of a lease says of the tasks that were there.
   enum class Begun {
-    kOldest,  ///< its process is dead, which is told after most of what it answered: the second had hardly
-              ///< begun (one that may run once alone is never second)
+    kOldest,  ///< its process is dead, which is told after most of what it answered: what stood behind had
+              ///< hardly begun (one that may run once alone stands behind none)
     kAll,     ///< answers may have been lost with the link or the node: each may have run
   };
   void lease_lost(LeaseNumber lease, Begun begun, const ErrorInfo& why, Instant now, Actions& out);
@@ -178,7 +183,6 @@ class LeasePool {
   std::size_t leases() const { return leases_.size(); }
 
  private:
-  static constexpr std::size_t kPlaces = 2;  ///< tasks of a worker: one runs, one is next
   struct Task {
     Submitted what;
     std::uint32_t attempt = 0;
@@ -194,14 +198,15 @@ class LeasePool {
     bool up = false;
     std::deque<TaskNumber> tasks;  ///< the oldest runs
     Instant begun{};               ///< when the oldest began, as far as is known
-    bool is_long = false;          ///< the oldest runs long: nothing goes behind it
+    bool is_long = false;  ///< the oldest runs long: nothing goes behind it, and what was there is asked for
     Instant idle_since{};
   };
   struct Class {
     std::set<TaskNumber> queue;
     std::set<LeaseNumber> asked;
-    std::array<std::set<LeaseNumber>, kPlaces + 1> up;        ///< by how many tasks they have
-    std::map<std::uint64_t, std::set<LeaseNumber>> with_one;  ///< of up[1] where it may be short, by function
+    std::array<std::set<LeaseNumber>, kPlaces + 1> up;  ///< by how many tasks they have
+    /// Of those the ones where another may stand behind, if the first is of a short function: by that.
+    std::array<std::map<std::uint64_t, std::set<LeaseNumber>>, kPlaces + 1> open;
     int failed_asks = 0;
     Instant empty_since{};
   };
@@ -211,7 +216,9 @@ class LeasePool {
   void dequeue(TaskNumber number, Task& task);
   /// Gives what waits to workers with a place, and asks for more of them.
   void fill(const Demand& demand, Instant now, Actions& out);
-  bool is_short(std::uint64_t function) const;
+  /// So many tasks a worker has at a time if they are of that function.
+  std::size_t places(std::uint64_t function) const;
+  bool is_open(const Lease& lease) const;
   LeaseNumber with_place(const Class& group, std::size_t load, NodeId prefers) const;
   /// The one of the queue that the idle worker `to` gets: the first, or soon after it one whose arguments are
   /// there, if those of the first are elsewhere.
@@ -222,9 +229,10 @@ class LeasePool {
   bool is_present(TaskNumber number, std::uint32_t attempt) const;
   /// Its worker has it no more.
   void leave(TaskNumber number, Instant now);
-  /// The second task of a worker whose first runs on and on; 0: there is none.
-  TaskNumber stands_behind(const Lease& lease) const;
+  /// Whether somebody waits for what runs there.
+  bool has_behind(const Lease& lease) const;
   Instant ends_for(const Lease& lease, Instant until) const;
+  void runs_long(LeaseNumber number, Lease& lease, Actions& out);
   void again(TaskNumber number, bool had_begun, const ErrorInfo& why, Instant now, Actions& out);
   void emptied(Class& group, Instant now, Actions& out);
   void end_lease(Leases::iterator at, Begun begun, const ErrorInfo& why, Instant now, Actions& out);

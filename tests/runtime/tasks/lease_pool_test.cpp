@@ -140,6 +140,53 @@ TEST_CASE("A worker's second place is for short tasks alone, and only where many
   CHECK(f.on.size() == 4);
 }
 
+// Was: two at most, so that a worker and the process that submits woke each other for each task of a
+// microsecond.
+TEST_CASE("Behind very short tasks stand as many as a worker does in half a millisecond, and no more") {
+  Fixture f;
+  const auto with = [&](LeaseNumber lease) {
+    return std::count_if(f.on.begin(), f.on.end(),
+                         [&](const auto& one) { return one.second == lease && f.pool.contains(one.first); });
+  };
+  f.grant((f.submit(), f.asked[0]));
+  SECTION("of 100 us each") {
+    f.now += 100us;
+    f.end(1);
+    for (int i = 0; i < 30; ++i) f.submit();
+    CHECK(with(f.asked[0]) == 5);
+  }
+  SECTION("of 1 us each, over two workers alike") {
+    f.now += 1us;
+    f.end(1);
+    for (int i = 0; i < 100; ++i) f.submit();
+    CHECK(with(f.asked[0]) == kPlaces);
+    f.grant(f.asked[1]);
+    CHECK(with(f.asked[0]) == kPlaces);
+    CHECK(with(f.asked[1]) == kPlaces);
+    f.tick(20ms);  // the first runs on
+    CHECK(f.asked_back.size() == 2 * (kPlaces - 1));
+    const TaskNumber behind = f.asked_back.begin()->first;
+    f.give_back(behind);
+    CHECK_FALSE(f.pool.waiting(behind).runs_on != 0);
+  }
+}
+
+TEST_CASE("A task whose worker died has a worker to itself from then on: it may be the cause") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  f.end(1);
+  const auto guilty = f.submit(3);
+  for (int i = 0; i < 40; ++i) f.submit(3);
+  REQUIRE(f.pool.waiting(guilty + 1).runs_on == f.asked[0]);
+  f.die(f.asked[0]);
+  f.grant(f.asked[1]);
+  REQUIRE(f.on.at(guilty) == f.asked[1]);
+  CHECK(f.pool.waiting(guilty + 1).runs_on == 0);  // nothing behind it
+  f.end(guilty);
+  CHECK(f.pool.waiting(guilty + 1).runs_on == f.asked[1]);
+  CHECK(f.pool.waiting(guilty + 2).runs_on == f.asked[1]);  // they had not begun
+}
+
 // Whether the second of a worker's tasks had begun when that died is not always known: it ran twice.
 TEST_CASE("A task that may run once alone stands behind no other one") {
   Fixture f;
