@@ -51,19 +51,20 @@ TaskNumber LeasePool::submitted(const Submitted& what, Instant now, Actions& out
   return number;
 }
 
-TaskNumber LeasePool::take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out) {
+LeasePool::Own LeasePool::take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out) {
   const auto own = own_.find(parent);
-  if (own == own_.end()) return 0;
+  if (own == own_.end()) return {};
   for (const TaskNumber number : own->second) {
     Task& task = tasks_.at(number);
     const Demand demand = task.what.demand;
     if (now < task.own_from || !demand.fits_in(mine)) continue;
+    const Own taken{number, task.what.retries};
     dequeue(number, task);
     tasks_.erase(number);
     emptied(classes_[demand], now, out);
-    return number;
+    return taken;
   }
-  return 0;
+  return {};
 }
 
 bool LeasePool::cancel(TaskNumber number, Duration grace, Instant now, Actions& out) {
@@ -170,12 +171,20 @@ bool LeasePool::is_open(const Lease& lease) const {
 }
 
 void LeasePool::place(LeaseNumber number, const Lease& lease, Class& group) {
+  if (lease.leaves) {
+    group.leaving.insert(number);
+    return;
+  }
   const std::size_t load = lease.tasks.size();
   group.up[load].insert(number);
   if (is_open(lease)) group.open[load][tasks_.at(lease.tasks.front()).what.function].insert(number);
 }
 
 void LeasePool::unplace(LeaseNumber number, const Lease& lease, Class& group) {
+  if (lease.leaves) {
+    group.leaving.erase(number);
+    return;
+  }
   const std::size_t load = lease.tasks.size();
   group.up[load].erase(number);
   if (!is_open(lease)) return;
@@ -198,7 +207,7 @@ void LeasePool::granted(LeaseNumber number, Instant now, Actions& out, NodeId no
   at->second.idle_since = now;
   place(number, at->second, group);
   fill(at->second.demand, now, out);
-  if (at->second.tasks.empty()) wake(now + limits_.idle, out);
+  wake_if_idle(at->second, out);
 }
 
 void LeasePool::refused(LeaseNumber number, const ErrorInfo& why, Instant now, Actions& out) {
@@ -224,6 +233,19 @@ void LeasePool::refused(LeaseNumber number, const ErrorInfo& why, Instant now, A
     return;
   }
   fill(demand, now, out);
+}
+
+void LeasePool::leaves(LeaseNumber number, bool stays, Instant now, Actions& out) {
+  const auto at = leases_.find(number);
+  if (at == leases_.end() || !at->second.up || at->second.leaves != stays) return;
+  Lease& lease = at->second;
+  Class& group = classes_.at(lease.demand);
+  unplace(number, lease, group);
+  lease.leaves = !stays;
+  place(number, lease, group);
+  if (lease.leaves && has_behind(lease)) runs_long(number, lease, out);
+  fill(lease.demand, now, out);
+  wake_if_idle(lease, out);
 }
 
 bool LeasePool::is_present(TaskNumber number, std::uint32_t attempt) const {
@@ -257,7 +279,7 @@ bool LeasePool::ended(TaskNumber number, std::uint32_t attempt, Instant now, Act
   cancelled_.erase(number);
   tasks_.erase(at);
   fill(lease.demand, now, out);
-  if (lease.tasks.empty()) wake(now + limits_.idle, out);
+  wake_if_idle(lease, out);
   return true;
 }
 
@@ -271,7 +293,7 @@ bool LeasePool::threw(TaskNumber number, std::uint32_t attempt, Instant now, Act
   leave(number, now);
   enqueue(number, task);
   fill(lease.demand, now, out);
-  if (lease.tasks.empty()) wake(now + limits_.idle, out);
+  wake_if_idle(lease, out);
   return true;
 }
 
@@ -279,10 +301,11 @@ void LeasePool::taken_back(TaskNumber number, std::uint32_t attempt, Instant now
   if (!is_present(number, attempt)) return;
   Task& task = tasks_.at(number);
   if (task.cancelled) return;  // its worker says that it does not run it
-  const Demand demand = task.what.demand;
+  const Lease& lease = leases_.at(task.lease);
   leave(number, now);
   enqueue(number, task);
-  fill(demand, now, out);
+  fill(lease.demand, now, out);
+  wake_if_idle(lease, out);
 }
 
 bool LeasePool::has_behind(const Lease& lease) const {
@@ -343,7 +366,7 @@ void LeasePool::end_lease(Leases::iterator at, Begun begun, const ErrorInfo& why
 void LeasePool::wake(Instant at, Actions& out) {
   if (at >= wake_at_) return;
   wake_at_ = at;
-  out.push_back(WakeAt{at});
+  out.push_back(WakeAt{at, ++last_wake_});
 }
 
 void LeasePool::runs_long(LeaseNumber number, Lease& lease, Actions& out) {
@@ -357,7 +380,16 @@ void LeasePool::runs_long(LeaseNumber number, Lease& lease, Actions& out) {
   }
 }
 
-void LeasePool::tick(Instant now, Actions& out) {
+Instant LeasePool::idle_until(const Lease& lease) const {
+  return lease.leaves ? lease.idle_since : lease.idle_since + limits_.idle;
+}
+
+void LeasePool::wake_if_idle(const Lease& lease, Actions& out) {
+  if (lease.tasks.empty()) wake(idle_until(lease), out);
+}
+
+void LeasePool::tick(std::uint64_t wake_number, Instant now, Actions& out) {
+  if (wake_number != last_wake_ || wake_at_ == Instant::max()) return;
   wake_at_ = Instant::max();
   std::vector<LeaseNumber> over;
   Instant next = Instant::max();
@@ -373,7 +405,7 @@ void LeasePool::tick(Instant now, Actions& out) {
     if (!lease.tasks.empty()) continue;
     const Class& group = classes_.at(lease.demand);
     if (!lease.up && !group.queue.empty()) continue;
-    const Instant end = lease.up ? lease.idle_since + limits_.idle : group.empty_since + limits_.unneeded;
+    const Instant end = lease.up ? idle_until(lease) : group.empty_since + limits_.unneeded;
     if (end <= now) {
       over.push_back(number);
     } else {
@@ -391,16 +423,18 @@ void LeasePool::tick(Instant now, Actions& out) {
       next = std::min(next, is_over ? now + limits_.unneeded : ends);
     }
   }
-  for (const LeaseNumber number : over)
-    end_lease(leases_.find(number), Begun::kAll, {ErrorCode::kUnavailable, "nothing waits for it", "", ""},
-              now, out);
+  for (const LeaseNumber number : over) {
+    const auto lease = leases_.find(number);
+    const std::string why = lease->second.leaves ? "its node drains" : "nothing waits for it";
+    end_lease(lease, Begun::kAll, {ErrorCode::kUnavailable, why, "", ""}, now, out);
+  }
   for (const LeaseNumber number : stuck)
     end_lease(leases_.find(number), Begun::kAll,
               {ErrorCode::kCancelled, "its task was cancelled, and ran on", "", ""}, now, out);
   if (next != Instant::max()) wake(next, out);
   std::erase_if(classes_, [](const auto& named) {
     const Class& group = named.second;
-    return group.queue.empty() && group.asked.empty() &&
+    return group.queue.empty() && group.asked.empty() && group.leaving.empty() &&
            std::all_of(group.up.begin(), group.up.end(), [](const auto& leases) { return leases.empty(); });
   });
 }

@@ -110,9 +110,10 @@ class LeasePool {
     TaskNumber task = 0;
     ErrorInfo error;
   };
-  /// Call tick() then.
+  /// Call tick() then, with its number.
   struct WakeAt {
     Instant at{};
+    std::uint64_t number = 0;
   };
   using Action =
       std::variant<AskLease, CancelAsk, ReturnLease, Push, Interrupt, TakeBack, Retry, Fail, WakeAt>;
@@ -138,7 +139,11 @@ class LeasePool {
   }
   /// Takes the oldest task that `parent` submitted and that has no worker yet, if `mine` can hold it: it is
   /// for the caller to run, and forgotten here. Not one whose worker was lost a moment ago. 0: there is none.
-  TaskNumber take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out);
+  struct Own {
+    TaskNumber task = 0;
+    int retries = 0;  ///< that are left
+  };
+  Own take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out);
 
   /// Nobody wants it any more. True: it was waiting, and is forgotten. Else its worker is asked to end it,
   /// and is given back (killed) if it runs it after `grace` still; it is not tried again.
@@ -146,6 +151,9 @@ class LeasePool {
   /// `at`: the worker's node.
   void granted(LeaseNumber lease, Instant now, Actions& out, NodeId at = {});
   void refused(LeaseNumber lease, const ErrorInfo& why, Instant now, Actions& out);
+  /// Its node drains (`stays`: not any more): no task goes there, and it is given back after those that it
+  /// has.
+  void leaves(LeaseNumber lease, bool stays, Instant now, Actions& out);
   /// That attempt of the task ended with an answer, or what its code threw. False: it is not the present one.
   bool ended(TaskNumber task, std::uint32_t attempt, Instant now, Actions& out);
   /// That attempt ended with what its code threw, and is to be tried again for that. False: it has no retry
@@ -162,7 +170,8 @@ class LeasePool {
     kAll,     ///< answers may have been lost with the link or the node: each may have run
   };
   void lease_lost(LeaseNumber lease, Begun begun, const ErrorInfo& why, Instant now, Actions& out);
-  void tick(Instant now, Actions& out);
+  /// `wake`: the number of a WakeAt. One of an earlier time has been asked for since, or was here: no tick.
+  void tick(std::uint64_t wake, Instant now, Actions& out);
   /// All ends.
   void close(const ErrorInfo& why, Actions& out);
 
@@ -199,11 +208,13 @@ class LeasePool {
     std::deque<TaskNumber> tasks;  ///< the oldest runs
     Instant begun{};               ///< when the oldest began, as far as is known
     bool is_long = false;  ///< the oldest runs long: nothing goes behind it, and what was there is asked for
+    bool leaves = false;   ///< its node drains
     Instant idle_since{};
   };
   struct Class {
     std::set<TaskNumber> queue;
     std::set<LeaseNumber> asked;
+    std::set<LeaseNumber> leaving;                      ///< they get no more tasks
     std::array<std::set<LeaseNumber>, kPlaces + 1> up;  ///< by how many tasks they have
     /// Of those the ones where another may stand behind, if the first is of a short function: by that.
     std::array<std::map<std::uint64_t, std::set<LeaseNumber>>, kPlaces + 1> open;
@@ -237,6 +248,9 @@ class LeasePool {
   void emptied(Class& group, Instant now, Actions& out);
   void end_lease(Leases::iterator at, Begun begun, const ErrorInfo& why, Instant now, Actions& out);
   void wake(Instant at, Actions& out);
+  /// When it is given back, if it gets no task until then.
+  Instant idle_until(const Lease& lease) const;
+  void wake_if_idle(const Lease& lease, Actions& out);
 
   const PoolLimits limits_;
   TaskNumber last_task_ = 0;
@@ -250,6 +264,7 @@ class LeasePool {
   std::uint64_t queued_bytes_ = 0;
   std::map<TaskNumber, Instant> cancelled_;  ///< those that have a worker, and until when they may run
   Instant wake_at_ = Instant::max();
+  std::uint64_t last_wake_ = 0;  ///< whose time that is
   bool closed_ = false;
 };
 

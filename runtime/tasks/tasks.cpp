@@ -193,6 +193,11 @@ void Tasks::serve(ProcessAddress owner, const Demand& demand) {
   holds_.node = gate_.address().node;
 }
 
+ProcessAddress Tasks::owner_of_worker() const {
+  const std::lock_guard lock(mutex_);
+  return owner_;
+}
+
 bool Tasks::begin_pushed(const TaskAttempt& task) {
   const std::lock_guard lock(mutex_);
   cancelled_ = false;
@@ -247,8 +252,9 @@ bool Tasks::run_own(std::uint64_t frame) {
   std::optional<Pending> task;
   {
     const std::lock_guard lock(mutex_);
-    const TaskNumber number = pool_.take_own(frame, holds_, clock_.now(), actions);
-    if (number != 0) task = take(number);
+    const LeasePool::Own own = pool_.take_own(frame, holds_, clock_.now(), actions);
+    if (own.task != 0) task = take(own.task);
+    if (task) task->spec.retries = own.retries;
   }
   carry_out(std::move(actions));
   if (task) run_here(*std::move(task));
@@ -354,6 +360,21 @@ void Tasks::lease_answered(LeaseNumber lease, const Outcome& outcome) {
     }
   }
   carry_out(std::move(actions));
+  if (!outcome.ok()) return;
+  if (const auto worker = wire::decode<ActorAddress>(*outcome)) watch_leaving(lease, *worker);
+}
+
+void Tasks::watch_leaving(LeaseNumber lease, const ActorAddress& worker) {
+  gate_.watch_leaving(worker, [weak = weak_from_this(), lease](const Leaving& leaving) {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    LeasePool::Actions actions;
+    {
+      const std::lock_guard lock(self->mutex_);
+      self->pool_.leaves(lease, leaving.stays, self->clock_.now(), actions);
+    }
+    self->carry_out(std::move(actions));
+  });
 }
 
 void Tasks::act(const LeasePool::CancelAsk& cancel) {
@@ -501,13 +522,13 @@ void Tasks::act(const LeasePool::Fail& fail) {
 
 void Tasks::act(const LeasePool::WakeAt& wake) {
   const Duration delay = std::max<Duration>(wake.at - clock_.now(), std::chrono::milliseconds(1));
-  gate_.later(delay, [weak = weak_from_this()] {
+  gate_.later(delay, [weak = weak_from_this(), number = wake.number] {
     const auto self = weak.lock();
     if (self == nullptr) return;
     LeasePool::Actions actions;
     {
       const std::lock_guard lock(self->mutex_);
-      self->pool_.tick(self->clock_.now(), actions);
+      self->pool_.tick(number, self->clock_.now(), actions);
     }
     self->carry_out(std::move(actions));
   });
