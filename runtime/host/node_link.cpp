@@ -30,7 +30,7 @@ void NodeLink::start(UniqueFd doorbell, Handlers handlers) {
     const bool is_control = message.header.kind == wire::FrameKind::kControl;
     if (is_control && message.header.id == wire::Control(wire::Answer{}).index())
       return on_answer(std::move(message));
-    if (is_control && message.header.id == wire::Control(wire::Pulse{}).index()) return is_watched_ = true;
+    if (is_control && message.header.id == wire::Control(wire::Pulse{}).index()) return true;
     handlers_.on_message(std::move(message));
     return true;
   };

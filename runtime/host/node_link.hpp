@@ -25,8 +25,8 @@ inline constexpr const char* kSubmitThere = "its driver gets another node: submi
 
 /// Thread-safe. Handlers run in the channel's thread.
 ///
-/// A node answers the pulses of a driver. One that has answered, and then says nothing for kPulses of them (6
-/// s, as between node and head), hangs or is stopped: it is lost like one that died.
+/// A node answers the pulses of a driver. One that says nothing for kPulses of them (6 s, as between node and
+/// head) hangs or is stopped: a driver has lost it as if it had died.
 class NodeLink {
  public:
   static constexpr int kPulses = 6;
@@ -49,6 +49,8 @@ class NodeLink {
   void start(UniqueFd doorbell, Handlers handlers);
   /// No handler runs any more.
   void stop();
+  /// This process is a driver: from now on the node must not be silent.
+  void watch() { is_watched_ = true; }
 
   Sent send(const wire::FrameHeader& header, wire::ByteView body) { return channel_->send(header, body); }
   /// What is lost only together with the link. Does not wait: what finds no room goes when there is some, in
@@ -99,8 +101,8 @@ class NodeLink {
 
   // Of the channel's thread. Pulses are counted and not seconds: a program that was stopped itself, or had no
   // CPU, has sent none meanwhile.
-  bool is_watched_ = false;  ///< the node has answered a pulse: a driver's does
-  int unanswered_ = 0;       ///< pulses since its last word
+  int unanswered_ = 0;  ///< pulses since its last word
+  std::atomic<bool> is_watched_{false};
 };
 
 }  // namespace troupe

@@ -90,6 +90,7 @@ void Process::drop_region(const std::string& key) {
 }
 
 std::shared_ptr<CallState> Process::begin_job(const std::string& name) {
+  node_->watch();
   const auto asked = node_->ask(
       [&](std::uint64_t request) {
         return wire::JobAsk{request, name};

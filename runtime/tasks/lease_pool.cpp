@@ -51,19 +51,20 @@ TaskNumber LeasePool::submitted(const Submitted& what, Instant now, Actions& out
   return number;
 }
 
-TaskNumber LeasePool::take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out) {
+LeasePool::Own LeasePool::take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out) {
   const auto own = own_.find(parent);
-  if (own == own_.end()) return 0;
+  if (own == own_.end()) return {};
   for (const TaskNumber number : own->second) {
     Task& task = tasks_.at(number);
     const Demand demand = task.what.demand;
     if (now < task.own_from || !demand.fits_in(mine)) continue;
+    const Own taken{number, task.what.retries};
     dequeue(number, task);
     tasks_.erase(number);
     emptied(classes_[demand], now, out);
-    return number;
+    return taken;
   }
-  return 0;
+  return {};
 }
 
 bool LeasePool::cancel(TaskNumber number, Duration grace, Instant now, Actions& out) {
@@ -100,7 +101,8 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
     while (group.queue.size() >= least) {
       const Task& first = tasks_.at(*group.queue.begin());
       // One that may run once alone waits for none: whether it had begun when its worker died is not known.
-      if (load > 0 && (!is_short(first.what.function) || first.what.retries <= 0)) break;
+      // One whose worker was lost may be the cause: it is found out alone.
+      if (load >= (first.what.retries <= 0 || first.lost > 0 ? 1 : places(first.what.function))) break;
       const LeaseNumber to = with_place(group, load, first.what.prefers);
       if (to == 0) break;
       const TaskNumber number = load == 0 ? next_for(group, to) : *group.queue.begin();
@@ -128,9 +130,11 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
   }
 }
 
-bool LeasePool::is_short(std::uint64_t function) const {
+std::size_t LeasePool::places(std::uint64_t function) const {
   const auto mean = means_.find(function);
-  return mean != means_.end() && mean->second < limits_.short_task;
+  if (mean == means_.end() || mean->second >= limits_.short_task) return 1;
+  const auto many = limits_.in_hand / std::max(mean->second, Duration(1));
+  return std::clamp(static_cast<std::size_t>(many), std::size_t{2}, kPlaces);
 }
 
 /// A worker with `load` tasks that takes one more: not behind one that may take long. 0: there is none.
@@ -143,8 +147,8 @@ LeaseNumber LeasePool::with_place(const Class& group, std::size_t load, NodeId p
     return group.up[0].empty() ? 0 : *group.up[0].begin();
   }
   LeaseNumber first = 0;
-  for (const auto& [function, leases] : group.with_one) {
-    if (is_short(function) && (first == 0 || *leases.begin() < first)) first = *leases.begin();
+  for (const auto& [function, leases] : group.open[load]) {
+    if (load < places(function) && (first == 0 || *leases.begin() < first)) first = *leases.begin();
   }
   return first;
 }
@@ -162,18 +166,31 @@ TaskNumber LeasePool::next_for(const Class& group, LeaseNumber to) {
   return *group.queue.begin();
 }
 
+bool LeasePool::is_open(const Lease& lease) const {
+  return !lease.tasks.empty() && !lease.is_long && tasks_.at(lease.tasks.front()).lost == 0;
+}
+
 void LeasePool::place(LeaseNumber number, const Lease& lease, Class& group) {
-  group.up[lease.tasks.size()].insert(number);
-  if (lease.tasks.size() == 1 && !lease.is_long)
-    group.with_one[tasks_.at(lease.tasks.front()).what.function].insert(number);
+  if (lease.leaves) {
+    group.leaving.insert(number);
+    return;
+  }
+  const std::size_t load = lease.tasks.size();
+  group.up[load].insert(number);
+  if (is_open(lease)) group.open[load][tasks_.at(lease.tasks.front()).what.function].insert(number);
 }
 
 void LeasePool::unplace(LeaseNumber number, const Lease& lease, Class& group) {
-  group.up[lease.tasks.size()].erase(number);
-  if (lease.tasks.size() != 1 || lease.is_long) return;
-  const auto of = group.with_one.find(tasks_.at(lease.tasks.front()).what.function);
+  if (lease.leaves) {
+    group.leaving.erase(number);
+    return;
+  }
+  const std::size_t load = lease.tasks.size();
+  group.up[load].erase(number);
+  if (!is_open(lease)) return;
+  const auto of = group.open[load].find(tasks_.at(lease.tasks.front()).what.function);
   of->second.erase(number);
-  if (of->second.empty()) group.with_one.erase(of);
+  if (of->second.empty()) group.open[load].erase(of);
 }
 
 void LeasePool::granted(LeaseNumber number, Instant now, Actions& out, NodeId node) {
@@ -190,7 +207,7 @@ void LeasePool::granted(LeaseNumber number, Instant now, Actions& out, NodeId no
   at->second.idle_since = now;
   place(number, at->second, group);
   fill(at->second.demand, now, out);
-  if (at->second.tasks.empty()) wake(now + limits_.idle, out);
+  wake_if_idle(at->second, out);
 }
 
 void LeasePool::refused(LeaseNumber number, const ErrorInfo& why, Instant now, Actions& out) {
@@ -216,6 +233,19 @@ void LeasePool::refused(LeaseNumber number, const ErrorInfo& why, Instant now, A
     return;
   }
   fill(demand, now, out);
+}
+
+void LeasePool::leaves(LeaseNumber number, bool stays, Instant now, Actions& out) {
+  const auto at = leases_.find(number);
+  if (at == leases_.end() || !at->second.up || at->second.leaves != stays) return;
+  Lease& lease = at->second;
+  Class& group = classes_.at(lease.demand);
+  unplace(number, lease, group);
+  lease.leaves = !stays;
+  place(number, lease, group);
+  if (lease.leaves && has_behind(lease)) runs_long(number, lease, out);
+  fill(lease.demand, now, out);
+  wake_if_idle(lease, out);
 }
 
 bool LeasePool::is_present(TaskNumber number, std::uint32_t attempt) const {
@@ -249,7 +279,7 @@ bool LeasePool::ended(TaskNumber number, std::uint32_t attempt, Instant now, Act
   cancelled_.erase(number);
   tasks_.erase(at);
   fill(lease.demand, now, out);
-  if (lease.tasks.empty()) wake(now + limits_.idle, out);
+  wake_if_idle(lease, out);
   return true;
 }
 
@@ -263,7 +293,7 @@ bool LeasePool::threw(TaskNumber number, std::uint32_t attempt, Instant now, Act
   leave(number, now);
   enqueue(number, task);
   fill(lease.demand, now, out);
-  if (lease.tasks.empty()) wake(now + limits_.idle, out);
+  wake_if_idle(lease, out);
   return true;
 }
 
@@ -271,22 +301,22 @@ void LeasePool::taken_back(TaskNumber number, std::uint32_t attempt, Instant now
   if (!is_present(number, attempt)) return;
   Task& task = tasks_.at(number);
   if (task.cancelled) return;  // its worker says that it does not run it
-  const Demand demand = task.what.demand;
+  const Lease& lease = leases_.at(task.lease);
   leave(number, now);
   enqueue(number, task);
-  fill(demand, now, out);
+  fill(lease.demand, now, out);
+  wake_if_idle(lease, out);
 }
 
-TaskNumber LeasePool::stands_behind(const Lease& lease) const {
-  if (lease.tasks.size() < kPlaces || lease.is_long) return 0;
-  return tasks_.at(lease.tasks.back()).cancelled ? 0 : lease.tasks.back();
+bool LeasePool::has_behind(const Lease& lease) const {
+  return lease.tasks.size() > 1 && std::any_of(lease.tasks.begin() + 1, lease.tasks.end(),
+                                               [&](TaskNumber task) { return !tasks_.at(task).cancelled; });
 }
 
-/// When the worker of a cancelled task is killed that may run until then: the task behind it is asked for
-/// first, else nobody could say whether that had begun.
+/// When the worker of a cancelled task is killed that may run until then: the tasks behind it are asked for
+/// first, else nobody could say whether they had begun.
 Instant LeasePool::ends_for(const Lease& lease, Instant until) const {
-  if (lease.tasks.size() < kPlaces || tasks_.at(lease.tasks.back()).cancelled) return until;
-  return std::max(until, lease.begun + limits_.runs_long + limits_.unneeded);
+  return has_behind(lease) ? std::max(until, lease.begun + limits_.runs_long + limits_.unneeded) : until;
 }
 
 void LeasePool::lost(TaskNumber number, std::uint32_t attempt, const ErrorInfo& why, Instant now,
@@ -336,27 +366,46 @@ void LeasePool::end_lease(Leases::iterator at, Begun begun, const ErrorInfo& why
 void LeasePool::wake(Instant at, Actions& out) {
   if (at >= wake_at_) return;
   wake_at_ = at;
-  out.push_back(WakeAt{at});
+  out.push_back(WakeAt{at, ++last_wake_});
 }
 
-void LeasePool::tick(Instant now, Actions& out) {
+void LeasePool::runs_long(LeaseNumber number, Lease& lease, Actions& out) {
+  Class& group = classes_.at(lease.demand);
+  unplace(number, lease, group);
+  lease.is_long = true;
+  place(number, lease, group);
+  for (std::size_t i = 1; i < lease.tasks.size(); ++i) {
+    const Task& behind = tasks_.at(lease.tasks[i]);
+    if (!behind.cancelled) out.push_back(TakeBack{number, lease.tasks[i], behind.attempt});
+  }
+}
+
+Instant LeasePool::idle_until(const Lease& lease) const {
+  return lease.leaves ? lease.idle_since : lease.idle_since + limits_.idle;
+}
+
+void LeasePool::wake_if_idle(const Lease& lease, Actions& out) {
+  if (lease.tasks.empty()) wake(idle_until(lease), out);
+}
+
+void LeasePool::tick(std::uint64_t wake_number, Instant now, Actions& out) {
+  if (wake_number != last_wake_ || wake_at_ == Instant::max()) return;
   wake_at_ = Instant::max();
   std::vector<LeaseNumber> over;
   Instant next = Instant::max();
   for (auto& [number, lease] : leases_) {
-    if (const TaskNumber second = stands_behind(lease); second != 0) {
+    if (!lease.is_long && has_behind(lease)) {
       const Instant long_from = lease.begun + limits_.runs_long;
       if (long_from > now) {
         next = std::min(next, long_from);
       } else {
-        lease.is_long = true;
-        out.push_back(TakeBack{number, second, tasks_.at(second).attempt});
+        runs_long(number, lease, out);
       }
     }
     if (!lease.tasks.empty()) continue;
     const Class& group = classes_.at(lease.demand);
     if (!lease.up && !group.queue.empty()) continue;
-    const Instant end = lease.up ? lease.idle_since + limits_.idle : group.empty_since + limits_.unneeded;
+    const Instant end = lease.up ? idle_until(lease) : group.empty_since + limits_.unneeded;
     if (end <= now) {
       over.push_back(number);
     } else {
@@ -374,16 +423,18 @@ void LeasePool::tick(Instant now, Actions& out) {
       next = std::min(next, is_over ? now + limits_.unneeded : ends);
     }
   }
-  for (const LeaseNumber number : over)
-    end_lease(leases_.find(number), Begun::kAll, {ErrorCode::kUnavailable, "nothing waits for it", "", ""},
-              now, out);
+  for (const LeaseNumber number : over) {
+    const auto lease = leases_.find(number);
+    const std::string why = lease->second.leaves ? "its node drains" : "nothing waits for it";
+    end_lease(lease, Begun::kAll, {ErrorCode::kUnavailable, why, "", ""}, now, out);
+  }
   for (const LeaseNumber number : stuck)
     end_lease(leases_.find(number), Begun::kAll,
               {ErrorCode::kCancelled, "its task was cancelled, and ran on", "", ""}, now, out);
   if (next != Instant::max()) wake(next, out);
   std::erase_if(classes_, [](const auto& named) {
     const Class& group = named.second;
-    return group.queue.empty() && group.asked.empty() &&
+    return group.queue.empty() && group.asked.empty() && group.leaving.empty() &&
            std::all_of(group.up.begin(), group.up.end(), [](const auto& leases) { return leases.empty(); });
   });
 }

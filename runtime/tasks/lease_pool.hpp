@@ -41,6 +41,8 @@ struct Demand {
 using TaskNumber = std::uint64_t;   ///< in the order of submission
 using LeaseNumber = std::uint64_t;  ///< never used again
 
+inline constexpr std::size_t kPlaces = 16;  ///< tasks that a worker has at most: one runs
+
 struct PoolLimits {
   std::size_t queued = std::size_t{1} << 18;              ///< tasks that have not begun
   std::uint64_t queued_bytes = std::uint64_t{256} << 20;  ///< of their arguments
@@ -50,11 +52,14 @@ struct PoolLimits {
   int failed_asks = 3;                                    ///< one after another, until what waits fails
   Duration idle = std::chrono::milliseconds(500);         ///< a worker without a task is given back
   Duration unneeded = std::chrono::milliseconds(100);  ///< nothing waits: leases are not asked for any more
-  /// Tasks of functions that take less than this get a worker's second place where many wait: the next one is
-  /// there when it is done. A longer one would keep the next one waiting that another worker could begin.
+  /// Behind tasks of functions that take less than this another one stands where many wait: it is there when
+  /// the first is done. A longer one would keep it waiting, and another worker could begin it.
   Duration short_task = std::chrono::milliseconds(5);
-  /// A worker's second task goes to another worker when the first has run so long: it was none of the short
-  /// ones, and may wait for just that task.
+  /// Behind tasks that take much less, more of them, so that a worker has so much to do: what passes between
+  /// it and this process is then passed for several at once.
+  Duration in_hand = std::chrono::microseconds(500);
+  /// What stands behind goes to another worker when the first has run so long: it was none of the short ones,
+  /// and may wait for just those.
   Duration runs_long = std::chrono::milliseconds(20);
   /// What comes back from a lost worker, and may be why it was lost, is left to a new one so long; then the
   /// task that submitted it may run it.
@@ -105,9 +110,10 @@ class LeasePool {
     TaskNumber task = 0;
     ErrorInfo error;
   };
-  /// Call tick() then.
+  /// Call tick() then, with its number.
   struct WakeAt {
     Instant at{};
+    std::uint64_t number = 0;
   };
   using Action =
       std::variant<AskLease, CancelAsk, ReturnLease, Push, Interrupt, TakeBack, Retry, Fail, WakeAt>;
@@ -133,7 +139,11 @@ class LeasePool {
   }
   /// Takes the oldest task that `parent` submitted and that has no worker yet, if `mine` can hold it: it is
   /// for the caller to run, and forgotten here. Not one whose worker was lost a moment ago. 0: there is none.
-  TaskNumber take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out);
+  struct Own {
+    TaskNumber task = 0;
+    int retries = 0;  ///< that are left
+  };
+  Own take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out);
 
   /// Nobody wants it any more. True: it was waiting, and is forgotten. Else its worker is asked to end it,
   /// and is given back (killed) if it runs it after `grace` still; it is not tried again.
@@ -141,6 +151,9 @@ class LeasePool {
   /// `at`: the worker's node.
   void granted(LeaseNumber lease, Instant now, Actions& out, NodeId at = {});
   void refused(LeaseNumber lease, const ErrorInfo& why, Instant now, Actions& out);
+  /// Its node drains (`stays`: not any more): no task goes there, and it is given back after those that it
+  /// has.
+  void leaves(LeaseNumber lease, bool stays, Instant now, Actions& out);
   /// That attempt of the task ended with an answer, or what its code threw. False: it is not the present one.
   bool ended(TaskNumber task, std::uint32_t attempt, Instant now, Actions& out);
   /// That attempt ended with what its code threw, and is to be tried again for that. False: it has no retry
@@ -152,12 +165,13 @@ class LeasePool {
   void lost(TaskNumber task, std::uint32_t attempt, const ErrorInfo& why, Instant now, Actions& out);
   /// What an end of a lease says of the tasks that were there.
   enum class Begun {
-    kOldest,  ///< its process is dead, which is told after most of what it answered: the second had hardly
-              ///< begun (one that may run once alone is never second)
+    kOldest,  ///< its process is dead, which is told after most of what it answered: what stood behind had
+              ///< hardly begun (one that may run once alone stands behind none)
     kAll,     ///< answers may have been lost with the link or the node: each may have run
   };
   void lease_lost(LeaseNumber lease, Begun begun, const ErrorInfo& why, Instant now, Actions& out);
-  void tick(Instant now, Actions& out);
+  /// `wake`: the number of a WakeAt. One of an earlier time has been asked for since, or was here: no tick.
+  void tick(std::uint64_t wake, Instant now, Actions& out);
   /// All ends.
   void close(const ErrorInfo& why, Actions& out);
 
@@ -178,7 +192,6 @@ class LeasePool {
   std::size_t leases() const { return leases_.size(); }
 
  private:
-  static constexpr std::size_t kPlaces = 2;  ///< tasks of a worker: one runs, one is next
   struct Task {
     Submitted what;
     std::uint32_t attempt = 0;
@@ -194,14 +207,17 @@ class LeasePool {
     bool up = false;
     std::deque<TaskNumber> tasks;  ///< the oldest runs
     Instant begun{};               ///< when the oldest began, as far as is known
-    bool is_long = false;          ///< the oldest runs long: nothing goes behind it
+    bool is_long = false;  ///< the oldest runs long: nothing goes behind it, and what was there is asked for
+    bool leaves = false;   ///< its node drains
     Instant idle_since{};
   };
   struct Class {
     std::set<TaskNumber> queue;
     std::set<LeaseNumber> asked;
-    std::array<std::set<LeaseNumber>, kPlaces + 1> up;        ///< by how many tasks they have
-    std::map<std::uint64_t, std::set<LeaseNumber>> with_one;  ///< of up[1] where it may be short, by function
+    std::set<LeaseNumber> leaving;                      ///< they get no more tasks
+    std::array<std::set<LeaseNumber>, kPlaces + 1> up;  ///< by how many tasks they have
+    /// Of those the ones where another may stand behind, if the first is of a short function: by that.
+    std::array<std::map<std::uint64_t, std::set<LeaseNumber>>, kPlaces + 1> open;
     int failed_asks = 0;
     Instant empty_since{};
   };
@@ -211,7 +227,9 @@ class LeasePool {
   void dequeue(TaskNumber number, Task& task);
   /// Gives what waits to workers with a place, and asks for more of them.
   void fill(const Demand& demand, Instant now, Actions& out);
-  bool is_short(std::uint64_t function) const;
+  /// So many tasks a worker has at a time if they are of that function.
+  std::size_t places(std::uint64_t function) const;
+  bool is_open(const Lease& lease) const;
   LeaseNumber with_place(const Class& group, std::size_t load, NodeId prefers) const;
   /// The one of the queue that the idle worker `to` gets: the first, or soon after it one whose arguments are
   /// there, if those of the first are elsewhere.
@@ -222,13 +240,17 @@ class LeasePool {
   bool is_present(TaskNumber number, std::uint32_t attempt) const;
   /// Its worker has it no more.
   void leave(TaskNumber number, Instant now);
-  /// The second task of a worker whose first runs on and on; 0: there is none.
-  TaskNumber stands_behind(const Lease& lease) const;
+  /// Whether somebody waits for what runs there.
+  bool has_behind(const Lease& lease) const;
   Instant ends_for(const Lease& lease, Instant until) const;
+  void runs_long(LeaseNumber number, Lease& lease, Actions& out);
   void again(TaskNumber number, bool had_begun, const ErrorInfo& why, Instant now, Actions& out);
   void emptied(Class& group, Instant now, Actions& out);
   void end_lease(Leases::iterator at, Begun begun, const ErrorInfo& why, Instant now, Actions& out);
   void wake(Instant at, Actions& out);
+  /// When it is given back, if it gets no task until then.
+  Instant idle_until(const Lease& lease) const;
+  void wake_if_idle(const Lease& lease, Actions& out);
 
   const PoolLimits limits_;
   TaskNumber last_task_ = 0;
@@ -242,6 +264,7 @@ class LeasePool {
   std::uint64_t queued_bytes_ = 0;
   std::map<TaskNumber, Instant> cancelled_;  ///< those that have a worker, and until when they may run
   Instant wake_at_ = Instant::max();
+  std::uint64_t last_wake_ = 0;  ///< whose time that is
   bool closed_ = false;
 };
 

@@ -66,7 +66,7 @@ class PushedTasks {
 
  private:
   static constexpr std::uint32_t kAll = 0;
-  static constexpr std::size_t kMostNotWanted = 64;
+  static constexpr std::size_t kMostNotWanted = 8 * kPlaces;
   /// An older one goes for it: before it goes in, since it may be the oldest.
   void refuse(const TaskAttempt& one) {
     if (not_wanted_.size() >= kMostNotWanted) not_wanted_.erase(not_wanted_.begin());
@@ -74,7 +74,7 @@ class PushedTasks {
   }
 
   TaskNumber running_ = 0;
-  std::array<TaskAttempt, 4> begun_{};  ///< the last ones; a worker has two at most
+  std::array<TaskAttempt, 2 * kPlaces> begun_{};  ///< the last ones
   std::size_t next_begun_ = 0;
   std::set<TaskAttempt> not_wanted_;
 };

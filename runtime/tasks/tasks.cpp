@@ -54,22 +54,6 @@ ErrorInfo not_submitted(ErrorInfo closed) {
   return closed;
 }
 
-std::string in_words(const LeasePool::Waiting& task, const std::vector<std::shared_ptr<CallState>>& asked) {
-  if (task.runs_on != 0) return "its worker has " + count_of(task.before, "other task") + " before it";
-  std::string text;
-  for (const auto& ask : asked) {
-    if (text.empty()) text = ask->waits_for();
-  }
-  if (!text.empty()) {
-    text = "for a worker: " + text;
-  } else if (!asked.empty()) {
-    text = "for a worker, which starts";
-  } else {
-    text = "for one of " + count_of(task.workers, "worker");
-  }
-  return task.before == 0 ? text : text + "; " + count_of(task.before, "task") + " before it";
-}
-
 }  // namespace
 
 Runner::Runner(ProcessAddress owner, Demand demand) {
@@ -193,6 +177,11 @@ void Tasks::serve(ProcessAddress owner, const Demand& demand) {
   holds_.node = gate_.address().node;
 }
 
+ProcessAddress Tasks::owner_of_worker() const {
+  const std::lock_guard lock(mutex_);
+  return owner_;
+}
+
 bool Tasks::begin_pushed(const TaskAttempt& task) {
   const std::lock_guard lock(mutex_);
   cancelled_ = false;
@@ -247,8 +236,9 @@ bool Tasks::run_own(std::uint64_t frame) {
   std::optional<Pending> task;
   {
     const std::lock_guard lock(mutex_);
-    const TaskNumber number = pool_.take_own(frame, holds_, clock_.now(), actions);
-    if (number != 0) task = take(number);
+    const LeasePool::Own own = pool_.take_own(frame, holds_, clock_.now(), actions);
+    if (own.task != 0) task = take(own.task);
+    if (task) task->spec.retries = own.retries;
   }
   carry_out(std::move(actions));
   if (task) run_here(*std::move(task));
@@ -354,6 +344,21 @@ void Tasks::lease_answered(LeaseNumber lease, const Outcome& outcome) {
     }
   }
   carry_out(std::move(actions));
+  if (!outcome.ok()) return;
+  if (const auto worker = wire::decode<ActorAddress>(*outcome)) watch_leaving(lease, *worker);
+}
+
+void Tasks::watch_leaving(LeaseNumber lease, const ActorAddress& worker) {
+  gate_.watch_leaving(worker, [weak = weak_from_this(), lease](const Leaving& leaving) {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    LeasePool::Actions actions;
+    {
+      const std::lock_guard lock(self->mutex_);
+      self->pool_.leaves(lease, leaving.stays, self->clock_.now(), actions);
+    }
+    self->carry_out(std::move(actions));
+  });
 }
 
 void Tasks::act(const LeasePool::CancelAsk& cancel) {
@@ -501,13 +506,13 @@ void Tasks::act(const LeasePool::Fail& fail) {
 
 void Tasks::act(const LeasePool::WakeAt& wake) {
   const Duration delay = std::max<Duration>(wake.at - clock_.now(), std::chrono::milliseconds(1));
-  gate_.later(delay, [weak = weak_from_this()] {
+  gate_.later(delay, [weak = weak_from_this(), number = wake.number] {
     const auto self = weak.lock();
     if (self == nullptr) return;
     LeasePool::Actions actions;
     {
       const std::lock_guard lock(self->mutex_);
-      self->pool_.tick(self->clock_.now(), actions);
+      self->pool_.tick(number, self->clock_.now(), actions);
     }
     self->carry_out(std::move(actions));
   });
@@ -560,32 +565,6 @@ Tasks::Counts Tasks::counts() const {
   }
   const std::lock_guard lock(mutex_);
   return {pool_.tasks(), pool_.queued(), pool_.leases(), entries};
-}
-
-std::string Tasks::why_waits(const CallState& answer) const {
-  Lineage::Number number = 0;
-  {
-    const std::lock_guard lock(lineage_mutex_);
-    const auto entry = std::find_if(recipes_.begin(), recipes_.end(),
-                                    [&](const auto& one) { return one.second.answer.get() == &answer; });
-    if (entry != recipes_.end()) number = entry->first;
-  }
-  if (number != 0) return why_no_value(number);
-  LeasePool::Waiting waiting;
-  std::vector<std::shared_ptr<CallState>> asked;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto task = std::find_if(pending_.begin(), pending_.end(),
-                                   [&](const auto& one) { return one.second.answer.get() == &answer; });
-    if (task == pending_.end() || !pool_.contains(task->first)) return "";  // or it is about to fail
-    waiting = pool_.waiting(task->first);
-    if (waiting.runs_on != 0 && waiting.before == 0) return "";
-    for (const LeaseNumber lease : waiting.asked) {
-      const auto worker = workers_.find(lease);
-      if (worker != workers_.end() && worker->second.ask != nullptr) asked.push_back(worker->second.ask);
-    }
-  }
-  return in_words(waiting, asked);
 }
 
 }  // namespace troupe::tasks

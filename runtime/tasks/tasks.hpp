@@ -126,6 +126,8 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void act(const LeasePool::Fail& fail);
   void act(const LeasePool::WakeAt& wake);
   void lease_answered(LeaseNumber lease, const Outcome& outcome);
+  void watch_leaving(LeaseNumber lease, const ActorAddress& worker);
+  ProcessAddress owner_of_worker() const;  ///< none: this process runs no tasks of others
   /// Takes over the answer, which is there. True: that was its end.
   bool task_answered(TaskNumber task, std::uint32_t attempt, CallState& answer);
   bool task_answered(TaskNumber task, std::uint32_t attempt, Outcome outcome);

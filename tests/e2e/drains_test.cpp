@@ -2,11 +2,15 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
+#include <deque>
 #include <filesystem>
+#include <set>
+#include <thread>
 
 #include "tests/e2e/two_nodes.hpp"
 #include "tests/support/contains.hpp"
 #include "troupe/jobs.hpp"
+#include "troupe/session.hpp"
 
 using namespace troupe;
 using namespace troupe::e2e;
@@ -35,12 +39,63 @@ struct Cluster : TwoNodes {
     return is_first ? first : second;
   }
   void finish() const { write_file(root + "/done", ""); }
+  bool two_has_ended_by_now() const { return ClusterFolder::open(root + "/b").value().running().empty(); }
   bool two_has_ended() const {
-    return eventually([&] { return ClusterFolder::open(root + "/b").value().running().empty(); });
+    return eventually([&] { return two_has_ended_by_now(); });
   }
 };
 
+/// Where it ran.
+std::string where(int milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  return to_string(ProcessGate::current()->address().node);
+}
+/// Computes once the file is there; says before that it has begun.
+std::vector<float> numbers_after(const std::string& file) {
+  write_file(file + ".begun", "");
+  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(10ms);
+  return std::vector<float>(1 << 20, 1.0F);
+}
+float second(const ObjectRef<std::vector<float>>& numbers) {
+  return numbers.view()[1];
+}
+
 }  // namespace
+
+// Was: a worker there never had nothing to do, so it got tasks until the grace time was over, and those died.
+TEST_CASE("a queue of tasks leaves a node that drains, and none of them is lost", "[drains]") {
+  const Cluster cluster;
+  auto session = init(0, nullptr, {.address = cluster.address, .folder = cluster.root + "/a"});
+  const auto once = session.with({.max_retries = 0});
+  NodeId two;
+  for (const auto& node : session.nodes()) {
+    if (node.name == "two") two = node.id;
+  }
+  // Its result must be kept, and a node that drains starts no process that would.
+  const std::string file = cluster.root + "/compute";
+  const auto numbers = session.with({.max_retries = 0, .node = two}).compute<&numbers_after>(file);
+  REQUIRE(eventually([&] { return std::filesystem::exists(file + ".begun"); }, 60s));
+  std::deque<Future<std::string>> queue;
+  std::set<std::string> nodes;
+  int ended = 0;
+  const auto feed = [&] {
+    while (queue.size() < 64) queue.push_back(once.submit<&where>(10));
+    nodes.insert(queue.front().get(60s));
+    queue.pop_front();
+    ++ended;
+  };
+  while (ended < 100 || nodes.size() < 2) feed();
+  const Ran told = cluster.drain("two --grace 20 --no-wait");
+  REQUIRE(told.code == 0);
+  write_file(file, "");
+  // If the feeding stopped, its worker there would end for want of tasks.
+  while (!cluster.two_has_ended_by_now()) feed();
+  CHECK(contains(read_file(cluster.root + "/b/node.log"), "it has drained (troupe drain"));
+  nodes.clear();
+  for (int i = 0; i < 200; ++i) feed();
+  CHECK(nodes.size() == 1);
+  CHECK(once.submit<&second>(numbers).get(60s) == 1.0F);
+}
 
 TEST_CASE("a node drains: it waits for its job, nothing new goes there, and then it has left", "[drains]") {
   const Cluster cluster;

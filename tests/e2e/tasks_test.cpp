@@ -215,25 +215,27 @@ TEST_CASE("What a task throws is its answer, and it is not tried again") {
 // Was: "ObjectRef::get in a light actor" was refused once, and the same call answered a moment later.
 TEST_CASE("A light actor that gets an object before it is here is told so, and has it later") {
   auto session = two_nodes();
-  const auto values = session.put(numbers(100'000));
   NodeId other;
   for (const auto& node : session.nodes()) {
     if (node.id != session.process().address().node) other = node.id;
   }
-  const auto keeper = session.spawn<Keeper>({.node = other}, values);
-  CHECK(message_of<BadConfig>([&] {
-          keeper.call<&Keeper::total>().get(60s);
-        }).find("an object is not here yet") != std::string::npos);
   const double sum_of_all = sum(numbers(100'000));
-  CHECK(eventually(
-      [&] {
-        try {
-          return keeper.call<&Keeper::total>().get(60s) == sum_of_all;
-        } catch (const BadConfig&) {
-          return false;
-        }
-      },
-      60s));
+  bool was_told =
+      false;  // where it came before the actor had looked (a busy machine), there is nothing to tell
+  for (int i = 0; i < 20 && !was_told; ++i) {
+    const auto keeper = session.spawn<Keeper>({.node = other}, session.put(numbers(100'000)));
+    CHECK(eventually(
+        [&] {
+          try {
+            return keeper.call<&Keeper::total>().get(60s) == sum_of_all;
+          } catch (const BadConfig& why) {
+            was_told = std::string(why.what()).find("an object is not here yet") != std::string::npos;
+            return false;
+          }
+        },
+        60s));
+  }
+  CHECK(was_told);
 }
 
 TEST_CASE("A task goes where its arguments are, when a worker there is idle") {

@@ -104,9 +104,10 @@ struct Linked {
 
 }  // namespace
 
-TEST_CASE("a node that has answered pulses and is silent for six of them is lost") {
-  // Was: a driver whose own node was stopped waited without an end.
+TEST_CASE("a driver's node that is silent for six pulses is lost") {
+  // Was: a driver whose own node was stopped waited without an end; then, where it had answered no pulse before.
   Linked here;
+  here.link.watch();
   const auto asked = here.link.ask([](std::uint64_t request) { return wire::NodesAsk{request}; }, nullptr);
   for (int i = 0; i < 20; ++i) {
     REQUIRE(here.channel->handlers.on_pulse());
@@ -122,10 +123,11 @@ TEST_CASE("a node that has answered pulses and is silent for six of them is lost
   CHECK(asked.state->outcome().error().code == ErrorCode::kUnavailable);
 }
 
-TEST_CASE("whatever a node says is a sign of life, and one that answers no pulses is not watched") {
+TEST_CASE("whatever a node says is a sign of life, and a worker's may be silent") {
   Linked here;
   for (int i = 0; i < 20; ++i) REQUIRE(here.channel->handlers.on_pulse());  // a worker's node
-  here.channel->say(wire::Pulse{});
+  here.link.watch();
+  here.channel->say(wire::SpawnWaits{1, "why"});
   for (int i = 0; i < 4 * NodeLink::kPulses; ++i) {
     REQUIRE(here.channel->handlers.on_pulse());
     if (i % 4 == 0) here.channel->say(wire::SpawnWaits{1, "why"});

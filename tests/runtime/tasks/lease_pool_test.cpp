@@ -47,7 +47,7 @@ struct Fixture {
   void lose(TaskNumber task) {
     pool.lost(task, attempt.at(task), {ErrorCode::kUnavailable, "", "the link broke", ""}, now, out), take();
   }
-  void tick(Duration later) { now += later, pool.tick(now, out), take(); }
+  void tick(Duration later) { now += later, pool.tick(last_wake, now, out), take(); }
 
   void take() {
     for (const auto& action : std::exchange(out, {})) {
@@ -62,6 +62,7 @@ struct Fixture {
       }
       if (const auto* interrupt = std::get_if<LeasePool::Interrupt>(&action))
         interrupted[interrupt->task] = interrupt->lease;
+      if (const auto* wake = std::get_if<LeasePool::WakeAt>(&action)) last_wake = wake->number, ++wakes;
       if (const auto* back = std::get_if<LeasePool::TakeBack>(&action))
         asked_back[back->task] = back->attempt;
     }
@@ -70,6 +71,8 @@ struct Fixture {
   LeasePool pool;
   Instant now{1s};
   LeasePool::Actions out;
+  std::uint64_t last_wake = 0;
+  int wakes = 0;
   std::vector<LeaseNumber> asked;
   std::set<LeaseNumber> cancelled, returned;
   std::map<TaskNumber, std::string> failed;
@@ -138,6 +141,113 @@ TEST_CASE("A worker's second place is for short tasks alone, and only where many
   CHECK(f.on.size() == 3);
   f.submit();
   CHECK(f.on.size() == 4);
+}
+
+// Was: two at most, so that a worker and the process that submits woke each other for each task of a
+// microsecond.
+TEST_CASE("Behind very short tasks stand as many as a worker does in half a millisecond, and no more") {
+  Fixture f;
+  const auto with = [&](LeaseNumber lease) {
+    return std::count_if(f.on.begin(), f.on.end(),
+                         [&](const auto& one) { return one.second == lease && f.pool.contains(one.first); });
+  };
+  f.grant((f.submit(), f.asked[0]));
+  SECTION("of 100 us each") {
+    f.now += 100us;
+    f.end(1);
+    for (int i = 0; i < 30; ++i) f.submit();
+    CHECK(with(f.asked[0]) == 5);
+  }
+  SECTION("of 1 us each, over two workers alike") {
+    f.now += 1us;
+    f.end(1);
+    for (int i = 0; i < 100; ++i) f.submit();
+    CHECK(with(f.asked[0]) == kPlaces);
+    f.grant(f.asked[1]);
+    CHECK(with(f.asked[0]) == kPlaces);
+    CHECK(with(f.asked[1]) == kPlaces);
+    f.tick(20ms);  // the first runs on
+    CHECK(f.asked_back.size() == 2 * (kPlaces - 1));
+    const TaskNumber behind = f.asked_back.begin()->first;
+    f.give_back(behind);
+    CHECK_FALSE(f.pool.waiting(behind).runs_on != 0);
+  }
+}
+
+TEST_CASE("A task whose worker died has a worker to itself from then on: it may be the cause") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  f.end(1);
+  const auto guilty = f.submit(3);
+  for (int i = 0; i < 40; ++i) f.submit(3);
+  REQUIRE(f.pool.waiting(guilty + 1).runs_on == f.asked[0]);
+  f.die(f.asked[0]);
+  f.grant(f.asked[1]);
+  REQUIRE(f.on.at(guilty) == f.asked[1]);
+  CHECK(f.pool.waiting(guilty + 1).runs_on == 0);  // nothing behind it
+  f.end(guilty);
+  CHECK(f.pool.waiting(guilty + 1).runs_on == f.asked[1]);
+  CHECK(f.pool.waiting(guilty + 2).runs_on == f.asked[1]);  // they had not begun
+}
+
+// Was: it got tasks for as long as it drained, and those of its last seconds died with it.
+TEST_CASE("A worker whose node drains ends what it runs, and gets no more tasks") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  f.now += 1ms;
+  f.end(1);  // short ones
+  const auto runs = f.submit(0), second = f.submit(), third = f.submit(), fourth = f.submit();
+  f.end(runs);
+  REQUIRE(f.on.at(second) == f.asked[0]);
+  REQUIRE(f.on.at(third) == f.asked[0]);
+  f.pool.leaves(f.asked[0], false, f.now, f.out), f.take();
+  CHECK(f.asked_back == std::map<TaskNumber, std::uint32_t>{{third, 1}});
+  f.give_back(third);
+  CHECK(f.pool.waiting(third).runs_on == 0);
+  CHECK(f.pool.waiting(third).workers == 0);
+  SECTION("it is given back") {
+    f.end(second);
+    CHECK(f.returned.empty());  // soon
+    f.tick(0s);
+    CHECK(f.returned == std::set<LeaseNumber>{f.asked[0]});
+    f.grant(f.asked[1]);
+  }
+  SECTION("it dies") {
+    f.die(f.asked[0]);
+    f.grant(f.asked[1]);
+    f.end(second);
+  }
+  SECTION("the drain is cancelled") {
+    f.pool.leaves(f.asked[0], true, f.now, f.out), f.take();
+    f.end(second);
+    CHECK(f.on.at(third) == f.asked[0]);
+  }
+  f.end(third);
+  f.end(fourth);
+  f.tick(1s);
+  f.tick(1s);
+  CHECK(f.pool.tasks() == 0);
+  CHECK(f.pool.leases() == 0);
+}
+
+// Was: each round left a timer more behind, for ever.
+TEST_CASE("However many rounds of tasks there were, one timer is out") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  f.now += 1ms;
+  f.end(1);
+  const int before = f.wakes;
+  for (int round = 0; round < 1000; ++round) {
+    std::vector<TaskNumber> tasks;
+    for (int i = 0; i < 8; ++i) tasks.push_back(f.submit());
+    for (const TaskNumber task : tasks) f.end(task);
+    f.now += 30ms;
+    const int posted = f.wakes;
+    for (std::uint64_t wake = 1; wake <= f.last_wake; ++wake) f.pool.tick(wake, f.now, f.out);
+    f.take();
+    CHECK(f.wakes <= posted + 1);  // those of earlier rounds were asked for in vain
+  }
+  CHECK(f.wakes - before < 3 * 1000);
 }
 
 // Whether the second of a worker's tasks had begun when that died is not always known: it ran twice.
@@ -376,9 +486,9 @@ TEST_CASE("What a waiting task submitted is its own to run, if its worker can ho
   f.submit(3, 7);
   f.submit(3, 7, {20000, 0, {}});
   f.submit(3, 8);
-  CHECK(f.pool.take_own(7, kOneCpu, f.now, f.out) == 1);
-  CHECK(f.pool.take_own(7, kOneCpu, f.now, f.out) == 0);  // two CPUs are more than it has
-  CHECK(f.pool.take_own(7, {20000, 0, {}}, f.now, f.out) == 2);
+  CHECK(f.pool.take_own(7, kOneCpu, f.now, f.out).task == 1);
+  CHECK(f.pool.take_own(7, kOneCpu, f.now, f.out).task == 0);  // two CPUs are more than it has
+  CHECK(f.pool.take_own(7, {20000, 0, {}}, f.now, f.out).task == 2);
   CHECK(f.pool.queued() == 1);
 }
 
@@ -388,24 +498,26 @@ TEST_CASE("What comes back from a lost worker is left to a new one for a while")
   const auto task = f.submit(3, 7);
   f.grant(f.asked[0]);
   f.die(f.asked[0]);
-  CHECK(f.pool.take_own(7, kOneCpu, f.now, f.out) == 0);
-  CHECK(f.pool.take_own(7, kOneCpu, f.now + PoolLimits().new_worker, f.out) == task);
+  CHECK(f.pool.take_own(7, kOneCpu, f.now, f.out).task == 0);
+  const auto own = f.pool.take_own(7, kOneCpu, f.now + PoolLimits().new_worker, f.out);
+  CHECK(own.task == task);
+  CHECK(own.retries == 2);  // was: all of them again
 }
 
 TEST_CASE("A task that asks for the room of a placement group runs in no worker of another room") {
   Fixture f;
   const GroupId group{5};
   f.submit(3, 7, {10000, 0, {}, group, 1});
-  CHECK(f.pool.take_own(7, kOneCpu, f.now, f.out) == 0);
-  CHECK(f.pool.take_own(7, {10000, 0, {}, GroupId{6}, 1}, f.now, f.out) == 0);
-  CHECK(f.pool.take_own(7, {10000, 0, {}, group, 0}, f.now, f.out) == 0);
-  CHECK(f.pool.take_own(7, {10000, 0, {}, group, 1}, f.now, f.out) == 1);
+  CHECK(f.pool.take_own(7, kOneCpu, f.now, f.out).task == 0);
+  CHECK(f.pool.take_own(7, {10000, 0, {}, GroupId{6}, 1}, f.now, f.out).task == 0);
+  CHECK(f.pool.take_own(7, {10000, 0, {}, group, 0}, f.now, f.out).task == 0);
+  CHECK(f.pool.take_own(7, {10000, 0, {}, group, 1}, f.now, f.out).task == 1);
 }
 
 TEST_CASE("Leases that nobody needs any more are not asked for, and given back when they come all the same") {
   Fixture f;
   f.submit(3, 7);
-  REQUIRE(f.pool.take_own(7, kOneCpu, f.now, f.out) == 1);
+  REQUIRE(f.pool.take_own(7, kOneCpu, f.now, f.out).task == 1);
   f.take();
   f.tick(100ms);
   CHECK(f.cancelled == std::set<LeaseNumber>{f.asked[0]});
@@ -477,7 +589,7 @@ TEST_CASE("Tasks end once and leases are given back, in any order of events") {
           if (!f.asked_back.empty()) f.give_back(any(f.asked_back).first);
           break;
         default:
-          if (const auto task = f.pool.take_own(random.next() % 3, kOneCpu, f.now, f.out))
+          if (const auto task = f.pool.take_own(random.next() % 3, kOneCpu, f.now, f.out).task)
             CHECK(done.insert(task).second);
           f.take();
           f.tick(1ms);
