@@ -96,8 +96,10 @@ class ProcessGroup {
   /// Gives back what allocate() gave, for later calls of it. Collective as allocate(): every rank, in the
   /// same order of both; it waits for no other rank. Throws BadInput for anything else, memory that was given
   /// back and that of a tree among it, and while an operation of this rank on it is in flight: wait() for
-  /// that first. On a GPU it waits until the group's streams are through with their operations. Does nothing
-  /// in an aborted group, which keeps its memory to its end.
+  /// that first. On a GPU it waits until the group's streams are through with their operations, and throws
+  /// Timeout or CollectiveAborted, with the memory still there, where one of them does not end well; memory
+  /// that a CUDA graph uses is given back after its last replay. Does nothing in an aborted group, which
+  /// keeps its memory to its end.
   void deallocate(const Buffer& buffer);
   template <class T>
   void deallocate(std::span<T> values) {

@@ -7,13 +7,14 @@
 
 namespace troupe::node {
 
-/// The last `limit` ids with the reason of each one's end. Not thread-safe.
-template <class Key>
+/// The last `limit` ids with the reason of each one's end, or what else there is to say of it. Not
+/// thread-safe.
+template <class Key, class Reason = std::string>
 class EndReasons {
  public:
   explicit EndReasons(std::size_t limit) : limit_(limit) {}
 
-  void add(Key key, std::string reason) {
+  void add(Key key, Reason reason) {
     if (!reasons_.emplace(key, std::move(reason)).second) return;
     order_.push_back(key);
     if (order_.size() <= limit_) return;
@@ -21,7 +22,7 @@ class EndReasons {
     order_.pop_front();
   }
   /// Null: not known to have ended, or forgotten.
-  const std::string* find(Key key) const {
+  const Reason* find(Key key) const {
     const auto at = reasons_.find(key);
     return at == reasons_.end() ? nullptr : &at->second;
   }
@@ -30,7 +31,7 @@ class EndReasons {
  private:
   const std::size_t limit_;
   std::deque<Key> order_;  ///< Invariant: the keys of reasons_, oldest first.
-  std::unordered_map<Key, std::string> reasons_;
+  std::unordered_map<Key, Reason> reasons_;
 };
 
 }  // namespace troupe::node

@@ -120,6 +120,10 @@ void HeadLine::forget(ProcessId process, bool job_ends, Actions& out) {
       ++at;
       continue;
     }
+    if (kills && !std::exchange(told_full_, true))
+      out.push_back(Log{LogLevel::kWarning, "kills that processes said before they ended are dropped: " +
+                                                std::to_string(orphans_) +
+                                                " wait already for a head that answers"});
     if (spawn != nullptr || (group != nullptr && group->verb == cluster::GroupVerb::kMake)) {
       remember_unwanted(at->first);
       const auto& requester = spawn != nullptr ? spawn->requester : group->requester;
@@ -153,6 +157,7 @@ void HeadLine::end_job(cluster::JobEnded ended, Actions& out) {
 
 void HeadLine::joined(cluster::NodeJoined joined, Actions& out) {
   up_ = true;
+  told_full_ = false;
   const NodeId self = joined.node.id;
   // The process that asked may have been the last of its job here: by what joins, this node may kill nothing.
   const auto say_kill = [&](const cluster::ClusterEvent& event) {

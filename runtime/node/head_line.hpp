@@ -93,6 +93,7 @@ class HeadLine {
   /// Invariant: the sums over open_ and arguments_, by process that lives.
   std::map<ProcessId, Load> loads_;
   std::size_t orphans_ = 0;  ///< kills in open_ of processes that have ended
+  bool told_full_ = false;   ///< that further ones are dropped
   /// By driver, too: of two that had the job one after another, one's end is not the other's.
   std::map<std::pair<JobId, ProcessId>, cluster::JobEnded> ending_;
   std::deque<cluster::ClusterEvent> kept_;

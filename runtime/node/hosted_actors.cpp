@@ -14,23 +14,35 @@ wire::ByteView bytes_of(const std::string& payload) {
 }  // namespace
 
 void HostedActors::fail(ActorLifeId actor, ErrorInfo error, Actions& out, bool not_begun) {
-  ended_.add(actor, error.message());
-  head_.tell(cluster::ActorFailed{self_.info.id, actor.actor, std::move(error), actor.incarnation, not_begun},
-             out);
+  end(actor, cluster::ActorFailed{self_.info.id, actor.actor, std::move(error), actor.incarnation, not_begun},
+      out);
 }
 
 void HostedActors::down(ActorLifeId actor, const std::string& reason, Actions& out, bool on_purpose) {
-  ended_.add(actor, reason);
-  head_.tell(cluster::ActorDown{self_.info.id, actor.actor, reason, actor.incarnation, on_purpose}, out);
+  end(actor, cluster::ActorDown{self_.info.id, actor.actor, reason, actor.incarnation, on_purpose}, out);
+}
+
+void HostedActors::end(ActorLifeId actor, End how, Actions& out) {
+  ended_.add(actor, how);
+  std::visit([&](auto& told) { head_.tell(std::move(told), out); }, how);
+}
+
+bool HostedActors::told_again(ActorLifeId actor, Actions& out) {
+  const End* how = ended_.find(actor);
+  if (how != nullptr) std::visit([&](const auto& told) { head_.tell(told, out); }, *how);
+  return how != nullptr;
+}
+
+void HostedActors::not_here(ActorLifeId actor, Actions& out) {
+  // The head gives it a name.
+  if (!told_again(actor, out)) fail(actor, {ErrorCode::kActorDied, "", "no such actor here", ""}, out, true);
 }
 
 void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& out) {
   const ActorLifeId actor{told.actor, told.incarnation};
   const cluster::ActorSpec& spec = told.spec;
   if (actors_.contains(actor)) return;
-  if (const auto* reason = ended_.find(actor)) {
-    return head_.tell(cluster::ActorDown{self_.info.id, actor.actor, *reason, actor.incarnation}, out);
-  }
+  if (told_again(actor, out)) return;
   auto payload = wire::decode<wire::ActorPayload>(bytes_of(spec.payload));
   if (!payload) return fail(actor, payload.error(), out);
   const NodeId from = told.package_from ? told.package_from : payload->driver.node;
@@ -83,12 +95,7 @@ void HostedActors::kill(ActorLifeId actor, const std::string& reason, Actions& o
   }
   const auto at = actors_.find(actor);
   LocalProcess* process = at == actors_.end() ? nullptr : locals_.find(at->second.process);
-  if (process == nullptr) {
-    if (const auto* ended = ended_.find(actor))
-      return head_.tell(cluster::ActorDown{self_.info.id, actor.actor, *ended, actor.incarnation}, out);
-    const ErrorInfo never{ErrorCode::kActorDied, "the actor died", "no such actor here", ""};
-    return head_.tell(cluster::ActorFailed{self_.info.id, actor.actor, never, actor.incarnation, true}, out);
-  }
+  if (process == nullptr) return not_here(actor, out);
   if (at->second.isolated) {
     locals_.kill(*process, reason, out);
   } else if (process->state == LocalProcess::State::kStarting) {
@@ -110,10 +117,7 @@ void HostedActors::confirm(ActorLifeId actor, std::uint64_t question, Actions& o
   const auto at = actors_.find(actor);
   if (at != actors_.end())
     return out.push_back(SendLocal{at->second.process, wire::ConfirmActor{actor.actor, question}, {}});
-  const auto* ended = ended_.find(actor);
-  head_.tell(cluster::ActorDown{self_.info.id, actor.actor, ended != nullptr ? *ended : "no such actor here",
-                                actor.incarnation},
-             out);
+  not_here(actor, out);
 }
 
 template <class Which>

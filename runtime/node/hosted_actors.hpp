@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "runtime/node/end_reasons.hpp"
@@ -92,9 +93,16 @@ class HostedActors {
     wire::StartActorHere start;  ///< until its process has said hello
   };
   using Lives = std::map<ActorLifeId, Hosted>;
-  /// `not_begun`: its executable could not be had.
+  /// `not_begun`: as of cluster::ActorFailed.
   void fail(ActorLifeId actor, ErrorInfo error, Actions& out, bool not_begun = false);
   void down(ActorLifeId actor, const std::string& reason, Actions& out, bool on_purpose = false);
+  /// What the head is told of a life that ended. It is kept: one that asks again hears the same.
+  using End = std::variant<cluster::ActorFailed, cluster::ActorDown>;
+  void end(ActorLifeId actor, End how, Actions& out);
+  /// True: it has ended, which the head is told again.
+  bool told_again(ActorLifeId actor, Actions& out);
+  /// To a head that takes it for one that is here: it has ended, or never began, and then never does.
+  void not_here(ActorLifeId actor, Actions& out);
   /// The life of that actor which satisfies `which`; end() if there is none.
   template <class Which>
   Lives::iterator find_if(ActorId actor, const Which& which);
@@ -107,7 +115,7 @@ class HostedActors {
   Lives actors_;
   /// By the hash of the executable that they wait for.
   std::map<std::string, std::map<ActorLifeId, cluster::StartActor>> waiting_;
-  EndReasons<ActorLifeId> ended_;
+  EndReasons<ActorLifeId, End> ended_;
   std::map<ActorId, Kept> kept_;
 };
 

@@ -196,7 +196,7 @@ void Objects::when_computed(const ObjectName& name, std::function<void(Result<vo
 /// it again has one) or when the link broke.
 void Objects::read_at(const ObjectName& name, const ObjectName& place, const FetchPtr& fetch, int broken,
                       Again again) {
-  auto there = this->fetch(place);
+  auto there = this->fetch(place, true, call_of(*fetch));
   Fetch& inner = *there;
   inner.done.on_ready([weak = weak_from_this(), name, place, fetch, broken, again = std::move(again),
                        there = std::move(there)] {

@@ -35,10 +35,11 @@ std::optional<ErrorInfo> CopyQueue::full(std::uint64_t store_bytes, Instant now)
                          " bytes together, and the callee's node lends " + std::to_string(store_bytes),
                      "give less to one call, or set TROUPE_REGIONS_BYTES"};
   if (now < copy.of_call->came + kWaits) return std::nullopt;
-  return ErrorInfo{ErrorCode::kLimit, what,
-                   "for a minute, what is in use on the callee's node left none: it lends " +
-                       std::to_string(store_bytes) + " bytes",
-                   "have fewer calls wait at a time, or set TROUPE_REGIONS_BYTES"};
+  return ErrorInfo{
+      ErrorCode::kLimit, what,
+      "its call has waited for a minute, and what is in use on the callee's node leaves none: it lends " +
+          std::to_string(store_bytes) + " bytes",
+      "have fewer calls wait at a time, or set TROUPE_REGIONS_BYTES"};
 }
 
 }  // namespace troupe::objects

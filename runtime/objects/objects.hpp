@@ -286,6 +286,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome);
   void open_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at, int tries);
   void make_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at);
+  /// Whose argument it is; null: nobody's.
+  static std::shared_ptr<CallBytes> call_of(const Fetch& fetch);
   /// The first of copies_.
   void next_copy();
   void copy_into(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes, Result<Lent> lent);

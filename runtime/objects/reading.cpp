@@ -74,6 +74,10 @@ std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits,
   return fresh;
 }
 
+std::shared_ptr<CallBytes> Objects::call_of(const Fetch& fetch) {
+  return fetch.is_argument ? static_cast<const ArgumentFetch&>(fetch).of_call : nullptr;
+}
+
 void Objects::locate(const ObjectName& name, FetchPtr fetch, int tries, const ObjectName& unread,
                      const std::string& why) {
   const LocateAsk question{name.number, tries > 0, fetch->waits, unread, why};
@@ -145,7 +149,7 @@ void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
     making_[name] = at.ticket;
   }
   if (fetch->is_argument) {
-    const auto& of_call = static_cast<const ArgumentFetch&>(*fetch).of_call;
+    const auto of_call = call_of(*fetch);
     bool is_first = false;
     {
       const std::lock_guard lock(mutex_);

@@ -250,7 +250,7 @@ struct ActorDown {
   std::uint32_t incarnation = 1;
   bool on_purpose = false;  ///< it ended itself, and does not start again
 };
-/// The answer to ConfirmActor: it lives. One that does not is told by ActorDown.
+/// The answer to ConfirmActor: it lives. One that does not is told by ActorDown or ActorFailed.
 struct ActorLives {
   NodeId node{};
   ActorId actor{};

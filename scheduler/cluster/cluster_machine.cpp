@@ -297,9 +297,11 @@ void ClusterMachine::answer_again(const Requester& requester, Actor& actor, cons
       break;
   }
   if (actor.has_payload || payload.size() > kMaxPayloadBytes) return;
+  const bool is_registered_there = is_registered(record.node);
+  if (is_registered_there && record.incarnation > 1) return;  // its node is asked whether that life began
   actors_.set_payload(actor, payload);
   // A node that has heard of it ignores this; one that is still to register is told then.
-  if (is_registered(record.node)) {
+  if (is_registered_there) {
     out_.push_back(start_of(actor, "its node may not have heard before the head restarted"));
   }
 }
@@ -514,9 +516,11 @@ void ClusterMachine::actor_alive(Actor& actor, ProcessId process) {
 void ClusterMachine::handle(const ActorFailed& e) {
   Actor* actor = actors_.find(e.actor);
   if (actor == nullptr || actor->record.node != e.node || actor->record.incarnation != e.incarnation) return;
-  if (e.not_begun && starts_later(*actor, clipped(e.error))) return;
+  ErrorInfo why = clipped(e.error);
+  if (why.what.empty()) why.what = name_of(actor->record) + " died";
+  if (e.not_begun && starts_later(*actor, why)) return;
   // A constructor that throws would throw again.
-  actor_gone(*actor, clipped(e.error), e.error.code == ErrorCode::kActorDied);
+  actor_gone(*actor, why, e.error.code == ErrorCode::kActorDied);
 }
 
 void ClusterMachine::handle(const ActorDown& e) {

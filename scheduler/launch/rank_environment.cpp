@@ -40,14 +40,18 @@ std::vector<std::string> rank_environment(const RunSpec& spec, const RankPlan& p
   put("TORCHELASTIC_USE_AGENT_STORE", "False");  // rank 0 serves the store itself
   put("TORCHELASTIC_ERROR_FILE", error_file);
   put_if_unset("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  // Of ranks on several nodes, too: libraries sum in another order on other numbers of threads.
-  if (plan.world > 1) put_if_unset("OMP_NUM_THREADS", "1");
+  if (sets_one_thread(plan, inherited)) put_number("OMP_NUM_THREADS", 1);
   if (!interface.empty()) {
     put_if_unset("GLOO_SOCKET_IFNAME", interface);
     put_if_unset("NCCL_SOCKET_IFNAME", interface);
   }
   if (!spec.job_key.empty()) put_if_unset("TROUPE_JOB_KEY", spec.job_key);
   return set;
+}
+
+bool sets_one_thread(const RankPlan& plan, const Inherited& inherited) {
+  // Of ranks on several nodes, too: libraries sum in another order on other numbers of threads.
+  return plan.world > 1 && inherited("OMP_NUM_THREADS") == nullptr;
 }
 
 std::vector<std::string> with_changes(char** environment, const std::vector<std::string>& changes) {

@@ -20,6 +20,9 @@ std::vector<std::string> rank_environment(const RunSpec& spec, const RankPlan& p
                                           const std::string& error_file, const std::string& interface,
                                           const Inherited& inherited);
 
+/// Whether these ranks have OMP_NUM_THREADS = 1 of us: there are several, and nobody has set it.
+bool sets_one_thread(const RankPlan& plan, const Inherited& inherited);
+
 /// The environment of a child: this process's own with `changes`.
 std::vector<std::string> with_changes(char** environment, const std::vector<std::string>& changes);
 

@@ -6,8 +6,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <utility>
 
 #include "runtime/core/escape.hpp"
+#include "scheduler/launch/rank_environment.hpp"
 
 namespace troupe::launch {
 
@@ -97,6 +100,12 @@ void LocalNode::start(const RankPlan& plan) {
     own.first_rank = master_.node_rank * plan.processes;
     own.world = master_.nodes * plan.processes;
   }
+  const auto inherited = [](const char* name) { return std::getenv(name); };
+  if (own.group_rank == 0 && sets_one_thread(own, inherited) && !std::exchange(told_one_thread_, true))
+    std::fprintf(
+        stderr,
+        "troupe run: each rank has OMP_NUM_THREADS=1, so that ranks on one node and on several give the "
+        "same bits; set it where speed counts more\n");
   if (auto started = group_->start(own); !started)
     on_event_(NotStarted{plan.attempt, node_, started.error()});
 }

@@ -82,6 +82,7 @@ class LocalNode final : public RunNode {
   const OnEvent on_event_;
   HeldPort port_;
   std::uint32_t attempt_ = 0;
+  bool told_one_thread_ = false;
 };
 
 }  // namespace troupe::launch

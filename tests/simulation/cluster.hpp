@@ -281,7 +281,7 @@ struct Driver : Hosted {
   bool end_detached();
   bool end_values();
   void check_state(const ActorHandle<train::TrainDriver>& driver, std::int64_t steps);
-  void leave_soon();
+  void leave_soon(int looks = 0);
   std::optional<Future<ActorHandle<EchoActor>>> detached_;
   Thread main_;
   bool leaving_ = false;

@@ -168,12 +168,17 @@ void Driver::told_to_leave() {
   leave_soon();
 }
 
-void Driver::leave_soon() {
+/// `looks`: how often it had work left.
+void Driver::leave_soon(int looks) {
+  constexpr int kMostLooks = 2000;  // some 50 s
   const Duration delay = cluster.world.between(milliseconds(1), milliseconds(50));
   const Instant due = cluster.world.now() + delay;
-  cluster.world.after(*this, delay, "program ends", [this, due] {
-    // It was stopped meanwhile, and has heard nothing; or who was told has not had its turn.
-    if (cluster.world.now() > due || runtime->turns().has_job()) return leave_soon();
+  cluster.world.after(*this, delay, "program ends", [this, due, looks] {
+    if (cluster.world.now() > due) return leave_soon(looks);  // it was stopped, and has heard nothing
+    if (runtime->turns().has_job() && looks < kMostLooks)
+      return leave_soon(looks + 1);  // who was told has a turn
+    if (runtime->turns().has_job())
+      cluster.world.violation(name + " has lost its node, and its actors' turns do not end");
     if (runtime->calls_under_way() != 0 || !expected.empty())
       cluster.world.violation(name + " has lost its node, and waits for " +
                               (expected.empty() ? "a call" : expected.begin()->second.what));

@@ -19,7 +19,7 @@ void describe(std::string& to, const T& value) {
     to += value ? "true" : "false";
   } else if constexpr (std::is_enum_v<T>) {
     std::string name;
-    if constexpr (!std::is_convertible_v<T, int>) {  // as flags, tables and records have it
+    if constexpr (requires { config::Kind<T>::values(); }) {  // as flags, tables and records have it
       for (const auto& [known, is] : config::Kind<T>::values()) {
         if (is == value) name = known;
       }

@@ -26,6 +26,10 @@ struct RuledJob {
   Rule unknown;
   PlainRule plain;
 };
+enum class Switch : std::uint8_t { kOff, kOn };
+struct SwitchedJob {
+  Switch is;
+};
 
 const SweepIdentity kIdentity{{"job", "Digits{0.01}"}, {"space", "lr log_uniform(0.0001, 0.1)"}};
 
@@ -38,6 +42,18 @@ Trial trial() {
 }
 
 }  // namespace
+
+/// Settings say "on" or "off".
+template <>
+struct troupe::config::Kind<Switch> {
+  static std::string type() { return "on or off"; }
+  static std::string set(const Value& value, Switch& field) {
+    field = value == Value{std::string("on")} ? Switch::kOn : Switch::kOff;
+    return {};
+  }
+  static std::optional<Value> get(Switch) { return std::nullopt; }
+  static Value read(std::string_view text) { return Value{std::string(text)}; }
+};
 
 TEST_CASE("an event comes back from its line, with every bit of its numbers") {
   const TrialReported report{3, 2, {{"a", 0.1 + 0.2}, {"b", -HUGE_VAL}, {"c", 1e-300}}};
@@ -158,6 +174,13 @@ TEST_CASE("what stands where the records should be, and is no file, is said and 
       CHECK(tried.error().message().find("'" + file_in(where) + "' is " + what) != std::string::npos);
     }
   }
+}
+
+// Was: a program with an enum whose settings it fills itself did not compile.
+TEST_CASE("an enum with a Kind of its own is told as a number where that names no values") {
+  std::string text;
+  train::describe(text, SwitchedJob{Switch::kOn});
+  CHECK(text == "{1}");
 }
 
 // Was: Digits{0.02, 0.9, 0} in the header of a run whose table says kind=sgd.

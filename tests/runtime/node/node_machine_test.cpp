@@ -139,7 +139,8 @@ TEST_CASE("A worker that dies before its actor is up fails the actor, with what 
   // The head may say it again (it did not hear the answer): the actor does not get a second life.
   const auto again = f.head(cluster::StartActor{F::kNode, {1}, F::spec(true), ""});
   REQUIRE(F::find<StartWorker>(again) == nullptr);
-  REQUIRE(F::told<cluster::ActorDown>(again) != nullptr);
+  REQUIRE(F::told<cluster::ActorFailed>(again) != nullptr);
+  REQUIRE(F::told<cluster::ActorFailed>(again)->error.message() == failed->error.message());
 }
 
 TEST_CASE("A worker that cannot be started fails its actor") {
@@ -194,6 +195,10 @@ TEST_CASE(
   const auto unknown = f.head(cluster::KillActor{F::kNode, {3}, "enough"});
   REQUIRE(F::told<cluster::ActorFailed>(unknown)->error.why == "no such actor here");
   REQUIRE(F::told<cluster::ActorFailed>(unknown)->not_begun);
+  // Then it never begins: the head starts another life elsewhere.
+  const auto late = f.head(cluster::StartActor{F::kNode, {3}, F::spec(true), ""});
+  REQUIRE(F::find<StartWorker>(late) == nullptr);
+  REQUIRE(F::told<cluster::ActorFailed>(late)->not_begun);
   const auto ended = f.on(ProcessEnded{alone, "killed by signal 9 (SIGKILL)"});
   const std::string why = "enough (its process: killed by signal 9 (SIGKILL))";
   REQUIRE(F::told<cluster::ActorDown>(ended)->reason == why);

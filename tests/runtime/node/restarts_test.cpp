@@ -148,6 +148,30 @@ TEST_CASE("a kill of an actor with other lives is repeated until the head has wr
   CHECK(repeated() == nullptr);
 }
 
+// Was: dropped without a word.
+TEST_CASE(
+    "kills that processes which ended leave behind are bounded, and that some are dropped is said once") {
+  Limits limits;
+  limits.kept_events = 2;
+  F f(limits);
+  const ProcessId worker = f.worker({1});
+  f.on(HeadLost{});
+  for (std::uint64_t request = 1; request <= 4; ++request)
+    f.said(worker, wire::KillAsk{{F::kNode, {}, kActor}, "enough", request});
+  std::size_t told = 0;
+  for (const auto& action : f.on(ProcessEnded{worker, "exit code 0"})) {
+    const auto* log = std::get_if<Log>(&action);
+    if (log != nullptr && log->text.find("are dropped: 2 wait already") != std::string::npos) ++told;
+  }
+  CHECK(told == 1);
+  std::size_t repeated = 0;
+  for (const auto& action : f.on(HeadConnected{})) {
+    const auto* to = std::get_if<TellHead>(&action);
+    repeated += to != nullptr && std::holds_alternative<cluster::KillRequested>(to->event) ? 1 : 0;
+  }
+  CHECK(repeated == 4);  // each before the node joins, and after
+}
+
 TEST_CASE("a program's way in stays until the head has heard what it wanted killed, or two seconds") {
   Self self = F::self_with({});
   self.info.gateway = true;
@@ -356,6 +380,44 @@ TEST_CASE("a start for which there is no executable is told apart from one that 
   REQUIRE(F::told<cluster::ActorFailed>(gone) != nullptr);
   CHECK(F::told<cluster::ActorFailed>(gone)->not_begun);
   CHECK(F::told<cluster::ActorFailed>(gone)->incarnation == 2);
+  // The word of it was lost with the head. Was: the next one heard of a death, and counted a restart.
+  const auto asked = f.head(cluster::KillActor{F::kNode, start.actor, "did it begin?", 2});
+  CHECK(F::told<cluster::ActorDown>(asked) == nullptr);
+  REQUIRE(F::told<cluster::ActorFailed>(asked) != nullptr);
+  CHECK(F::told<cluster::ActorFailed>(asked)->not_begun);
+  CHECK(F::told<cluster::ActorFailed>(asked)->error.message() ==
+        F::told<cluster::ActorFailed>(gone)->error.message());
+}
+
+// Was: a head that had not heard of it, and asked, took it for a death after which it starts again.
+TEST_CASE("an end that an actor wanted is told as that whenever the head asks") {
+  F f;
+  const ProcessId process = f.worker(kActor);
+  CHECK(F::told<cluster::ActorDown>(f.said(process, wire::ActorEnded{kActor, "done", true}))->on_purpose);
+  const auto asked = [&](const auto& question) {
+    const auto told = f.head(question);
+    const auto* down = F::told<cluster::ActorDown>(told);
+    REQUIRE(down != nullptr);
+    CHECK(down->on_purpose);
+    CHECK(down->reason == "done");
+  };
+  asked(cluster::KillActor{F::kNode, kActor, "did it begin?", 1});
+  asked(cluster::ConfirmActor{F::kNode, kActor, 3, 1});
+  asked(cluster::StartActor{F::kNode, kActor, F::spec(true), ""});
+}
+
+// Was: what a constructor threw was told as a death, too, after which it was constructed again.
+TEST_CASE("a constructor's failure is told as that whenever the head asks") {
+  F f;
+  const auto started = f.head(cluster::StartActor{F::kNode, kActor, F::spec(true), ""});
+  const ProcessId process = F::find<StartWorker>(started)->process;
+  f.said(process, wire::Hello{}, 1);
+  const ErrorInfo boom{ErrorCode::kTaskFailed, "T cannot be constructed", "boom", ""};
+  f.said(process, wire::ActorNotUp{kActor, boom});
+  const auto asked = f.head(cluster::KillActor{F::kNode, kActor, "did it begin?", 1});
+  REQUIRE(F::told<cluster::ActorFailed>(asked) != nullptr);
+  CHECK(F::told<cluster::ActorFailed>(asked)->error.why == "boom");
+  CHECK_FALSE(F::told<cluster::ActorFailed>(asked)->not_begun);
 }
 
 TEST_CASE("what a detached actor saves is kept here, and answered once the head has it, too") {

@@ -50,7 +50,7 @@ TEST_CASE("A copy waits a minute for room that others hold, and not at all for w
   const auto late = queue.full(1000, 1s + CopyQueue::kWaits);
   REQUIRE(late);
   CHECK(late->code == ErrorCode::kLimit);
-  CHECK(late->why.find("for a minute") == 0);
+  CHECK(late->why.find("its call has waited for a minute, and") == 0);
   queue.end_first();
   queue.add(copy_of(2, 600, call));  // the first one is there
   const auto never = queue.full(1000, 1s);

@@ -647,6 +647,27 @@ TEST_CASE("A put does not wait for the room that its own call's arguments hold")
   CHECK_THAT(second(kBytes, three.size()), Catch::Contains("in use"));
 }
 
+// Was: a large argument waited for room, and one that a task had computed failed at once.
+TEST_CASE("A computed argument's copy waits for room as any argument's") {
+  Store store;
+  store.on_call = [](std::uint64_t operation) -> std::optional<Outcome> {
+    if (operation == kLocate) return wire::encode(Location{Where::kFetch, kBytes, 0, {}});
+    return operation == kPart ? Store::bytes(7) : wire::Bytes{};
+  };
+  const auto value = store.objects->reserve();
+  store.objects->computed(value->name().number, store.objects->hold({kOther, 5}));
+  REQUIRE(store.lend("other jobs", 4 * kBytes));
+  const auto of_call = std::make_shared<CallBytes>(CallBytes{0, MonotonicClock().now()});
+  const auto fetch = store.objects->fetch(value->name(), true, of_call);
+  const auto looks_again_or_ends = [&] { return store.do_delayed() || fetch->done.ready(); };
+  REQUIRE(test::eventually(looks_again_or_ends));
+  REQUIRE_FALSE(fetch->done.ready());
+  store.drop_region("other jobs");
+  REQUIRE(test::eventually([&] { return looks_again_or_ends() && fetch->done.ready(); }));
+  REQUIRE(fetch->done.outcome().ok());
+  CHECK(equal(*fetch, Store::bytes(7)));
+}
+
 // Between the loss of a value and the moment when what computes it again hears of that, a reader's wish for
 // it changed nothing: nobody computed it, and the reader waited for good.
 TEST_CASE("Who wants a value while it is being said that it is lost is heard") {

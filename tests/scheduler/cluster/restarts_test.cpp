@@ -326,3 +326,26 @@ TEST_CASE("a life that was told up and ended while no head was there counts") {
   s.on(ActorFailed{s.at, s.id, {}, 2, true});
   CHECK(s.record().state == ActorState::kDead);
 }
+
+// Was: the spawn's request, whose answer was lost with the head, had the life started that its node was being
+// asked about. That had not begun, by then: two lives at once.
+TEST_CASE("a life that its node is asked about is not started when its request is repeated") {
+  Restarting s(1);
+  s.dies(1);
+  s.arguments();
+  const NodeId at = s.get<StartActor>()->node;
+  s.restart();
+  s.gateway();
+  s.node(at.value, 1);
+  REQUIRE(s.get<KillActor>() != nullptr);
+  ActorSpec spec = s.record().spec;
+  spec.payload = "arguments";
+  s.on(SpawnRequested{{kDriver, 1}, spec});
+  CHECK(s.get<StartActor>() == nullptr);
+  s.on(ActorFailed{at, s.id, {ErrorCode::kActorDied, "", "no such actor here", ""}, 2, true});
+  CHECK_THAT(s.actor().reason, Catch::Contains("T (actor ") && Catch::Contains(") died: no such actor here"));
+  s.arguments();
+  s.pass(1, {at, kGateway});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->incarnation == 3);
+}
