@@ -49,6 +49,8 @@ class NodeLink {
   void start(UniqueFd doorbell, Handlers handlers);
   /// No handler runs any more.
   void stop();
+  /// Fails what was asked and has no answer, and whatever is asked from now on. No handler hears of it.
+  void give_up(const std::string& why);
 
   Sent send(const wire::FrameHeader& header, wire::ByteView body) { return channel_->send(header, body); }
   /// What is lost only together with the link. Does not wait: what finds no room goes when there is some, in
