@@ -230,7 +230,7 @@ class LeasePool {
   void end_lease(Leases::iterator at, Begun begun, const ErrorInfo& why, Instant now, Actions& out);
   void wake(Instant at, Actions& out);
 
-  const PoolLimits limits_;
+  const PoolLimits limits_{};  // Clang wants it said
   TaskNumber last_task_ = 0;
   LeaseNumber last_lease_ = 0;
   std::unordered_map<TaskNumber, Task> tasks_;
