@@ -198,7 +198,7 @@ class FunctionActor {
   static FunctionThread::Task task(const std::shared_ptr<Shared>& shared, std::string metric) {
     const auto figures_of = [metric](auto&& returned) -> report::Metrics {
       if constexpr (std::is_same_v<std::decay_t<decltype(returned)>, report::Metrics>)
-        return std::move(returned);
+        return std::forward<decltype(returned)>(returned);  // a reference to metrics keeps them
       else
         return {{metric, static_cast<double>(returned)}};
     };

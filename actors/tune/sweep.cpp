@@ -419,7 +419,7 @@ class Sweep {
           double(o.loaders), double(o.trainer_strategy), double(o.trainer_memory)})
       kind += to_text(Value(each)) + " ";
     for (const auto& [name, amount] : o.trainer_resources) kind += name + "=" + to_text(Value(amount)) + " ";
-    for (const auto& [key, value] : o.trainer_labels) kind += key + "=" + value + " ";
+    for (const auto& [key, value] : o.trainer_labels) kind.append(key).append("=").append(value).append(" ");
     return kind;
   }
   /// What the user's own function throws is this trial's.

@@ -157,17 +157,25 @@ bool NodeLink::on_answer(Message message) {
 }
 
 void NodeLink::lost(const std::string& why) {
-  std::unordered_map<std::uint64_t, std::shared_ptr<CallState>> asked;
   {
     const std::lock_guard lock(mutex_);
     if (!lost_.empty()) return;
     lost_ = "node " + to_string(self_.node) + ": " + (why.empty() ? "it closed the link" : why);
+  }
+  if (handlers_.on_losing) handlers_.on_losing(lost_);
+  give_up(lost_);
+  handlers_.on_lost(lost_);
+}
+
+void NodeLink::give_up(const std::string& why) {
+  decltype(asked_) asked;
+  {
+    const std::lock_guard lock(mutex_);
+    if (lost_.empty()) lost_ = why;
     asked.swap(asked_);
     requests_.clear();
   }
-  if (handlers_.on_losing) handlers_.on_losing(lost_);
   for (const auto& [number, state] : asked) state->resolve(node_gone(lost_));
-  handlers_.on_lost(lost_);
 }
 
 }  // namespace troupe

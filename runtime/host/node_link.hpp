@@ -51,6 +51,8 @@ class NodeLink {
   void stop();
   /// This process is a driver: from now on the node must not be silent.
   void watch() { is_watched_ = true; }
+  /// Fails what was asked and has no answer, and whatever is asked from now on. No handler hears of it.
+  void give_up(const std::string& why);
 
   Sent send(const wire::FrameHeader& header, wire::ByteView body) { return channel_->send(header, body); }
   /// What is lost only together with the link. Does not wait: what finds no room goes when there is some, in

@@ -21,6 +21,7 @@ constexpr Duration kActorsEnd = std::chrono::seconds(5);
 constexpr Duration kActorsDrop = std::chrono::seconds(1);
 /// Large answers lie in this process until their callers have them.
 constexpr Duration kAnswersTaken = std::chrono::seconds(5);
+constexpr const char* kEnded = "its process ended";
 
 ErrorInfo actor_died(std::string why) {
   return {ErrorCode::kActorDied, "the actor is gone", std::move(why),
@@ -138,21 +139,22 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
 
 Process::~Process() {
   end();
+  caf_->await_all_actors_done();  // callbacks that still ran may have said `later`
+  callback_runner_ = nullptr;
   caf_.reset();
 }
 
 void Process::end() {
   if (std::exchange(is_over_, true)) return;
   ending_ = true;
-  tasks_->close(
-      {ErrorCode::kUnavailable, "a task has no answer", "its process ended", "submit it in a new session"});
+  tasks_->close({ErrorCode::kUnavailable, "a task has no answer", kEnded, "submit it in a new session"});
   if (threads_) objects_->wait_until_taken(kAnswersTaken);
   objects_->close();
   objects_->stop();
-  actors_->stop_all(left_ == 0 ? "its process ended" : why_left_);
+  actors_->stop_all(left_ == 0 ? kEnded : why_left_);
   run_turns();
   if (threads_) actors_->wait_until_empty(kActorsEnd);
-  actors_->stop_all("its process ended", true);  // what they have saved is not kept so far
+  actors_->stop_all(kEnded, true);  // what they have saved is not kept so far
   run_turns();
   if (threads_) actors_->wait_until_empty(kActorsDrop);
   left_ = 1;
@@ -160,8 +162,10 @@ void Process::end() {
   // The threads that receive end first; what actors still send goes nowhere, but to memory that is there.
   node_->stop();
   rings_->stop();
+  // An answer's callbacks mostly hold it: what is not resolved is never given back.
+  node_->give_up(kEnded);
+  fail_all_calls(kEnded, {ErrorCode::kUnavailable, "a call has no answer", kEnded, "call in a new session"});
   caf::anon_send_exit(caf::actor_cast<caf::actor>(callback_runner_), caf::exit_reason::user_shutdown);
-  callback_runner_ = nullptr;
   run_turns();
 }
 
@@ -268,6 +272,12 @@ void Process::fail_calls(const std::function<bool(ProcessAddress)>& gone, const 
   later(Duration::zero(), [failed = std::move(failed), why] {
     for (const auto& call : failed) call.state->resolve(why);
   });
+}
+
+void Process::fail_all_calls(const std::string& why_unsent, const ErrorInfo& no_answer) {
+  routes_->own_node_lost(why_unsent);
+  fail_calls([](ProcessAddress) { return true; }, no_answer);
+  directory_->close(no_answer);
 }
 
 void Process::ask_for_ring(ProcessId peer) {
@@ -429,11 +439,8 @@ void Process::handle(wire::StartActorHere&& start) {
 }
 
 void Process::on_node_gone(const std::string& why) {
-  routes_->own_node_lost(why);
-  const ErrorInfo no_answer = own_node_gone("a call has no answer", why, kSpawnThere);
-  fail_calls([](ProcessAddress) { return true; }, no_answer);
+  fail_all_calls(why, own_node_gone("a call has no answer", why, kSpawnThere));
   objects_->close(why);
-  directory_->close(no_answer);
   told_to_leave("its node is gone: " + why);
   if (!ending_ && !std::exchange(node_gone_, true) && handlers_.on_node_lost) handlers_.on_node_lost();
 }

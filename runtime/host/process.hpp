@@ -138,6 +138,8 @@ class Process final : public ProcessGate, public ActorHome {
   void kill_for_good(const ActorAddress& actor, std::string reason);
   Result<void> send_moving(const std::shared_ptr<MovingCall>& call, ProcessAddress to);
   void fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why);
+  /// And every later one.
+  void fail_all_calls(const std::string& why_unsent, const ErrorInfo& no_answer);
   void ask_for_ring(ProcessId peer);
   /// Shared memory of this node, or that it is full.
   void lend_region(const std::string& key, std::uint64_t bytes, const std::string& label, bool abortable,

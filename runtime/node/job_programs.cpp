@@ -123,6 +123,7 @@ std::vector<std::string> environment_of(const StartProgram& what, const std::str
   add(mark_of(socket));
   add("PWD=" + folder);
   std::vector<std::string> list;
+  list.reserve(all.size());
   for (auto& [name, entry] : all) list.push_back(std::move(entry));
   return list;
 }

@@ -15,7 +15,7 @@ void BorrowTable::step(Borrows::iterator at, Actions& out) {
     out.push_back({Action::kAdd, at->first});
   } else if (!wanted) {
     borrow.under_way = Borrow::kGivingBack;
-    out.push_back({Action::kGiveBack, at->first});
+    out.push_back({Action::kRemove, at->first});
   }
 }
 

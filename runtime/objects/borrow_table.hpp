@@ -18,9 +18,9 @@ class BorrowTable {
  public:
   struct Action {
     enum Kind {
-      kAdd,       ///< tell the owner; then answered()
-      kGiveBack,  ///< the same
-      kSettled,   ///< the owner knows, or never will: whoever waits for that goes on
+      kAdd,      ///< tell the owner; then answered()
+      kRemove,   ///< the same
+      kSettled,  ///< the owner knows, or never will: whoever waits for that goes on
     } kind = kAdd;
     ObjectName name;
   };

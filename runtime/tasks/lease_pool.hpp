@@ -252,7 +252,7 @@ class LeasePool {
   Instant idle_until(const Lease& lease) const;
   void wake_if_idle(const Lease& lease, Actions& out);
 
-  const PoolLimits limits_;
+  const PoolLimits limits_{};  // Clang wants it said
   TaskNumber last_task_ = 0;
   LeaseNumber last_lease_ = 0;
   std::unordered_map<TaskNumber, Task> tasks_;

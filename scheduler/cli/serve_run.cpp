@@ -156,7 +156,7 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
 
 std::string submit_serving(JobClient& jobs, const JobSpec& spec, const config::ServingFile& file,
                            const ServeRunWords& words) {
-  const std::string id = jobs.submit(spec, say_line);
+  std::string id = jobs.submit(spec, say_line);
   std::printf("job %s is submitted\n", id.c_str());
   std::fflush(stdout);
   if (!words.detach) wait_until_up(jobs, id, file, words.timeout_s);

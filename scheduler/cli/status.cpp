@@ -175,6 +175,7 @@ namespace {
 template <class T>
 std::vector<const T*> pointers(const std::vector<T>& all) {
   std::vector<const T*> list;
+  list.reserve(all.size());
   for (const T& one : all) list.push_back(&one);
   return list;
 }

@@ -299,7 +299,7 @@ TEST_CASE("what train::run refuses a sweep refuses, too, before a trial starts, 
     auto options = options_in(folder.path());
     options.adjust = {};
     change(options);
-    const std::string text = e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); });
+    std::string text = e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); });
     CHECK(e2e::names_in(folder.path()).empty());
     return text;
   };
@@ -572,7 +572,7 @@ TEST_CASE("a clone takes its state from the donor's trainer, in the processes of
     REQUIRE(workers.trainers.size() == 1);
     REQUIRE(workers.loaders.size() == 1);
     Holding clone(session, Job{.lr = 0.05}, workers, &from);
-    const std::string hash = clone.end();
+    std::string hash = clone.end();
     warnings = clone.warnings;
     if (donor_lives) CHECK(e2e::children(node) == processes);
     return hash;

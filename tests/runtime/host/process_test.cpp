@@ -75,6 +75,9 @@ struct Meeting {
 struct Selfish {
   static inline Promise<int> of_another;
   std::optional<Future<int>> asked;
+  ~Selfish() {
+    if (asked) asked->cancel();  // one that waits for itself would stay for good
+  }
   int one() { return 1; }
   Future<int> from_another() { return of_another.future(); }
   Future<int> ask_one() { return this_actor().self<Selfish>().call<&Selfish::one>(); }
@@ -607,6 +610,32 @@ TEST_CASE("a node that is gone ends every call and monitor, and every later one"
   CHECK(error_of([&] { worker.call<&Worker::add>(1, 1).get(10s); }) == ErrorCode::kUnavailable);
   CHECK(error_of([&] { Session(*near).nodes(); }) == ErrorCode::kUnavailable);
   CHECK(eventually([&] { return told == 1; }));
+}
+
+// Was: an answer's callbacks mostly hold it, and where its process ended first nobody resolved it: a program
+// lost that memory with each session, and had a Future that is never ready.
+TEST_CASE("a process that ends fails what waits for its calls, and gives it back") {
+  Two two(true);
+  two.node.hold(2, 20, true);
+  ActorSpawn placed;
+  placed.isolated = true;
+  const ActorHandle<Worker> moving{two.near.get(), {{2}, {20}, placed_actor_id(77, true)}};
+  std::vector open{two.worker.call<&Worker::add>(1, 1).state(), moving.call<&Worker::add>(1, 1).state(),
+                   two.near->spawn(placed)};
+  const auto failed = std::make_shared<std::atomic<int>>(0);
+  for (const auto& call : open) {
+    call->on_ready([call, failed] {
+      if (call->failure() != nullptr && call->failure()->code == ErrorCode::kUnavailable) ++*failed;
+    });
+  }
+  open.push_back(detail::all_of(open, false));
+  two.near.reset();
+  CHECK(*failed == 3);
+  CHECK(failed.use_count() == 1);
+  for (const auto& call : open) {
+    CHECK(call->ready());
+    CHECK(call.use_count() == 1);
+  }
 }
 
 // Was: nothing was said until its spawn was given up, two minutes later.

@@ -548,7 +548,7 @@ TEST_CASE("Who was told to make a copy and has not heard it is asked, and the ne
   // Whoever has been told to make one meanwhile is asked about that, too.
   REQUIRE(again->ready());
   CHECK(wire::decode<Location>(again->outcome().value()).value().where == Where::kFetch);
-  CHECK(asked.size() >= 1);
+  REQUIRE(!asked.empty());
   CHECK(asked.front() == number);
 }
 

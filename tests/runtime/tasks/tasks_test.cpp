@@ -17,6 +17,12 @@ namespace {
 /// Workers come when the test says so, and no task ends.
 class Workers final : public testing::LocalGate {
  public:
+  /// As the end of a process.
+  ~Workers() override {
+    for (const auto& open : {asked_, running_}) {
+      for (const auto& one : open) one->resolve(ErrorInfo{ErrorCode::kUnavailable, "", "over", ""});
+    }
+  }
   std::shared_ptr<CallState> spawn(ActorSpawn) override {
     return asked_.emplace_back(std::make_shared<CallState>(nullptr));
   }
