@@ -27,7 +27,7 @@ bool is_taken(std::string_view name) {
          (low == kMemory && name != kMemory);
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string shown;
   for (const char c : text.substr(0, kMaxWordBytes)) shown += c >= ' ' && c <= '~' ? c : '?';
   return "'" + shown + "'";
@@ -71,7 +71,7 @@ std::string wrong_about(const OtherResources& other) {
   }
   const ResourceAmount* before = nullptr;
   for (const ResourceAmount& one : other.amounts) {
-    if (!is_word(one.name)) return "the resource name " + quoted(one.name) + kWords;
+    if (!is_word(one.name)) return "the resource name " + in_quotes(one.name) + kWords;
     if (is_taken(one.name)) return one.name + " is no custom resource: it has an option of its own";
     if (one.name == kMemory && one.amount == kNoNumber)
       return "memory is no custom resource: it has an option of its own";
@@ -90,9 +90,9 @@ std::string wrong_about(const OtherResources& other) {
   }
   const Label* last = nullptr;
   for (const Label& label : other.labels) {
-    if (!is_word(label.key)) return "the label's key " + quoted(label.key) + kWords;
+    if (!is_word(label.key)) return "the label's key " + in_quotes(label.key) + kWords;
     if (!is_word(label.value))
-      return "the value of label " + label.key + ", " + quoted(label.value) + "," + kWords;
+      return "the value of label " + label.key + ", " + in_quotes(label.value) + "," + kWords;
     if (last != nullptr && label.key <= last->key)
       return "label " + label.key + " is named twice or out of order";
     last = &label;

@@ -16,7 +16,7 @@ namespace {
 using cluster::format_cpus;
 using nlohmann::json;
 
-constexpr const char* kFooter =
+constexpr const char* kActorFooter =
     "Those that the head knows: each has a process of its own, or holds CPUs or GPUs. Of light actors their "
     "job\n"
     "alone knows.\n"
@@ -24,14 +24,14 @@ constexpr const char* kFooter =
     "  troupe actor show 5b6a3c1c2ad4ab0e\n"
     "  troupe actor kill 5b6a3c1c2ad4ab0e --reason 'it hangs'\n";
 
-struct Words {
+struct ActorWords {
   std::string folder, address, actor, job, node, type, state, reason;
   std::string output = "table";
   std::int64_t limit = 0;
 };
 
 /// Of the filters that were given, what they could have named.
-std::string what_there_is(const Words& words, const wire::StatusAnswer& all) {
+std::string what_there_is(const ActorWords& words, const wire::StatusAnswer& all) {
   std::set<std::string> jobs, nodes, types, states;
   for (const auto& one : all.actors) {
     jobs.insert(job_name(all, one.record.spec.job));
@@ -53,7 +53,7 @@ std::string what_there_is(const Words& words, const wire::StatusAnswer& all) {
 }
 
 /// By id or name, or by those of the submitted job whose program it is.
-std::set<JobId> jobs_called(const Words& words, const wire::StatusAnswer& all) {
+std::set<JobId> jobs_called(const ActorWords& words, const wire::StatusAnswer& all) {
   std::set<JobId> found;
   for (const auto& job : all.jobs) {
     if (to_string(job.job) == words.job || job.name == words.job || job.submission == words.job)
@@ -68,7 +68,7 @@ std::set<JobId> jobs_called(const Words& words, const wire::StatusAnswer& all) {
   return found;
 }
 
-int list(const Words& words) {
+int list(const ActorWords& words) {
   const auto all = ask_status(words.folder, words.address);
   const auto is = [](const std::string& wanted, const std::string& id, const std::string& name) {
     return wanted.empty() || wanted == id || wanted == name;
@@ -108,7 +108,7 @@ int list(const Words& words) {
   return 0;
 }
 
-int show(const Words& words) {
+int show(const ActorWords& words) {
   const auto all = ask_status(words.folder, words.address);
   const wire::ActorStatus& one = actor_called(all, words.actor);
   const auto pids = ask_pids({words.address, words.folder}, all, {&one});
@@ -138,7 +138,7 @@ int show(const Words& words) {
   return 0;
 }
 
-int kill(const Words& words) {
+int kill(const ActorWords& words) {
   const auto all = ask_status(words.folder, words.address);
   const wire::ActorStatus& one = actor_called(all, words.actor);
   const std::string why = "troupe actor kill" + (words.reason.empty() ? "" : ": " + words.reason);
@@ -171,9 +171,9 @@ const wire::ActorStatus& actor_called(const wire::StatusAnswer& all, const std::
 }
 
 int actor(int argc, char** argv) {
-  Words words;
+  ActorWords words;
   CLI::App app("Shows and kills actors of a cluster.", "troupe actor");
-  app.footer(kFooter);
+  app.footer(kActorFooter);
   app.require_subcommand(1);
   auto* listed = app.add_subcommand("list", "All of them: where they are, or what they wait for");
   listed->footer("  troupe actor list --job mnist --node gpu-7 -o json\n");

@@ -8,6 +8,7 @@
 #include "runtime/core/escape.hpp"
 #include "runtime/core/standard_output.hpp"
 #include "runtime/node/worker_outputs.hpp"
+#include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/job.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/jobs/head_session.hpp"
@@ -16,9 +17,6 @@
 namespace troupe::cli {
 namespace {
 
-constexpr Duration kAnswers = std::chrono::seconds(10);
-constexpr Duration kLook = std::chrono::milliseconds(300);
-constexpr Duration kAway = std::chrono::seconds(60);  // a head may be on its way back for so long
 /// Lives that are asked for beyond the last one that somebody knows.
 constexpr std::int32_t kMostLives = 10'000;
 

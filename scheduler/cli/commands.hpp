@@ -3,14 +3,19 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/core/clock.hpp"
 #include "scheduler/cli/resource_words.hpp"
 
 namespace troupe::cli {
+
+/// How long a head, a node or a program may take to answer.
+inline constexpr Duration kAnswers = std::chrono::seconds(10);
 
 /// Prints what CLI11 found in the words: help (0) or what is wrong with them (2).
 int say_usage(const CLI::App& app, const CLI::ParseError& error);

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kFooter =
+constexpr const char* kDumpFooter =
     "For a job that hangs: each worker writes the stacks of its threads, and what its rank in process "
     "groups\n"
     "did last, into a folder of its node. The workers go on. For the head's owner, and for a node's own "
@@ -28,10 +28,9 @@ constexpr const char* kFooter =
     "troupe flight-recorder FOLDER says of the files which rank diverged.\n"
     "Exit code: 1 where a worker or node did not answer.\n";
 
-constexpr Duration kAnswers = std::chrono::seconds(10);
-constexpr std::uint32_t kMostBytes = 8 << 20;
+constexpr std::uint32_t kMostDumpBytes = 8 << 20;
 
-struct Words {
+struct DumpWords {
   JobClientOptions where;
   std::string name;
   std::string output = "table";
@@ -43,7 +42,7 @@ struct Question {
   std::string job;
 };
 
-std::vector<Question> questions_about(const Words& words, const wire::StatusAnswer& all) {
+std::vector<Question> questions_about(const DumpWords& words, const wire::StatusAnswer& all) {
   std::vector<Question> questions;
   const auto is_node = [&](const wire::NodeStatus& n) {
     return !n.node.gateway && (words.name == n.node.name || words.name == to_string(n.node.id));
@@ -88,9 +87,9 @@ std::vector<Question> questions_about(const Words& words, const wire::StatusAnsw
 }  // namespace
 
 int dump(int argc, char** argv) {
-  Words words;
+  DumpWords words;
   CLI::App app("Has workers write down what they are at, and says where.", "troupe dump");
-  app.footer(kFooter);
+  app.footer(kDumpFooter);
   app.add_option("name", words.name, "Id or name of a job or node [default: all nodes]")->check(not_empty());
   add_output_option(app, words.output);
   add_head_options(app, words.where.folder, words.where.address);
@@ -109,7 +108,7 @@ int dump(int argc, char** argv) {
     const std::string name = escape_name(node->node.name);
     const auto bytes = head.ask(wire::LogAsk{.id = std::string(node::kDump) + to_string(node->node.id) +
                                                    (job.empty() ? "" : "/" + job),
-                                             .most_bytes = kMostBytes},
+                                             .most_bytes = kMostDumpBytes},
                                 kAnswers);
     const auto part = bytes ? wire::decode<wire::LogPart>(*bytes) : Result<wire::LogPart>(bytes.error());
     const auto list = part ? wire::decode<node::DumpList>(part->bytes) : Result<node::DumpList>(part.error());

@@ -33,7 +33,7 @@ std::vector<flight::Dump> read_all(std::vector<std::string> paths, const std::st
   return dumps;
 }
 
-json as_json(const flight::Report& report) {
+json report_as_json(const flight::Report& report) {
   json findings = json::array(), table = json::array();
   for (const auto& f : report.findings) {
     findings.push_back({{"kind", flight::kFindingKindNames[static_cast<std::size_t>(f.kind)]},
@@ -74,7 +74,7 @@ int flight_recorder(const FlightRecorderOptions& options) {
   for (std::size_t i = 0; i < reports.size(); ++i) {
     if (i < shown) {
       diverged = diverged || !reports[i].findings.empty();
-      all.push_back(as_json(reports[i]));
+      all.push_back(report_as_json(reports[i]));
       text += (i == 0 ? "" : "\n") + flight::to_text(reports[i]);
     } else {
       text += (i == shown ? "\nolder, in full with --all:\n  " : "  ") + flight::to_line(reports[i]) + "\n";

@@ -35,7 +35,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kFooter =
+constexpr const char* kJobFooter =
     "A job is any program, with its arguments as they are (no shell). It runs on a node that has the CPUs "
     "and\n"
     "GPUs asked for, and waits while none has (troupe job why ID). A program that uses troupe "
@@ -545,7 +545,7 @@ int job(int argc, char** argv) {
     words.spec.args.assign(separator + 2, argv + argc);
   }
   CLI::App app("Submits jobs to a cluster, shows, follows and ends them.", "troupe job");
-  app.footer(kFooter);
+  app.footer(kJobFooter);
   app.require_subcommand(1);
   const Commands commands = add_commands(app, words);
   try {

@@ -23,7 +23,7 @@
 namespace troupe::cli {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kLogsFooter =
     "What a job has written (troupe job logs has more of that); what an actor's process has, life for life;\n"
     "or what a node has logged: which nodes came and went, and why.\n"
     "  troupe logs sums\n"
@@ -33,14 +33,11 @@ constexpr const char* kFooter =
     "--follow ends when the job or actor has ended, or the node is gone, and says so; Ctrl-C ends it, too.\n"
     "Exit code: 0, 1 where there is none of that name or it cannot be read.\n";
 
-constexpr Duration kAnswers = std::chrono::seconds(10);
-constexpr Duration kLook = std::chrono::milliseconds(300);
-constexpr Duration kAway = std::chrono::seconds(60);  // a head may be on its way back for so long
 constexpr std::uint32_t kPieceBytes = 256 << 10;
 /// A log may be older than anybody wants to read.
-constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMostLogBytes = std::uint64_t{64} << 20;
 
-struct Words {
+struct LogsWords {
   JobClientOptions where;
   std::string name, since;
   bool is_job = false, is_node = false, is_actor = false;
@@ -95,7 +92,7 @@ class Lines {
   std::deque<std::string> kept_;
 };
 
-int print_log_of_node(const Words& words, NodeId of) {
+int print_log_of_node(const LogsWords& words, NodeId of) {
   HeadSession head(ClusterFolder::find(words.where.folder).value(),
                    words.where.address.empty() ? std::nullopt
                                                : std::optional(parse_endpoint(words.where.address).value()));
@@ -110,7 +107,7 @@ int print_log_of_node(const Words& words, NodeId of) {
   const auto read = [&](std::uint64_t offset) { return ask(offset).value(); };
   Lines lines(words.reading.tail, words.reading.since_ms);
   const std::uint64_t end = read(std::numeric_limits<std::uint64_t>::max()).end;
-  std::uint64_t at = end > kMostBytes ? end - kMostBytes : 0;
+  std::uint64_t at = end > kMostLogBytes ? end - kMostLogBytes : 0;
   if (at > 0)
     std::fprintf(stderr, "troupe: the first %llu bytes are left out\n", static_cast<unsigned long long>(at));
   while (at < end) {
@@ -148,7 +145,7 @@ int print_log_of_node(const Words& words, NodeId of) {
   }
 }
 
-int print_logs(const Words& words) {
+int print_logs(const LogsWords& words) {
   if (words.name.empty())  // of a script whose variable is empty: most jobs have no name
     throw_error({ErrorCode::kBadInput, "cannot print logs", "the name is empty",
                  "give the id or name of a job, an actor or a node"});
@@ -181,9 +178,9 @@ int print_logs(const Words& words) {
 }  // namespace
 
 int logs(int argc, char** argv) {
-  Words words;
+  LogsWords words;
   CLI::App app("Prints what a job or an actor has written, or a node has logged.", "troupe logs");
-  app.footer(kFooter);
+  app.footer(kLogsFooter);
   app.add_option("name", words.name, "Id or name of a job, an actor or a node")->required();
   auto* is_job = app.add_flag("--job", words.is_job, "A job is meant");
   auto* is_node = app.add_flag("--node", words.is_node, "A node is meant")->excludes(is_job);

@@ -15,18 +15,18 @@ namespace {
 using cluster::format_cpus;
 using nlohmann::json;
 
-constexpr const char* kFooter =
+constexpr const char* kNodeFooter =
     "  troupe node list --state draining\n"
     "  troupe node show gpu-7\n"
     "troupe drain has one leave, troupe logs prints what it has logged.\n";
 
-struct Words {
+struct NodeWords {
   std::string folder, address, node, state;
   std::string output = "table";
   std::int64_t limit = 0;
 };
 
-int list(const Words& words) {
+int list(const NodeWords& words) {
   const auto all = ask_status(words.folder, words.address);
   NodeList nodes;
   for (const auto& node : all.nodes) {
@@ -54,7 +54,7 @@ int list(const Words& words) {
   return 0;
 }
 
-int show(const Words& words) {
+int show(const NodeWords& words) {
   const auto all = ask_status(words.folder, words.address);
   const wire::NodeStatus& node = node_called(all, words.node);
   ActorList actors;
@@ -127,9 +127,9 @@ void say_none(const char* what, std::size_t there, const std::string& hint) {
 }
 
 int node(int argc, char** argv) {
-  Words words;
+  NodeWords words;
   CLI::App app("Shows the nodes of a cluster.", "troupe node");
-  app.footer(kFooter);
+  app.footer(kNodeFooter);
   app.require_subcommand(1);
   auto* listed = app.add_subcommand("list", "All of them: what they offer, and what of it is held");
   listed->footer("  troupe node list --state draining -o json\n");

@@ -17,10 +17,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr Duration kAnswers = std::chrono::seconds(10);
 constexpr Duration kAllAnswer = std::chrono::seconds(20);
 constexpr std::size_t kMostNodes = 200;
-constexpr std::uint32_t kMostBytes = 8 << 20;
+constexpr std::uint32_t kMostListBytes = 8 << 20;
 
 std::optional<std::int64_t> number_in(const std::string& text) {
   std::int64_t value = 0;
@@ -56,8 +55,8 @@ std::string as_time(std::int64_t s) {
 }
 
 Result<node::ProcessList> ask_node(HeadSession& head, const std::string& id) {
-  const auto bytes =
-      head.ask(wire::LogAsk{.id = std::string(node::kProcesses) + id, .most_bytes = kMostBytes}, kAnswers);
+  const auto bytes = head.ask(
+      wire::LogAsk{.id = std::string(node::kProcesses) + id, .most_bytes = kMostListBytes}, kAnswers);
   if (!bytes) return bytes.error();
   const auto part = wire::decode<wire::LogPart>(*bytes);
   if (!part) return part.error();

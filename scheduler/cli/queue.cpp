@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kFooter =
+constexpr const char* kQueueFooter =
     "A job is in one queue (troupe job submit --queue NAME; default). Jobs of a queue hold no more together "
     "than\n"
     "its quota: their programs, and the actors that these start. Of queues whose jobs wait, the one that "
@@ -85,7 +85,7 @@ int list(const QueueWords& words) {
 int queue(int argc, char** argv) {
   QueueWords words;
   CLI::App app("Shows and sets queues of submitted jobs.", "troupe queue");
-  app.footer(kFooter);
+  app.footer(kQueueFooter);
   app.require_subcommand(1);
   auto* set = app.add_subcommand("set", "Make a queue, or change its quota and weight");
   set->footer("  troupe queue set research --cpus 32 --gpus 4 --memory 64GiB --resource tpu=2 --weight 2\n");

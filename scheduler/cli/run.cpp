@@ -32,8 +32,8 @@ using launch::MasterChoice;
 using launch::RunConfig;
 using launch::RunSpec;
 
-constexpr const char* kAbout = "Run a program as the ranks of a process group, with torchrun's flags";
-constexpr const char* kFooter =
+constexpr const char* kRunAbout = "Run a program as the ranks of a process group, with torchrun's flags";
+constexpr const char* kRunFooter =
     "  troupe run [OPTIONS] PROGRAM [ARGUMENTS...]\n"
     "The options are torchrun's, with dashes or underscores, or as variables PET_NAME. A .py file runs "
     "under\n"
@@ -383,8 +383,8 @@ int run_here(RunConfig config, const RunSpec& spec, const MasterChoice& master, 
 }  // namespace
 
 RunCommand::RunCommand(CLI::App& app)
-    : app_(app.add_subcommand("run", kAbout)), flags_(std::make_unique<Flags>()) {
-  app_->footer(kFooter);
+    : app_(app.add_subcommand("run", kRunAbout)), flags_(std::make_unique<Flags>()) {
+  app_->footer(kRunFooter);
   app_->prefix_command();
   flags_->add_to(*app_);
 }

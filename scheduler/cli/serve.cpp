@@ -22,9 +22,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr Duration kAnswers = std::chrono::seconds(10);
 constexpr int kMostReplicas = 1000;
-constexpr const char* kFooter =
+constexpr const char* kServeFooter =
     "A deployment is what troupe::serve::run of a program serves. Programs of this user on this machine are\n"
     "asked: run it where the program runs. troupe serve run starts one as a job of a cluster; of one that "
     "runs\n"
@@ -74,9 +73,9 @@ const CLI::Validator kRange(
 
 // What programs tell.
 
-std::string text_in(const Json& json, const char* key) {
-  const auto at = json.find(key);
-  if (at == json.end() || at->is_null()) return "-";
+std::string text_in(const Json& object, const char* key) {
+  const auto at = object.find(key);
+  if (at == object.end() || at->is_null()) return "-";
   return escape_name(at->is_string() ? at->get<std::string>() : at->dump());
 }
 
@@ -119,8 +118,8 @@ void print_one(const Json& deployment, int pid) {
   if (const std::string why = text_in(deployment, "last_failure"); why != "-") line("last death", why);
 }
 
-void print_json(const Json& json) {
-  std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+void print_json(const Json& object) {
+  std::printf("%s\n", object.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
 // Programs.
@@ -175,12 +174,12 @@ int list(const ServeWords& words) {
   bool good = true;
   const auto all = find_all(good);
   if (words.output == "json") {
-    Json json = Json::array();
+    Json listed = Json::array();
     for (const Found& one : all) {
-      json.push_back(one.deployment);
-      json.back()["pid"] = one.pid;
+      listed.push_back(one.deployment);
+      listed.back()["pid"] = one.pid;
     }
-    print_json(json);
+    print_json(listed);
     return good ? 0 : 1;
   }
   std::printf("%-24s %-9s %10s %8s %7s %9s %8s  %s\n", "deployment", "state", "replicas", "weights", "queued",
@@ -271,7 +270,7 @@ const CLI::App* add_run(CLI::App& app, ServeRunWords& run) {
 
 int serve(int argc, char** argv) {
   CLI::App app("Shows what programs on this machine serve, and changes it while they serve", "troupe serve");
-  app.footer(kFooter);
+  app.footer(kServeFooter);
   app.require_subcommand(1);
   ServeWords words;
   const auto add = [&](const char* name, const char* about, bool named) {

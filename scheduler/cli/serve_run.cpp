@@ -79,8 +79,8 @@ std::optional<ServingProgramHere> program_of(const std::string& job, std::string
   return std::nullopt;
 }
 
-std::string text_of(const OrderedJson& json, const char* key) {
-  const OrderedJson value = json.is_object() ? json.value(key, OrderedJson()) : OrderedJson();
+std::string text_of(const OrderedJson& object, const char* key) {
+  const OrderedJson value = object.is_object() ? object.value(key, OrderedJson()) : OrderedJson();
   return escape_name(value.is_string() ? value.get<std::string>() : value.dump());
 }
 

@@ -7,13 +7,13 @@ using Json = nlohmann::ordered_json;
 
 Result<Json> as_answer(int pid, const Result<ServingAnswer>& answer) {
   if (!answer) return answer.error();
-  Json json = Json::parse(answer->text, nullptr, false);
-  if (!json.is_object())
+  Json object = Json::parse(answer->text, nullptr, false);
+  if (!object.is_object())
     return ErrorInfo{ErrorCode::kBadInput,
                      "the answer of process " + std::to_string(pid) + " is not understood", "it is no object",
                      "use the troupe of the same version"};
-  const auto error = json.find("error");
-  if (error == json.end()) return json;
+  const auto error = object.find("error");
+  if (error == object.end()) return object;
   const auto part = [&](const char* key) {
     const auto at = error->is_object() ? error->find(key) : error->end();
     return error->is_object() && at != error->end() && at->is_string() ? at->get<std::string>()

@@ -17,7 +17,7 @@
 namespace troupe::cli {
 namespace {
 
-constexpr Duration kGoes = std::chrono::seconds(15);
+constexpr Duration kStops = std::chrono::seconds(15);
 
 /// At once: SIGTERM would have a node drain. The supervisor ends its children itself; they also go when it is
 /// killed.
@@ -31,9 +31,9 @@ void end(const ClusterFolder& folder, const RunningProcess& process) {
   if (::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGINT, nullptr, 0) != 0) {
     throw_error(io_error("cannot end process " + std::to_string(process.pid), errno, "run as its owner"));
   }
-  if (!wait_readable(pidfd.get(), kGoes)) {
+  if (!wait_readable(pidfd.get(), kStops)) {
     ::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
-    wait_readable(pidfd.get(), kGoes);
+    wait_readable(pidfd.get(), kStops);
     std::printf("killed %s (process %d): it did not end within 15 s\n", process.name.c_str(), process.pid);
     return;
   }

@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr off_t kMostBytes = off_t{1} << 30;
+constexpr off_t kMostRecordBytes = off_t{1} << 30;
 constexpr int kMostTrials = 1'000'000;
 
 ErrorInfo corrupt(const std::string& path, std::size_t line, const std::string& why) {
@@ -27,18 +27,19 @@ ErrorInfo corrupt(const std::string& path, std::size_t line, const std::string& 
           "is it a sweep's results.jsonl, of this version?"};
 }
 
-std::string text_in(const Json& json, const char* key) {
-  const auto at = json.find(key);
-  return at != json.end() && at->is_string() ? at->get<std::string>() : "";
+std::string text_in(const Json& object, const char* key) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_string() ? at->get<std::string>() : "";
 }
-std::optional<std::int64_t> integer_in(const Json& json, const char* key) {
-  const auto at = json.find(key);
-  return at != json.end() && at->is_number_integer() ? std::optional(at->get<std::int64_t>()) : std::nullopt;
+std::optional<std::int64_t> integer_in(const Json& object, const char* key) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_number_integer() ? std::optional(at->get<std::int64_t>())
+                                                       : std::nullopt;
 }
-double number_of(const Json& json) {
-  if (json.is_number()) return json.get<double>();
+double number_of(const Json& object) {
+  if (object.is_number()) return object.get<double>();
   const double infinite = std::numeric_limits<double>::infinity();
-  return json == "inf" ? infinite : json == "-inf" ? -infinite : std::nan("");
+  return object == "inf" ? infinite : object == "-inf" ? -infinite : std::nan("");
 }
 
 /// What is wrong with it; nothing where it is an event of some trial.
@@ -89,8 +90,8 @@ bool is_better_value(std::optional<double> a, std::optional<double> b, bool more
 }
 
 /// A whole number that is written as a text.
-std::optional<int> count_in(const Json& json, const char* key) {
-  const std::string count = text_in(json, key);
+std::optional<int> count_in(const Json& object, const char* key) {
+  const std::string count = text_in(object, key);
   const char* end = count.data() + count.size();
   int number = 0;
   const auto read = std::from_chars(count.data(), end, number);
@@ -172,29 +173,29 @@ Result<SweepRecords> read_sweep(const std::string& folder, const std::string& na
     return ErrorInfo{ErrorCode::kRefused, "there is no sweep '" + name + "'", "'" + sweep.path + "' " + what,
                      "see troupe tune list, or give --folder"};
   }
-  if (there.st_size > kMostBytes)
+  if (there.st_size > kMostRecordBytes)
     return corrupt(sweep.path, 1, "begins more than 1 GiB, which is too much to show");
   std::ifstream file(sweep.path);
   if (!file) return io_error("cannot open '" + sweep.path + "'", errno, "is it yours to read?");
   std::map<int, TrialRecord> trials;
   for (std::string line; std::getline(file, line) && !file.eof();) {
-    Json json = Json::parse(line, nullptr, false);
+    Json object = Json::parse(line, nullptr, false);
     const std::size_t number = sweep.lines.size() + 1;
     if (number == 1) {
-      if (!json.is_object() || text_in(json, "event") != "sweep" || integer_in(json, "version") != 1)
+      if (!object.is_object() || text_in(object, "event") != "sweep" || integer_in(object, "version") != 1)
         return corrupt(sweep.path, 1, "is not the first one of a sweep");
-      sweep.metric = text_in(json, "metric");
+      sweep.metric = text_in(object, "metric");
       sweep.more_is_better = sweep.metric.find("(less") == std::string::npos;
       sweep.metric = sweep.metric.substr(0, sweep.metric.rfind(" ("));
-      const auto trials_in = count_in(json, "trials");
+      const auto trials_in = count_in(object, "trials");
       if (!trials_in) return corrupt(sweep.path, 1, "names no number of trials");
       sweep.wanted = *trials_in;
-      sweep.repeats = count_in(json, "repeats").value_or(1);
-    } else if (const auto wrong = add_event(json, sweep.metric, trials); !wrong.empty()) {
+      sweep.repeats = count_in(object, "repeats").value_or(1);
+    } else if (const auto wrong = add_event(object, sweep.metric, trials); !wrong.empty()) {
       return corrupt(sweep.path, number, wrong);
     }
-    sweep.changed_ms = std::max(sweep.changed_ms, integer_in(json, "at_ms").value_or(0));
-    sweep.lines.push_back(std::move(json));
+    sweep.changed_ms = std::max(sweep.changed_ms, integer_in(object, "at_ms").value_or(0));
+    sweep.lines.push_back(std::move(object));
   }
   if (sweep.lines.empty()) return corrupt(sweep.path, 1, "is not whole: the sweep has just begun, or died");
   for (auto& [number, trial] : trials) sweep.trials.push_back(std::move(trial));

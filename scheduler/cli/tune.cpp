@@ -26,7 +26,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr Duration kEnds = std::chrono::seconds(60);
-constexpr const char* kFooter =
+constexpr const char* kTuneFooter =
     "A sweep keeps its records in FOLDER/NAME (.folder and .name of tune::SweepOptions).\n"
     "  troupe tune show digits                 the trials, the best first\n"
     "  troupe tune show digits -o csv          a row for each report\n"
@@ -41,8 +41,8 @@ struct TuneWords {
   std::string file;
 };
 
-std::string dump(const Json& json, int indent = -1) {
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+std::string dump(const Json& object, int indent = -1) {
+  return object.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 /// A field's or a figure's value, without the quotes of a text.
@@ -127,20 +127,20 @@ Json as_json(const SweepRecords& sweep) {
   const TrialRecord* best = sweep.best();
   std::map<std::string, int> states;
   for (const TrialRecord& trial : sweep.trials) ++states[trial.state];
-  Json json{{"name", sweep.name},
-            {"state", sweep.state()},
-            {"states", states},
-            {"pid", sweep.pid == 0 ? Json() : Json(sweep.pid)},
-            {"metric", sweep.metric},
-            {"mode", sweep.more_is_better ? "max" : "min"},
-            {"trials", sweep.wanted},
-            {"ended", sweep.ended()},
-            {"best", best == nullptr ? Json() : as_json(*best)}};
-  if (sweep.repeats == 1) return json;
+  Json object{{"name", sweep.name},
+              {"state", sweep.state()},
+              {"states", states},
+              {"pid", sweep.pid == 0 ? Json() : Json(sweep.pid)},
+              {"metric", sweep.metric},
+              {"mode", sweep.more_is_better ? "max" : "min"},
+              {"trials", sweep.wanted},
+              {"ended", sweep.ended()},
+              {"best", best == nullptr ? Json() : as_json(*best)}};
+  if (sweep.repeats == 1) return object;
   const auto config = sweep.best_repeated();
-  json["repeats"] = sweep.repeats;
-  json["best_config"] = config ? as_json(*config) : Json();
-  return json;
+  object["repeats"] = sweep.repeats;
+  object["best_config"] = config ? as_json(*config) : Json();
+  return object;
 }
 
 namespace {
@@ -242,11 +242,11 @@ int show(const TuneWords& words) {
   std::stable_sort(trials.begin(), trials.end(),
                    [&](const auto& a, const auto& b) { return sweep.is_better(a, b); });
   if (words.output == "json") {
-    Json json = as_json(sweep);
-    json["all"] = Json::array();
-    for (const TrialRecord& trial : trials) json["all"].push_back(as_json(trial));
-    for (const RepeatsRecord& config : sweep.repeated()) json["configs"].push_back(as_json(config));
-    std::printf("%s\n", dump(json, 2).c_str());
+    Json object = as_json(sweep);
+    object["all"] = Json::array();
+    for (const TrialRecord& trial : trials) object["all"].push_back(as_json(trial));
+    for (const RepeatsRecord& config : sweep.repeated()) object["configs"].push_back(as_json(config));
+    std::printf("%s\n", dump(object, 2).c_str());
     return 0;
   }
   for (const auto& [key, value] : sweep.lines.front().items()) {
@@ -287,11 +287,11 @@ int best(const TuneWords& words) {
   const bool has_weights = ::access(weights.c_str(), R_OK) == 0;
   const std::string again = command_of(sweep, *best);
   if (words.output == "json") {
-    Json json = as_json(*best);
-    json["weights"] = has_weights ? Json(weights) : Json();
-    json["again"] = again.empty() ? Json() : Json(again);
-    if (const auto config = sweep.best_repeated()) json["repeats"] = as_json(*config);
-    std::printf("%s\n", dump(json, 2).c_str());
+    Json object = as_json(*best);
+    object["weights"] = has_weights ? Json(weights) : Json();
+    object["again"] = again.empty() ? Json() : Json(again);
+    if (const auto config = sweep.best_repeated()) object["repeats"] = as_json(*config);
+    std::printf("%s\n", dump(object, 2).c_str());
     return 0;
   }
   std::printf("trial %d: %s %s after epoch %d\n", best->number, escape_name(sweep.metric).c_str(),
@@ -367,7 +367,7 @@ int page(TuneWords words) {
 
 int tune(int argc, char** argv) {
   CLI::App app("Shows what sweeps have written down, and stops them", "troupe tune");
-  app.footer(kFooter);
+  app.footer(kTuneFooter);
   app.require_subcommand(1);
   TuneWords words;
   const auto add = [&](const char* name, const char* about, bool named, std::vector<std::string> outputs) {

@@ -1,7 +1,6 @@
 #include "scheduler/cli/dashboard/metrics.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <memory>
 #include <utility>
@@ -16,7 +15,7 @@ namespace {
 using http::Labels;
 using nlohmann::json;
 
-constexpr std::size_t kMostNodes = 500;
+constexpr std::size_t kMostNodeRows = 500;
 
 /// A page: every series lives as long as it does.
 class Page {
@@ -57,12 +56,6 @@ double whole(std::int64_t e4, std::int64_t one) {
   return static_cast<double>(e4) / static_cast<double>(one);
 }
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
 void add_head(Page& page, const wire::HeadFigures& head) {
   page.counter("troupe_head_messages_total", "Messages that the head received since it started.",
                head.messages);
@@ -91,7 +84,7 @@ void add_nodes(Page& page, const wire::StatusAnswer& status) {
     cpus_used += its_used;
     gpus += its_gpus;
     gpus_used += its_gpus_used;
-    if (++shown > kMostNodes) continue;
+    if (++shown > kMostNodeRows) continue;
     const Labels labels{{"id", to_string(one.node.id)}, {"node", one.node.name}};
     page.gauge("troupe_node_cpus", "CPUs of a node.", its_cpus, labels);
     page.gauge("troupe_node_free_cpus", "CPUs of a node that nobody holds.", its_cpus - its_used, labels);

@@ -18,13 +18,6 @@ using nlohmann::json;
 constexpr std::size_t kMostNodes = 500, kMostJobs = 200, kMostKinds = 200, kMostWaiting = 100,
                       kMostDeployments = 200, kMostGroups = 100;
 
-std::string lower(std::string_view text) {
-  std::string all(text);
-  std::transform(all.begin(), all.end(), all.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return all;
-}
-
 /// How many actors of a class and a job are in each state: trainers of a job are one line.
 json kinds_of(const wire::StatusAnswer& status, std::size_t& left_out) {
   std::map<std::pair<std::string, std::string>, std::map<std::string, int>> kinds;
@@ -50,6 +43,13 @@ json parsed(const std::vector<std::string>& lines) {
 }
 
 }  // namespace
+
+std::string lower(std::string_view text) {
+  std::string all(text);
+  std::transform(all.begin(), all.end(), all.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return all;
+}
 
 json snapshot_of(const ClusterView& view) {
   const wire::StatusAnswer& status = view.status;

@@ -22,6 +22,9 @@ struct ClusterView {
   std::string error;                                ///< why it is no newer; empty: it is of now
 };
 
+/// ASCII letters alone.
+std::string lower(std::string_view text);
+
 /// One object, bounded whatever the cluster's size: 500 nodes, 200 jobs, 200 kinds of actors, 100 spawns that
 /// wait, 200 deployments; what was left out is counted. Actors come a page at a time.
 nlohmann::json snapshot_of(const ClusterView& view);

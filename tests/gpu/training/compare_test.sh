@@ -7,8 +7,8 @@ trap 'rm -rf "$folder"' EXIT
 
 # The stand-in for gpu_training and mnist. GIVE names what is wrong with the run that has the flag ON.
 cat >"$folder/gpu_training" <<'TEXT'
-#!/usr/bin/env bash
-hash=$(printf 'a%.0s' {1..64})
+#!/bin/sh
+hash=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
 case " $* " in *" ${ON:---never} "*)
   case "$GIVE" in
     hash) hash=b${hash#a} ;;
@@ -17,10 +17,9 @@ case " $* " in *" ${ON:---never} "*)
     no-data) echo "skipped: no CIFAR-10" && exit 77 ;;
   esac ;;
 esac
-now=$(date +%s.%N)
-[ -z "${TAKES:-}" ] || sleep "$TAKES"
-printf 'samples_per_s 1000.5\nmeasured from %s to %s\nloss 0.5\n' "$now" "$(date +%s.%N)"
-echo "state sha256 $hash"
+from=1 to=2  # without a GPU nobody asks what it did meanwhile
+[ -z "${TAKES:-}" ] || { from=$(date +%s.%N) && sleep "$TAKES" && to=$(date +%s.%N); }
+printf 'samples_per_s 1000.5\nmeasured from %s to %s\nloss 0.5\nstate sha256 %s\n' "$from" "$to" "$hash"
 TEXT
 cp "$folder/gpu_training" "$folder/mnist"
 # The stand-in for nvidia-smi: two GPUs, of which one works.
