@@ -10,6 +10,7 @@
 
 #include "runtime/core/futex.hpp"
 #include "runtime/host/callbacks.hpp"
+#include "runtime/host/may_wait.hpp"
 #include "runtime/host/this_thread.hpp"
 
 namespace troupe {
@@ -43,6 +44,7 @@ void run_in_turn(std::vector<std::function<void()>> callbacks) {
   Callbacks next;
   std::exception_ptr thrown;
   waiting = &next;
+  const NoWaitScope no_wait;  // what one waits for may be brought by a callback that waits for its turn
   while (!callbacks.empty()) {
     for (auto& callback : callbacks) {
       try {

@@ -67,9 +67,9 @@ class NodeLink {
   /// Asks the node, in turn (RequestQueue). `waiter` is what receives while somebody waits for the answer;
   /// null: nothing.
   Request ask(const MakeRequest& make, Waiter* waiter);
-  /// Why a spawn has no answer yet, as the node tells.
+  /// Why a spawn or an awaited group has no answer yet, as the node tells.
   void waits(std::uint64_t request, std::string why);
-  /// Nobody wants what that spawn asked for.
+  /// Nobody wants what that asked for: a spawn, or a question about a group.
   void cancel(std::uint64_t request);
   /// The descriptors that came with an answer; once.
   std::vector<UniqueFd> take_fds(std::uint64_t request);

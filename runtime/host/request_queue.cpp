@@ -11,6 +11,8 @@ RequestQueue::Request RequestQueue::request_of(const wire::Control& message) {
     return {Kind::kSpawn, spawn->spec.payload.size()};
   }
   if (std::holds_alternative<wire::KillAsk>(message)) return {Kind::kKill};
+  const auto* group = std::get_if<wire::GroupAsk>(&message);
+  if (group != nullptr && group->verb == cluster::GroupVerb::kAwait) return {Kind::kAwait};
   const bool here =
       std::holds_alternative<wire::RingAsk>(message) || std::holds_alternative<wire::RegionAsk>(message);
   return {here ? Kind::kNode : Kind::kHead};
@@ -43,8 +45,11 @@ void RequestQueue::send(std::uint64_t number, Request request, wire::Control mes
 
 void RequestQueue::waits(std::uint64_t number, Messages& out) {
   const auto at = sent_.find(number);
-  if (at == sent_.end() || at->second.kind != Kind::kSpawn || std::exchange(at->second.waits, true)) return;
-  Lane& its = lane(Kind::kSpawn);
+  if (at == sent_.end()) return;
+  const Kind kind = at->second.kind;
+  const bool may_wait = kind == Kind::kSpawn || kind == Kind::kAwait;
+  if (!may_wait || std::exchange(at->second.waits, true)) return;
+  Lane& its = lane(kind);
   --its.under_way;
   ++its.parked;
   advance(its, out);
@@ -55,7 +60,9 @@ void RequestQueue::answered(std::uint64_t number, Messages& out) {
 }
 
 void RequestQueue::cancel(std::uint64_t number, Messages& out) {
-  if (lane(Kind::kSpawn).waiting.erase(number) != 0) return advance(lane(Kind::kSpawn), out);
+  for (Lane& its : lanes_) {
+    if (its.waiting.erase(number) != 0) return advance(its, out);
+  }
   out.emplace_back(wire::SpawnCancel{number});  // also of one whose answer was here first
   finish(number, out);
 }

@@ -21,21 +21,23 @@ class RequestQueue {
 
   /// A request that is not answered yet. REQUIRES: the number is new.
   void ask(std::uint64_t number, wire::Control request, Messages& out);
-  /// The head has no room for this spawn yet: others may be asked for meanwhile.
+  /// The head has no room yet for this spawn, or for the group that this awaits: others may be asked for
+  /// meanwhile.
   void waits(std::uint64_t number, Messages& out);
   void answered(std::uint64_t number, Messages& out);
-  /// Nobody wants this spawn any more. It is never asked for, or the node is told.
+  /// Nobody wants this spawn, or the answer about a group, any more. It is never asked for, or the node is
+  /// told.
   void cancel(std::uint64_t number, Messages& out);
   /// The node is gone.
   void clear();
 
-  static constexpr std::size_t kUnderWay = 256;  ///< of one kind, and of spawns that do not wait at the head
+  static constexpr std::size_t kUnderWay = 256;  ///< of one kind, without those that wait at the head
   static constexpr std::size_t kKills = 65536;   ///< half of what the node keeps while the head is away
-  static constexpr std::size_t kSpawns = 16384;  ///< with those that wait there
+  static constexpr std::size_t kSpawns = 16384;  ///< with those that wait there; and of awaited groups
   static constexpr std::size_t kSpawnBytes = std::size_t{64} << 20;  ///< a quarter of what the node takes
 
  private:
-  enum class Kind { kNode, kHead, kSpawn, kKill };  ///< by who decides the answer, and when
+  enum class Kind { kNode, kHead, kSpawn, kAwait, kKill };  ///< by who decides the answer, and when
   struct Request {
     Kind kind = Kind::kNode;
     std::size_t bytes = 0;  ///< of the arguments of a spawn
@@ -59,7 +61,7 @@ class RequestQueue {
   void finish(std::uint64_t number, Messages& out);
   void advance(Lane& lane, Messages& out);
 
-  std::array<Lane, 4> lanes_;
+  std::array<Lane, 5> lanes_;
   std::unordered_map<std::uint64_t, Request> sent_;  ///< Invariant: the lanes count what is in here
 };
 

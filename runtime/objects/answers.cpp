@@ -69,9 +69,9 @@ void Objects::take(const ObjectName& name, std::function<void(Outcome)> then) {
     const bool is_quick = fetched->bytes == nullptr || fetched->bytes->view().size() <= kQuickBytes;
     if (is_quick || self == nullptr) return then(copy_of(*fetched, name));
     self->on_disk([name, fetched = std::move(fetched), handle = std::move(handle), then = std::move(then)](
-                      Objects&, bool is_over) {
+                      Objects&, const ErrorInfo* why_not) {
       const NoWaitScope no_wait;  // who sends the answer on would wait for room, which this thread makes
-      then(is_over ? Outcome(process_ends()) : copy_of(*fetched, name));
+      then(why_not != nullptr ? Outcome(*why_not) : copy_of(*fetched, name));
     });
   });
 }

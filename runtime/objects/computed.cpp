@@ -293,9 +293,11 @@ void Objects::own_copy(FetchPtr there, std::shared_ptr<const void> held, OnPlace
     const auto here = weak.lock();
     if (here == nullptr) return;
     const auto got = std::make_shared<Result<Lent>>(std::move(lent));
-    here->on_disk([number, held, there, then, got](Objects& us, bool is_over) {
+    here->on_disk([number, held, there, then, got](Objects& us, const ErrorInfo* why_not) {
       const NoWaitScope no_wait;  // others wait for this thread
-      then(is_over ? Result<HandlePtr>(process_ends()) : us.write_copy(number, *there, std::move(*got)));
+      if (why_not == nullptr) return then(us.write_copy(number, *there, std::move(*got)));
+      if (*got) us.gate_.drop_region(own_region(us.gate_.address(), number));
+      then(*why_not);
     });
   });
 }

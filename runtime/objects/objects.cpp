@@ -109,7 +109,8 @@ void Objects::stop() {
     borrowings.swap(borrowings_);
     for (const auto& [number, own] : values_) coming.push_back(own.value);
   }
-  for (const auto& work : not_done) work(*this, true);
+  const ErrorInfo over = process_ends();
+  for (const auto& work : not_done) work(*this, &over);
   for (const auto& one : borrowings) one->resolve(process_ends());
   for (const auto& one : coming) one->done.resolve(process_ends());  // those that are there stay so
 }
@@ -216,8 +217,8 @@ void Objects::carry_out(OwnerTable::Actions actions) {
     if (gone.segment != nullptr) segments.push_back(std::move(gone.segment));
     retire(std::move(segments));
     if (gone.place)
-      on_disk([place = *gone.place](Objects& self, bool is_over) {
-        if (!is_over) self.files_.drop(place);
+      on_disk([place = *gone.place](Objects& self, const ErrorInfo* why_not) {
+        if (why_not == nullptr) self.files_.drop(place);
       });
     for (const auto& reader : free.readers)
       tell_surely(reader, kFreed, wire::encode(NumberTell{free.number}));
@@ -246,8 +247,9 @@ void Objects::answer(const OwnerTable::Answer& where) {
   if (where.where == Where::kGone || value == nullptr) return responder->fail(freed(own_name(where.number)));
   if (want == SpillTable::Want::kRead) restore(where.number);
   if (want != SpillTable::Want::kHere) {
-    value->done.on_ready([weak = weak_from_this(), value = value.get(), where,
-                          later = std::make_shared<Responder>(std::move(*responder))] {
+    Fetch& fetch = *value;
+    fetch.done.on_ready([weak = weak_from_this(), value = std::move(value), where,
+                         later = std::make_shared<Responder>(std::move(*responder))] {
       const auto self = weak.lock();
       if (self == nullptr) return;
       if (!value->done.outcome().ok()) return later->fail(value->done.outcome().error());
@@ -366,8 +368,9 @@ void Objects::give_part(const PartAsk& part, Responder responder) {
     if (const auto at = values_.find(part.number); at != values_.end()) value = at->second.value;
   }
   if (value == nullptr || value->done.ready()) return responder.outcome(read_part(part));
-  on_disk([part, later = std::make_shared<Responder>(std::move(responder))](Objects& self, bool is_over) {
-    later->outcome(is_over ? Outcome(process_ends()) : self.read_part(part));
+  on_disk([part, later = std::make_shared<Responder>(std::move(responder))](Objects& self,
+                                                                            const ErrorInfo* why_not) {
+    later->outcome(why_not != nullptr ? Outcome(*why_not) : self.read_part(part));
   });
 }
 

@@ -245,9 +245,10 @@ class Objects : public std::enable_shared_from_this<Objects> {
     std::optional<SpillFiles::Place> place;
     bool is_read = false;
   };
-  using OnDisk = std::function<void(Objects& self, bool is_over)>;
-  /// Does it in the thread that waits for the disk, in order; here and at once when the process is over: then
-  /// that thread may still be at work on the files.
+  /// `why_not`: null, or why it is not done: it ends with that, and leaves the files alone.
+  using OnDisk = std::function<void(Objects& self, const ErrorInfo* why_not)>;
+  /// Does it in the thread that waits for the disk, in order; or ends it, here and at once, when the process
+  /// is over (that thread may still be at work on the files) or has no such thread, and can start none.
   void on_disk(OnDisk work);
   void do_next();
   /// Asks for memory, and makes room if there is none: with all processes of the node that can.
@@ -321,6 +322,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void follow(const ObjectName& name, const FetchPtr& fetch, const ObjectName& place, int broken);
   LookAgain after_broken(const Outcome& outcome, int times) const;
   bool locates_again(const ObjectName& name, const FetchPtr& fetch, int broken, const Outcome& outcome);
+  bool argument_comes_again(const ObjectName& name, const FetchPtr& fetch, const ErrorInfo& why);
   void keep_copy(const ObjectName& of, OnPlace then);
   void own_copy(FetchPtr there, std::shared_ptr<const void> held, OnPlace then);
   CallState::Load load_of(HandlePtr answer);

@@ -1,4 +1,6 @@
 // How a process comes by the bytes of an object.
+#include <utility>
+
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
@@ -18,6 +20,7 @@ struct ArgumentFetch : Fetch {
     is_argument = true;
   }
   const std::shared_ptr<CallBytes> of_call;
+  std::uint64_t known_bytes = 0;  ///< that it is counted with in there; guarded as the queue of copies is
 };
 
 ErrorInfo comes_and_goes(const ObjectName& name, std::string why) {
@@ -149,11 +152,12 @@ void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
     making_[name] = at.ticket;
   }
   if (fetch->is_argument) {
-    const auto of_call = call_of(*fetch);
+    auto& argument = static_cast<ArgumentFetch&>(*fetch);
     bool is_first = false;
     {
       const std::lock_guard lock(mutex_);
-      is_first = copies_.add({name, fetch, bytes + kTagBytes, of_call});
+      argument.of_call->known -= std::exchange(argument.known_bytes, bytes + kTagBytes);  // of an earlier try
+      is_first = copies_.add({name, fetch, bytes + kTagBytes, argument.of_call});
     }
     if (is_first) next_copy();  // else whoever is goes on with it
     return;
@@ -257,9 +261,22 @@ void Objects::end_copy(const ObjectName& name, const FetchPtr& fetch, Result<Byt
   done(name, fetch, std::move(mapped));
 }
 
+/// True: no link reached the owner of an argument, which is asked again: to its caller the call's failure
+/// would be that of whoever was called. Others hear of it at once.
+bool Objects::argument_comes_again(const ObjectName& name, const FetchPtr& fetch, const ErrorInfo& why) {
+  if (!fetch->is_argument || name.is_computed()) return false;  // those have their own way
+  const LookAgain next = after_broken(why, fetch->broken_links++);
+  if (!next.again) return false;
+  gate_.later(next.after, [weak = weak_from_this(), name, fetch] {
+    if (const auto self = weak.lock()) self->locate(name, fetch, 0);
+  });
+  return true;
+}
+
 /// Memory of a copy that it has opened goes with what is known of the object here. What is not known (any
 /// more) is not forgotten when its owner dies or frees it: nobody else would give that memory back.
 void Objects::done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> bytes) {
+  if (!bytes && argument_comes_again(name, fetch, bytes.error())) return;
   bool gives_back = false;
   {
     const std::lock_guard lock(mutex_);

@@ -16,7 +16,8 @@ constexpr Duration kOtherMakesRoom = std::chrono::minutes(2);
 }  // namespace
 
 void Objects::on_disk(OnDisk work) {
-  {
+  ErrorInfo why_not = process_ends();
+  try {
     const std::lock_guard lock(mutex_);
     if (!stopped_) {
       if (disk_ == nullptr) disk_ = std::make_unique<WorkThread>();
@@ -25,8 +26,11 @@ void Objects::on_disk(OnDisk work) {
         if (const auto self = weak.lock()) self->do_next();
       });
     }
+  } catch (const Error& error) {  // this may be a thread that receives, in which nobody catches it
+    log(LogLevel::kWarning, std::string("no thread for objects on disk: ") + error.what());
+    why_not = error.info();
   }
-  work(*this, true);
+  work(*this, &why_not);
 }
 
 void Objects::do_next() {
@@ -38,7 +42,8 @@ void Objects::do_next() {
     to_do_.pop_front();
     is_over = closed_;
   }
-  work(*this, is_over);
+  const ErrorInfo why_not = process_ends();
+  work(*this, is_over ? &why_not : nullptr);
 }
 
 // Asking for room.
@@ -48,8 +53,8 @@ void Objects::obtain(const Ask& ask, std::uint64_t bytes, OnRegion then, int rou
   ask([weak = weak_from_this(), ask, bytes, then, round](Result<Lent> lent) {
     const auto self = weak.lock();
     if (self == nullptr || !lent || !lent->answer.full || round >= kMostRounds) return then(std::move(lent));
-    self->on_disk([ask, bytes, then, round, answer = lent->answer](Objects& here, bool is_over) {
-      if (is_over) return then(process_ends());
+    self->on_disk([ask, bytes, then, round, answer = lent->answer](Objects& here, const ErrorInfo* why_not) {
+      if (why_not != nullptr) return then(*why_not);
       const auto made = [ask, bytes, then, round, answer](Objects& us, Room room) {
         // The first round's letting go lets the second one spill.
         if (room.freed > 0 || round == 0) return us.obtain(ask, bytes, then, round + 1);
@@ -93,8 +98,9 @@ void Objects::ask_others(std::vector<ProcessId> holders, std::uint64_t bytes, Ro
 }
 
 void Objects::give_room(std::uint64_t bytes, Responder responder) {
-  on_disk([bytes, later = std::make_shared<Responder>(std::move(responder))](Objects& self, bool is_over) {
-    if (is_over) return later->fail(process_ends());
+  on_disk([bytes, later = std::make_shared<Responder>(std::move(responder))](Objects& self,
+                                                                             const ErrorInfo* why_not) {
+    if (why_not != nullptr) return later->fail(*why_not);
     const Room room = self.make_room(bytes);
     // The node answers in order: once it has refused this, it has heard of the room.
     self.ask_region_(own_region(self.gate_.address(), 0), 0, [later, room](const Result<Lent>&) {
@@ -260,8 +266,8 @@ void Objects::restore(std::uint64_t number) {
            const auto self = weak.lock();
            if (self == nullptr) return;
            const auto got = std::make_shared<Result<Lent>>(std::move(lent));
-           self->on_disk([number, region, got](Objects& here, bool is_over) {
-             here.restored(number, region, is_over ? process_ends() : std::move(*got));
+           self->on_disk([number, region, got](Objects& here, const ErrorInfo* why_not) {
+             here.restored(number, region, why_not != nullptr ? *why_not : std::move(*got));
            });
          });
 }

@@ -164,8 +164,11 @@ void Lineage::dropped(Number number, Actions& out) {
   if (at->second.state == State::kMade) {
     set_state(at->second, State::kLost);
     at->second.why_lost = kNobody;
+    // Who reads it may have wanted it before this was heard, and does not say so again.
+    if (at->second.needed > 0) want(number, at->second, out);
   }
   forget_unused(number, out);
+  settle(out);
 }
 
 void Lineage::retried(Number number) {

@@ -87,7 +87,9 @@ void Tasks::keep(const ObjectName& name, int tries, objects::Objects::OnPlace th
   const bool is_own = name.owner == gate_.address();
   if (!is_own && name.owner.node == gate_.address().node)
     return gate_.objects()->keep_at(gate_.address(), name, std::move(then));
-  find_keeper_(name.owner.node, [weak = weak_from_this(), name, tries, is_own,
+  // Between two tries, too: the link that broke took the worker's offer with it.
+  auto held = gate_.objects()->hold(name);
+  find_keeper_(name.owner.node, [weak = weak_from_this(), name, tries, is_own, held = std::move(held),
                                  then = std::move(then)](Result<ProcessAddress> keeper) {
     const auto self = weak.lock();
     if (self == nullptr) return;
@@ -95,13 +97,13 @@ void Tasks::keep(const ObjectName& name, int tries, objects::Objects::OnPlace th
     const ProcessAddress home = is_own ? self->owner_of_worker() : self->gate_.address();
     if (!keeper && !home.process) return then(keeper.error());
     self->gate_.objects()->keep_at(
-        keeper ? *keeper : home, name, [weak, name, tries, then](Result<HandlePtr> kept) {
+        keeper ? *keeper : home, name, [weak, name, tries, held, then](Result<HandlePtr> kept) {
           const auto here = weak.lock();
           const bool broke = !kept && kept.error().code == ErrorCode::kUnavailable;
           if (here == nullptr || !broke) return then(std::move(kept));
           const auto next = objects::after_broken_link(tries, here->gate_.objects()->limits());
           if (!next.again) return then(std::move(kept));
-          here->gate_.later(next.after, [weak, name, tries, then] {
+          here->gate_.later(next.after, [weak, name, tries, held, then] {
             if (const auto again = weak.lock()) again->keep(name, tries + 1, then);
           });
         });

@@ -16,6 +16,8 @@ namespace {
 using RunnerEntry = detail::ConstructorEntry<Runner, ProcessAddress, Demand>;
 
 constexpr Duration kObjectsCome = std::chrono::minutes(10);
+/// What waits for an argument here begins others of its frame, which may wait on top of its stack, so often.
+constexpr Duration kBegunApart = std::chrono::seconds(1);
 
 /// The worker is gone or out of reach, rather than the task's own code having thrown so.
 bool is_lost(const ErrorInfo* why) {
@@ -35,6 +37,13 @@ bool was_skipped(const ErrorInfo* why) {
 
 /// Tasks that run in this thread, each while the one before it waits for it.
 thread_local int depth = 0;
+
+/// Of what comes by itself: other tasks bring nothing of it nearer.
+bool wait_alone(CallState& state, Duration timeout) {
+  const std::shared_ptr<Helper> helps(std::exchange(this_thread.helper, nullptr),
+                                      [](Helper* helper) { this_thread.helper = helper; });
+  return state.wait(timeout);
+}
 
 /// A worker keeps this much of its stack for what a task calls, and for the error.
 constexpr std::size_t kStackKept = std::size_t{1} << 20;
@@ -279,7 +288,7 @@ void Tasks::run_once(const TaskSpec& spec, wire::Bytes args, Responder responder
   if (!references) return responder.fail(references.error());
   const auto come = std::make_shared<CallState>(waiter_);
   (*references)->when_ready([come] { come->resolve(wire::Bytes{}); });
-  if (!come->wait(kObjectsCome))
+  if (!wait_alone(*come, kBegunApart) && !come->wait(kObjectsCome))
     return responder.fail({ErrorCode::kTimeout, "an object of a task did not come", "within 10 minutes", ""});
   (*references)->invoke(std::move(responder), invoke);
 }

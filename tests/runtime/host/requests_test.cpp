@@ -150,3 +150,41 @@ TEST_CASE("a spawn that is cancelled lets the next one go when it was what held 
   REQUIRE(out.size() == 3);
   CHECK(std::get<wire::SpawnAsk>(out.back()).request == 4);
 }
+
+// Was: a question about a group that is not ready had a place among all that the head decides. After 256 of
+// them nodes(), find() and new groups waited until one was ready.
+TEST_CASE("awaited groups hold up no other question, and no other group once the head says that they wait") {
+  RequestQueue queue;
+  RequestQueue::Messages out;
+  const std::size_t many = RequestQueue::kUnderWay + 3;
+  for (std::uint64_t number = 1; number <= many; ++number)
+    queue.ask(number, wire::GroupAsk{number, cluster::GroupVerb::kAwait, {}, {}}, out);
+  CHECK(out.size() == RequestQueue::kUnderWay);
+  queue.ask(many + 1, wire::NodesAsk{many + 1}, out);
+  queue.ask(many + 2, wire::GroupAsk{many + 2, cluster::GroupVerb::kShow, {}, {}}, out);
+  CHECK(out.size() == RequestQueue::kUnderWay + 2);
+  queue.waits(1, out);
+  queue.waits(1, out);  // for another reason
+  CHECK(out.size() == RequestQueue::kUnderWay + 3);
+  queue.answered(1, out);  // its place was given back before
+  CHECK(out.size() == RequestQueue::kUnderWay + 3);
+  queue.answered(2, out);
+  CHECK(out.size() == RequestQueue::kUnderWay + 4);
+}
+
+// Was: it was asked all the same, and its answer was nobody's: the place was lost for good.
+TEST_CASE("a question about a group that is cancelled before its turn is never asked") {
+  for (const auto verb : {cluster::GroupVerb::kAwait, cluster::GroupVerb::kMake}) {
+    RequestQueue queue;
+    RequestQueue::Messages out;
+    const std::size_t many = RequestQueue::kUnderWay + 2;
+    for (std::uint64_t number = 1; number <= many; ++number)
+      queue.ask(number, wire::GroupAsk{number, verb, {}, {}}, out);
+    queue.cancel(many - 1, out);
+    CHECK(out.size() == RequestQueue::kUnderWay);
+    queue.answered(1, out);
+    queue.answered(2, out);
+    REQUIRE(out.size() == RequestQueue::kUnderWay + 1);
+    CHECK(std::get<wire::GroupAsk>(out.back()).request == many);
+  }
+}

@@ -9,6 +9,8 @@
 #include <map>
 #include <thread>
 
+#include "runtime/core/thread_floor.hpp"
+#include "runtime/core/thread_limit.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
@@ -140,6 +142,28 @@ class Store final : public testing::LocalGate {
   std::uint64_t used_ = 0;
   std::vector<std::shared_ptr<CallState>> unanswered_;
 };
+
+/// No thread can be started.
+class NoThreads final : public ThreadFloor {
+ public:
+  Instant now() override { return now_; }
+  void wait(std::atomic<std::uint32_t>&, std::uint32_t, Duration) override { std::abort(); }
+  void wake(std::atomic<std::uint32_t>&) override {}
+  std::unique_ptr<Running> start(std::function<void()>) override {
+    throw_error(cannot_start_thread(std::make_error_code(std::errc::resource_unavailable_try_again)));
+  }
+
+ private:
+  const Instant now_ = MonotonicClock().now();
+};
+
+/// The end of a call's body whose first parameter is given by that object.
+wire::Bytes given(const ObjectName& name) {
+  const auto bytes = std::as_bytes(std::span(&name, 1));
+  wire::Bytes body(bytes.begin(), bytes.end());
+  body.push_back(std::byte{1});
+  return body;
+}
 
 bool equal(const Fetch& fetch, const wire::Bytes& bytes) {
   const auto view = fetch.bytes->view();
@@ -597,6 +621,137 @@ TEST_CASE("Who is given a large answer must not wait") {
   const std::pair<std::size_t, bool> what = given->get_future().get();
   CHECK(what.first == kLarge);
   CHECK_FALSE(what.second);
+}
+
+// Was: an actor that set a Promise waited inside a callback for room. The answer that says that there is room
+// came in this very thread, and its callback had its turn after the one that waited: 10 minutes.
+TEST_CASE("A callback of an answer must not wait, whatever thread it runs in") {
+  CallState first(nullptr), second(nullptr);
+  std::vector<bool> may_wait;
+  first.on_ready([&] {
+    second.on_ready([&] { may_wait.push_back(thread_may_wait()); });
+    second.resolve(wire::Bytes{});
+    may_wait.push_back(thread_may_wait());
+  });
+  first.resolve(wire::Bytes{});
+  CHECK(may_wait == std::vector<bool>{false, false});
+  CHECK(thread_may_wait());
+}
+
+// Was: a method passed on such an answer in the thread that read it, and that waited there for room, which it
+// makes itself.
+TEST_CASE("Who passes on an answer that comes back from disk must not wait") {
+  constexpr int kAnswers = 8;
+  Store store;
+  std::vector<std::shared_ptr<CallState>> states;
+  for (int i = 0; i < kAnswers; ++i) {
+    const auto state = states.emplace_back(std::make_shared<CallState>(nullptr));
+    store.objects->store(Store::bytes(i), [state](const Outcome& outcome, CallState::Load load) {
+      load != nullptr ? state->resolve_stored(std::move(load)) : state->resolve(outcome);
+    });
+  }
+  for (const auto& state : states) REQUIRE(state->wait(60s));
+  REQUIRE(store.objects->counts().spilled >= kAnswers - 4);
+  const auto passed_on = std::make_shared<CallState>(nullptr);
+  const auto read = std::make_shared<std::promise<bool>>();
+  passed_on->on_ready([read] { read->set_value(thread_may_wait()); });
+  detail::answer_later(states[0], Responder(passed_on), "a method");
+  CHECK_FALSE(read->get_future().get());
+  CHECK(passed_on->outcome().value() == Store::bytes(0));
+}
+
+// Was: it failed at once and without an origin. Of a task that was taken for a lost worker: a healthy one was
+// ended, and a retry used, though the task had never begun.
+TEST_CASE("An argument whose owner no link reaches is asked for again, as long as that can take") {
+  const ErrorInfo broke{ErrorCode::kUnavailable, "a call has no answer", "the link broke", ""};
+  constexpr std::uint64_t kLarge = 3 * kBytes;
+  enum class Breaks { kTwice, kOnceInACopy, kForGood };
+  for (const auto how : {Breaks::kTwice, Breaks::kOnceInACopy, Breaks::kForGood}) {
+    Store store;
+    std::atomic<int> located = 0, parts = 0;
+    store.on_ask_of = [&](std::uint64_t operation, const wire::Bytes& body) -> std::optional<Outcome> {
+      if (operation == kPart) {
+        if (++parts == 1) return broke;
+        return Outcome(wire::Bytes(wire::decode<PartAsk>(body).value().bytes));
+      }
+      if (operation != kLocate) return Outcome(wire::Bytes{});
+      ++located;
+      if (how == Breaks::kOnceInACopy) return Outcome(wire::encode(Location{Where::kFetch, kLarge, 0, {}}));
+      if (how == Breaks::kForGood || located <= 2) return broke;
+      return Outcome(wire::encode(Location{Where::kInline, 1, 0, wire::Bytes(1)}));
+    };
+    auto body = given({kOther, 5});
+    const auto references = store.objects->references(body).value();
+    CHECK_FALSE(references->ready());
+    if (how == Breaks::kOnceInACopy) {
+      // Its second try finds the store full, and is not counted together with the first one.
+      const auto used = store.put(2);
+      const auto looks = store.objects->fetch(used[0]->name());
+      const auto looks_too = store.objects->fetch(used[1]->name());
+      CHECK(store.do_delayed());
+      CHECK(test::eventually([&] { return store.do_delayed() || references->ready(); }, 60s));
+      CHECK_FALSE(references->ready());
+    }
+    while (store.do_delayed()) {
+    }
+    CHECK(test::eventually([&] { return store.do_delayed(), references->ready(); }, 60s));
+    REQUIRE(references->ready());
+    const auto answer = std::make_shared<CallState>(nullptr);
+    references->invoke(Responder(answer), [](Responder to) { to.answer({}); });
+    REQUIRE(answer->ready());
+    CHECK(answer->outcome().ok() == (how != Breaks::kForGood));
+    const int broken_links = ObjectLimits().broken_links;
+    CHECK(located.load() == (how == Breaks::kTwice ? 3 : how == Breaks::kForGood ? broken_links + 1 : 2));
+    if (how == Breaks::kOnceInACopy) CHECK((*references->at(0))->view().size() == kLarge);
+  }
+}
+
+// Was: whoever waited for an object that had left for disk looked at it after it had gone.
+TEST_CASE("Who waits for an object on disk that is freed in a callback is told so") {
+  Store store;
+  auto objects = store.put(5);
+  std::promise<void> stuck, go_on;
+  std::atomic<bool> first = true;
+  const auto owner = std::this_thread::get_id();
+  store.on_ask = [&](const std::string&) {
+    if (std::this_thread::get_id() == owner || !first.exchange(false)) return;
+    stuck.set_value();
+    go_on.get_future().wait();
+  };
+  store.objects->asked(kOther, kMakeRoom, wire::encode(RoomAsk{kBytes}), Responder());
+  stuck.get_future().wait();
+  const ObjectName name = objects[0]->name();
+  const auto answer = std::make_shared<CallState>(nullptr);
+  store.objects->asked({{1}, {9}}, kLocate, wire::encode(LocateAsk{name.number}), Responder(answer));
+  CHECK_FALSE(answer->ready());
+  CallState event(nullptr);
+  event.on_ready([&] { objects[0] = nullptr; });
+  event.resolve(wire::Bytes{});
+  CHECK(answer->ready());
+  if (answer->ready()) CHECK(answer->outcome().error().message() == freed(name).message());
+  go_on.set_value();
+}
+
+// Was: the thread for the disk is started when it is first needed, often in a thread that receives. Where the
+// cgroup had no room for one more, that ended the process.
+TEST_CASE("A process that can start no thread for its disk says so to whoever needs it") {
+  Store store;
+  {
+    NoThreads floor;
+    const ThreadFloorScope scope(&floor);
+    const auto room = std::make_shared<CallState>(nullptr);
+    REQUIRE_NOTHROW(store.objects->asked(kOther, kMakeRoom, wire::encode(RoomAsk{kBytes}), Responder(room)));
+    REQUIRE(room->ready());
+    CHECK_THAT(room->outcome().error().message(), Catch::Contains("thread"));
+    const auto answer = std::make_shared<CallState>(nullptr);
+    store.objects->store(Store::bytes(7), [answer](const Outcome& outcome, const CallState::Load& load) {
+      answer->resolve(load == nullptr ? outcome : Outcome(says("it is stored")));
+    });
+    REQUIRE(answer->ready());
+    CHECK(answer->outcome().value() == Store::bytes(7));
+    CHECK(store.put(4).size() == 4);  // what was lent for that answer was given back
+  }
+  CHECK(store.put(5).size() == 5);
 }
 
 TEST_CASE("Where the object of an answer is lost, the call says how its actor ended") {

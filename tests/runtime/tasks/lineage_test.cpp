@@ -343,6 +343,28 @@ TEST_CASE("A value that is lost before it is said to be made is computed again")
   CHECK(w.values.contains(a));
 }
 
+// Its wish was ignored while the machine took the value for made, and nobody said it again: 10 minutes, then
+// Timeout.
+TEST_CASE("A value that a task wants before it is said to be gone is computed again") {
+  World w;
+  const Number a = w.add({});
+  w.run(a);
+  w.referred.erase(a);
+  w.values.erase(a);  // freed; the machine is to hear so
+  const Number b = w.add({a});
+  REQUIRE(w.running == std::set<Number>{b});
+  w.want(a);  // it reads it
+  w.lineage.dropped(a, w.out);
+  w.carry_out();
+  CHECK(w.running == std::set<Number>{a, b});
+  w.run(a);
+  CHECK(w.values.contains(a));
+  w.run(b);
+  CHECK(w.runs[a] == 2);
+  CHECK(w.runs[b] == 1);
+  CHECK(w.held.empty());
+}
+
 TEST_CASE("The oldest recipes go when they are too many bytes") {
   World w(100);
   std::vector<Number> all;

@@ -6,6 +6,9 @@
 
 #include "runtime/client/future.hpp"
 #include "runtime/core/thread_floor.hpp"
+#include "runtime/host/registry.hpp"
+#include "runtime/objects/object_messages.hpp"
+#include "runtime/objects/objects.hpp"
 #include "tests/runtime/client/local_gate.hpp"
 
 using namespace troupe;
@@ -64,6 +67,66 @@ class GrantsWhoWaits final : public ThreadFloor {
   const Instant now_ = MonotonicClock().now();
 };
 
+constexpr ProcessAddress kWorker{{9}, {21}}, kKeeper{{9}, {22}};
+
+/// Objects whose owners are other processes, which do what the test says.
+class Owners final : public testing::LocalGate {
+ public:
+  Owners() {
+    objects_ = std::make_shared<objects::Objects>(*this, nullptr, [](const auto&, auto, auto) {});
+  }
+  ~Owners() override { objects_->close(); }
+  std::shared_ptr<CallState> spawn(ActorSpawn) override {
+    return workers.emplace_back(std::make_shared<CallState>(nullptr));
+  }
+  std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t operation, CallBody, bool) override {
+    const auto state = std::make_shared<CallState>(nullptr);
+    asked[operation].push_back(state);
+    if (operation == objects::kAddBorrower || operation == objects::kGiveBack) state->resolve(wire::Bytes{});
+    if (to.actor) pushed.push_back(state);
+    return state;
+  }
+  ObjectsPtr objects() override { return objects_; }
+
+  std::map<std::uint64_t, std::vector<std::shared_ptr<CallState>>> asked;
+  std::vector<std::shared_ptr<CallState>> workers, pushed;
+
+ private:
+  ObjectsPtr objects_;
+};
+
+/// Whoever waits brings about the objects that were asked for, and time goes on.
+class AnswersWhoWaits final : public ThreadFloor {
+ public:
+  explicit AnswersWhoWaits(Owners& owners) : owners_(owners) {}
+  Instant now() override { return now_; }
+  void wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Duration timeout) override {
+    if (word != expected) return;
+    const auto open = std::exchange(owners_.asked[objects::kLocate], {});
+    asked_at_a_time.push_back(open.size());
+    for (const auto& one : open)
+      one->resolve(wire::encode(objects::Location{objects::Where::kInline, 1, 0, wire::Bytes(1)}));
+    now_ += timeout;
+  }
+  void wake(std::atomic<std::uint32_t>&) override {}
+  std::unique_ptr<Running> start(std::function<void()>) override { return nullptr; }
+  std::vector<std::size_t> asked_at_a_time;
+
+ private:
+  Owners& owners_;
+  Instant now_ = MonotonicClock().now();
+};
+
+constexpr std::uint64_t kReads = 0x72656164;
+const bool reads_registered = Registry::instance().add_method(
+    kReads, {"reads", 0, [](void*, wire::ByteView, Responder responder) { responder.answer({}); }});
+
+/// A result as its worker says it (Tasks::Computed).
+struct WorkersResult {
+  objects::ObjectName name;
+  wire::Bytes value;
+};
+
 TaskSpec chunk() {
   TaskSpec spec;
   spec.name = "task";
@@ -109,5 +172,72 @@ TEST_CASE("A task that waits for a worker says what that waits for when its time
   CHECK_THAT(told(), Catch::Contains("it still waits: for a worker: no node has 1 CPU free"));
   workers.grant_all();
   CHECK_THAT(told(), Catch::Contains("a call gave no answer"));
+  tasks->close({ErrorCode::kUnavailable, "", "over", ""});
+}
+
+// Was: while a task of a frame waited for its argument the next one was begun on top of it, which waited for
+// its own: one level of stack a task. Of thousands all failed for which the stack had no more room.
+TEST_CASE("Tasks that run in their parent's place and wait for arguments do so one after another") {
+  REQUIRE(reads_registered);
+  Owners owners;
+  const auto tasks = std::make_shared<Tasks>(owners, nullptr, Tasks::FindKeeper{});
+  TaskSpec spec;
+  spec.name = "reads";
+  spec.function = kReads;
+  spec.demand.cpu_e4 = 10000;
+  tasks->serve(kKeeper, spec.demand);
+  constexpr std::size_t kTasks = 8;
+  AnswersWhoWaits floor(owners);
+  const ThreadFloorScope scope(&floor);
+  tasks->run([&] {
+    std::vector<std::shared_ptr<CallState>> answers;
+    for (std::uint64_t number = 1; number <= kTasks; ++number) {
+      const objects::ObjectName name{kWorker, number};
+      auto one = spec;
+      one.args.kept.push_back(owners.objects()->hold(name));
+      const auto bytes = std::as_bytes(std::span(&name, 1));
+      one.args.bytes.assign(bytes.begin(), bytes.end());
+      one.args.bytes.push_back(std::byte{1});
+      answers.push_back(tasks->submit(std::move(one)));
+    }
+    for (const auto& answer : answers) {
+      REQUIRE(answer->wait(60s));
+      CHECK(answer->outcome().ok());
+    }
+  });
+  CHECK(floor.asked_at_a_time == std::vector<std::size_t>(kTasks, 1));
+  tasks->close({ErrorCode::kUnavailable, "", "over", ""});
+}
+
+// Was: it was held for one try to keep it. Its worker's offer goes with a link that breaks, so between two
+// tries nobody held it, and it was gone.
+TEST_CASE("A result is held until it is kept, however often the link breaks meanwhile") {
+  Owners owners;
+  const auto tasks = std::make_shared<Tasks>(
+      owners, nullptr, [](NodeId, auto then) { then(Result<ProcessAddress>(kKeeper)); });
+  TaskSpec spec;
+  spec.name = "task";
+  spec.results = 1;
+  spec.demand.cpu_e4 = 10000;
+  const auto result = tasks->compute(std::move(spec));
+  REQUIRE(owners.workers.size() == 1);
+  owners.workers[0]->resolve(wire::encode(ActorAddress{kWorker.node, kWorker.process, {1}}));
+  REQUIRE(owners.pushed.size() == 1);
+  owners.pushed[0]->resolve(wire::encode(std::vector<WorkersResult>{{{kWorker, 5}, {}}}));
+  auto& keeps = owners.asked[objects::kKeep];
+  auto& given_back = owners.asked[objects::kGiveBack];
+  for (std::size_t tries = 1; tries <= 3; ++tries) {
+    REQUIRE(keeps.size() == tries);
+    keeps.back()->resolve(ErrorInfo{ErrorCode::kUnavailable, "a call has no answer", "the link broke", ""});
+    CHECK(given_back.empty());
+    REQUIRE(owners.delayed.size() == 1);
+    const auto again = std::exchange(owners.delayed, {});
+    again[0]();
+  }
+  REQUIRE(keeps.size() == 4);
+  CHECK(given_back.empty());
+  keeps.back()->resolve(wire::encode(objects::ObjectName{kKeeper, 6}));
+  CHECK(given_back.size() == 1);
+  CHECK(owners.objects()->counts().borrowed == 1);
   tasks->close({ErrorCode::kUnavailable, "", "over", ""});
 }
