@@ -1,7 +1,9 @@
 #include "runtime/objects/object_ref.hpp"
 
 #include "runtime/core/error.hpp"
+#include "runtime/core/log.hpp"
 #include "runtime/host/actor_context.hpp"
+#include "runtime/host/this_thread.hpp"
 #include "runtime/objects/objects.hpp"
 
 namespace troupe::detail {
@@ -13,6 +15,18 @@ std::shared_ptr<objects::Objects> checked(std::shared_ptr<objects::Objects> obje
                     "use it while the session lives, in a process of the cluster");
   }
   return objects;
+}
+
+/// Nobody sees why nothing goes on when each CPU is held by a task that waits for others', which have none.
+bool wait_aloud(CallState& done, Duration timeout) {
+  constexpr Duration kLong = std::chrono::seconds(10);
+  if (this_thread.helper == nullptr || timeout <= kLong) return done.wait(timeout);
+  if (done.wait(kLong)) return true;
+  log(LogLevel::kWarning,
+      "a task has waited 10 s for an object, and keeps its CPU meanwhile: if the task that computes it needs "
+      "that, take "
+      "the object as a parameter (View, or the value's type), which is there before the task begins");
+  return done.wait(timeout - kLong);
 }
 
 }  // namespace
@@ -28,7 +42,7 @@ objects::BytesPtr get_object(const objects::HandlePtr& handle, Duration timeout)
           "take it as a parameter of the value's type, which is there when the method begins, or "
           "get() it in a later call, or spawn the actor with .isolated = true");
     }
-    if (!fetch->done.wait(timeout)) {
+    if (!wait_aloud(fetch->done, timeout)) {
       const auto objects = handle->objects();
       const std::string why = objects == nullptr ? "" : objects->why_waits(handle->name());
       throw Timeout({ErrorCode::kTimeout, "an object did not come",

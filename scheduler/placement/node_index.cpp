@@ -400,7 +400,8 @@ Placement NodeIndex::only_there(const ActorDemand& demand) const {
 std::string NodeIndex::why_waits(const ActorDemand& demand) const {
   if (nodes_.empty()) return why_empty();
   if (const auto at = nodes_.find(demand.affinity); at != nodes_.end())
-    return "it must run on " + at->second.name + ", and " + describe(at->second, demand);
+    return "it must run on " + at->second.name + ", and " + describe(at->second, demand) +
+           (demand.other.empty() && demand.gpu_e4 == 0 ? " CPU" : "");
   return "no " + noun_ + " has " + wanted(demand) + " free: " + list_free(demand);
 }
 

@@ -114,7 +114,7 @@ TEST_CASE("affinity names one node: full waits, too small or gone is refused") {
   CHECK(place(nodes, {kCpu, false, NodeId{1}}).verdict == PlacementVerdict::kWait);
   CHECK(place(nodes, {3 * kCpu, false, NodeId{1}}).verdict == PlacementVerdict::kNever);
   CHECK(place(nodes, {kCpu, false, NodeId{9}}).verdict == PlacementVerdict::kNever);
-  CHECK(index_of(nodes).why_waits({kCpu, false, NodeId{1}}) == "it must run on a, and a has 0 of 2");
+  CHECK(index_of(nodes).why_waits({kCpu, false, NodeId{1}}) == "it must run on a, and a has 0 of 2 CPU");
 }
 
 TEST_CASE("a silent node gets nothing new") {
