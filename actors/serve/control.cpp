@@ -205,7 +205,7 @@ void Control::give_place(int port, int asker) {
   if (one.pid != asker && one.process && ::poll(&ends, 1, 0) == 0)
     throw_error({ErrorCode::kRefused, "its place is given once",
                  "process " + std::to_string(one.pid) + " takes it already",
-                 "start this program again once that one serves: it then takes that one's place"});
+                 "start this program again once that one serves, whose place it then takes, or has ended"});
   one = {asker, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, asker, 0)))};
 }
 
@@ -217,6 +217,13 @@ void Control::refuse_given_place(int port, int asker) {
   throw_error({ErrorCode::kRefused, "its place is given once",
                "process " + std::to_string(given->second.pid) + " has taken it",
                "start this program again: it then takes that one's place"});
+}
+
+/// That process does not listen, though it lives and may try it again.
+void Control::take_place_back(int port, int asker) {
+  const std::lock_guard lock(mutex_);
+  const auto given = successors_.find(port);
+  if (given != successors_.end() && given->second.pid == asker) successors_.erase(given);
 }
 
 /// Those that are asked stay until they have answered.
@@ -284,6 +291,10 @@ std::string Control::answer(std::string_view text, std::vector<UniqueFd>* fds, i
     Json all = Json::array();
     for (auto& [port, page] : pages) all.push_back({{"port", port}, {"text", std::move(page)}});
     return dump({{"pages", std::move(all)}});
+  }
+  if (what == "not_taken") {
+    take_place_back(number_in(question, "port"), asker);
+    return dump({{"stays", true}});
   }
   if (what == "hand_over" || what == "taken") {
     const int at = number_in(question, "port");

@@ -12,14 +12,15 @@
 /// {"do":"metrics"}                                      {"pages":[{"port":8000,"text":"# HELP ..."}]}
 /// {"do":"hand_over","port":8000}                        {"sockets":8}, and they come with it
 /// {"do":"taken","port":8000}                            {"leaves":true}
+/// {"do":"not_taken","port":8000}                        {"stays":true}
 ///                                            any of it: {"error":{"what":"...","why":"...","todo":"..."}}
 /// ```
 /// `"port"` beside the name tells deployments of one name apart. An answer comes when what was asked for is
 /// done. `"refused"` are those whose place another program keeps. `"job"` is the submitted job that the
 /// program is, or null; `"config"` what troupe serve run has applied to it last, as TOML ("applied" keeps
 /// that: nothing else is done with it). A program that takes this one's place asks it to hand over where it
-/// listens, and says when it listens there (take_over.hpp). Another one is refused for as long as the first
-/// that was given them lives.
+/// listens, and says when it listens there (take_over.hpp), or that it does not. Another one is refused for
+/// as long as the first that was given them lives and has not said that it does not.
 #pragma once
 
 #include <condition_variable>
@@ -100,6 +101,7 @@ class Control {
   void talk(UniqueFd connection, int asker);
   void give_place(int port, int asker);
   void refuse_given_place(int port, int asker);
+  void take_place_back(int port, int asker);
 
   const UniqueFd listening_, wake_;
   std::mutex mutex_;  ///< guards what follows

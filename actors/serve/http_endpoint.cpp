@@ -171,6 +171,16 @@ std::unique_ptr<http::Server> HttpEndpoint::listen_after(const Predecessor& othe
   throw_error(std::move(info));
 }
 
+std::unique_ptr<http::Server> HttpEndpoint::listen_in_place_of(const Predecessor& other, bool& is_gone) try {
+  auto sockets = ask_for_sockets(other);
+  is_gone = !sockets && sockets.error().code == ErrorCode::kUnavailable;
+  if (is_gone) return listen_after(other);
+  return std::make_unique<http::Server>(options_, handler(), std::move(sockets).value());
+} catch (...) {
+  if (!is_gone) tell_not_taken(other);  // for want of descriptors, say
+  throw;
+}
+
 void HttpEndpoint::take_place_of_other(Takes when) {
   std::optional<Predecessor> other;
   std::shared_ptr<ProxyFleet> fleet;
@@ -180,11 +190,8 @@ void HttpEndpoint::take_place_of_other(Takes when) {
     fleet = fleet_;
   }
   if (!other || !is_wanted_there(*other, when)) return;
-  auto sockets = ask_for_sockets(*other);
-  const bool is_gone = !sockets && sockets.error().code == ErrorCode::kUnavailable;
-  if (!sockets && !is_gone) throw_error(sockets.error());
-  auto server = is_gone ? listen_after(*other)
-                        : std::make_unique<http::Server>(options_, handler(), *std::move(sockets));
+  bool is_gone = false;
+  auto server = listen_in_place_of(*other, is_gone);
   {
     const std::lock_guard lock(mutex_);
     server_ = std::move(server);

@@ -85,6 +85,7 @@ class HttpEndpoint {
 
  private:
   void take_place_of_other(Takes when);
+  std::unique_ptr<http::Server> listen_in_place_of(const Predecessor& other, bool& is_gone);
   std::unique_ptr<http::Server> listen_after(const Predecessor& other);
   bool is_wanted_there(const Predecessor& other, Takes when) const;
   bool hold(http::Request& request, http::Answer& answer);

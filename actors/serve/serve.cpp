@@ -111,11 +111,24 @@ struct WaitingPlaces {
   std::set<std::string> served;
   std::vector<std::weak_ptr<HttpEndpoint>> endpoints;
   bool is_waited_in = false;  ///< some wait() of this program was called
+  int loading = 0;            ///< deployments whose serve::run() has not returned
 };
 WaitingPlaces& waiting_places() {
   static WaitingPlaces places;
   return places;
 }
+
+/// A deployment loads: its program has not come to wait() yet.
+struct Loading {
+  Loading() { add(1); }
+  ~Loading() { add(-1); }
+  Loading(const Loading&) = delete;
+  Loading& operator=(const Loading&) = delete;
+  static void add(int count) {
+    const std::lock_guard lock(waiting_places().mutex);
+    waiting_places().loading += count;
+  }
+};
 
 /// Of the file, in quotes. Empty: nothing, or nobody is replaced so. REQUIRES: places.mutex is held.
 std::string not_served(const WaitingPlaces& places) {
@@ -164,14 +177,17 @@ void waits_for_place(const std::string& name, const std::shared_ptr<HttpEndpoint
 }
 
 /// Whoever never calls it would not hear why the other program goes on answering.
-void warn_without_wait(const DriverSession& session, const std::string& name, const Predecessor& other,
-                       const std::weak_ptr<HttpEndpoint>& endpoint) {
-  session.process().later(kComesToWait, [name, pid = other.pid, port = other.port, endpoint] {
+void warn_without_wait(ProcessGate& process, const Predecessor& other,
+                       const std::weak_ptr<Deployment>& deployment) {
+  process.later(kComesToWait, [&process, other, deployment] {
+    const auto ready = deployment.lock();
+    if (ready == nullptr || ready->wait_stopped(Duration{0})) return;
     WaitingPlaces& places = waiting_places();
     const std::lock_guard lock(places.mutex);
-    if (places.is_waited_in || endpoint.expired()) return;
-    log(LogLevel::kWarning, "'" + name + "' is ready, and process " + std::to_string(pid) +
-                                " answers at port " + std::to_string(port) +
+    if (places.is_waited_in) return;
+    if (places.loading > 0) return warn_without_wait(process, other, deployment);
+    log(LogLevel::kWarning, "'" + ready->name() + "' is ready, and process " + std::to_string(other.pid) +
+                                " answers at port " + std::to_string(other.port) +
                                 " until this program calls wait() of what serve::run() returned: only there "
                                 "does it take that one's place (take_over)");
   });
@@ -435,6 +451,7 @@ int Served::wait() {
 }
 
 Served start_serving(const DriverSession& session, Deployment::Parts parts, const ServeOptions& options) {
+  const Loading loading;
   parts.max_request_rows = checked(parts.name, parts.setup, options);
   parts.config = {.replicas = options.replicas,
                   .max_batch = options.max_batch,
@@ -506,8 +523,7 @@ Served start_serving(const DriverSession& session, Deployment::Parts parts, cons
     log(LogLevel::kWarning, "'" + deployment->name() + "' waits for port " + std::to_string(other->port) +
                                 ", which process " + std::to_string(other->pid) +
                                 " has, until something of what that serves is served here");
-  if (other && !served.state_->endpoint->listens())
-    warn_without_wait(session, served.state_->deployment->name(), *other, served.state_->endpoint);
+  if (other && !served.state_->endpoint->listens()) warn_without_wait(session.process(), *other, deployment);
   served.state_->control = Control::of_this_program();
   if (served.state_->control) served.state_->control->add(*served.state_);
   return served;

@@ -170,4 +170,8 @@ Result<void> tell_taken(const Predecessor& predecessor) {
   return {};
 }
 
+void tell_not_taken(const Predecessor& predecessor) {
+  static_cast<void>(ask_other(predecessor, "not_taken"));  // one that does not hear it keeps the place for us
+}
+
 }  // namespace troupe::serve

@@ -57,5 +57,7 @@ std::optional<Predecessor> find_former_proxy(const std::string& fleet, const std
 Result<std::vector<UniqueFd>> ask_for_sockets(const Predecessor& predecessor);
 /// Somebody accepts there now: it is to answer what it has, and to end.
 Result<void> tell_taken(const Predecessor& predecessor);
+/// This process does not listen on the sockets that it asked for: another one may have them.
+void tell_not_taken(const Predecessor& predecessor);
 
 }  // namespace troupe::serve

@@ -84,12 +84,15 @@ std::string text_of(const OrderedJson& json, const char* key) {
   return escape_name(value.is_string() ? value.get<std::string>() : value.dump());
 }
 
-/// Whether a program before that one runs, too, and serves on without it: one that was replaced has ended.
+/// Whether a program before that one runs, too, and serves on without it: one that was replaced has ended, or
+/// serves nothing any more. One of which nothing is heard here is taken for one that does.
 bool has_former(JobClient& jobs, const std::string& name, const std::string& job) {
   const int place = place_of_job(name, job);
   for (const JobInfo& one : jobs.list()) {
     const int before = one.has_ended() ? 0 : place_of_job(name, one.name);
-    if (before > 0 && before < place) return true;
+    if (before == 0 || before >= place) continue;
+    const auto program = program_of(one.id);
+    if (!program || serves_on(program->deployments)) return true;
   }
   return false;
 }
@@ -141,7 +144,7 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
                    "it goes on: troupe job logs --follow " + id +
                        (is_beside ? "; troupe job stop " + shell_word(job.name) +
                                         " ends it, and the one before it serves on"
-                        : has_replaced ? "; the program before it has ended, and this one serves in its place"
+                        : has_replaced ? "; the program before it serves no more, and this one has its place"
                                        : "") +
                        "; a program on another machine is asked there (troupe serve list)"});
     }
@@ -230,6 +233,11 @@ std::optional<ErrorInfo> refused_of(const std::set<std::string>& waits, const Or
                      text_of(refused, name.c_str()), ""};
   }
   return std::nullopt;
+}
+
+bool serves_on(const OrderedJson& deployments) {
+  return std::any_of(deployments.begin(), deployments.end(),
+                     [](const OrderedJson& one) { return text_of(one, "state") != "stopping"; });
 }
 
 std::vector<int> left_ports(const OrderedJson& before, const OrderedJson& after) {

@@ -28,6 +28,10 @@ int serve_run(const ServeRunWords& words);
 std::optional<ErrorInfo> refused_of(const std::set<std::string>& waits,
                                     const nlohmann::ordered_json& refused);
 
+/// Whether a program answers where it serves, and is not only answering what it has accepted, by what it
+/// tells of its deployments. Pure.
+bool serves_on(const nlohmann::ordered_json& deployments);
+
 /// Of the ports where a program serves, those that its successor leaves: all that is served there the
 /// successor serves at another one. By what both tell of their deployments. Pure.
 std::vector<int> left_ports(const nlohmann::ordered_json& before, const nlohmann::ordered_json& after);

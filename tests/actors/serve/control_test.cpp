@@ -104,6 +104,16 @@ TEST_CASE("one program at a time takes the place of this one") {
   CHECK(hands_over(other) == "");
   CHECK(hands_over(other) == "");  // not all of them came
   CHECK(hands_over(::getpid()) == "process " + std::to_string(other) + " takes it already");
+  // It could not listen, and lives. Was: nobody had the place while it did.
+  const auto not_taken = [&](int asker) {
+    control.answer(R"({"do":"not_taken","port":8000})", nullptr, asker);
+  };
+  not_taken(::getppid());
+  CHECK(hands_over(::getpid()) == "process " + std::to_string(other) + " takes it already");
+  not_taken(other);
+  CHECK(hands_over(::getpid()) == "");
+  not_taken(::getpid());
+  CHECK(hands_over(other) == "");
   ::kill(other, SIGKILL);  // before it listened
   ::waitpid(other, nullptr, 0);
   CHECK(hands_over(::getpid()) == "");

@@ -31,6 +31,14 @@ TEST_CASE("the ports that a successor leaves are those of which it serves everyt
   CHECK(left(R"([1,{"name":7,"port":1},{"name":"a","port":"x"}])", R"([{"name":"a","port":2}])").empty());
 }
 
+// Was: of one that had given its place away, and answered what it had left, it was said that it serves on.
+TEST_CASE("a program serves on while one of its deployments does not stop") {
+  const auto serves_on = [](const char* told) { return cli::serves_on(nlohmann::ordered_json::parse(told)); };
+  CHECK(serves_on(R"([{"name":"a","state":"stopping"},{"name":"b","state":"updating"}])"));
+  CHECK_FALSE(serves_on(R"([{"name":"a","state":"stopping"}])"));
+  CHECK_FALSE(serves_on("[]"));  // its place is another's
+}
+
 // Was: waited for until the command's own time was over.
 TEST_CASE("a deployment whose place another program keeps is told, with why") {
   const auto told = [](const char* refused) {
