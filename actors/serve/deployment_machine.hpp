@@ -154,6 +154,7 @@ class DeploymentMachine {
   void make_ready(ReplicaId id, Replica& replica);
   void make_drain(ReplicaId id, Replica& replica);
   void drop_dead(ReplicaId id, const std::string& why, bool blamed);
+  void give_up(const ErrorInfo& why);
   void count_failure(Version& version, const Replica& replica, const std::string& why, bool blamed);
   void count_answer(Replica& replica);
   void dispatch();
@@ -167,6 +168,7 @@ class DeploymentMachine {
   bool proxies_have_requests() const;
   Instant next_of_proxies() const;
   void check_drained();
+  bool starts_fail() const;
   bool is_out_of_order() const;
   std::size_t count(ReplicaState state) const;
   int live(const Version& version) const;

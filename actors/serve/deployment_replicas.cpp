@@ -5,6 +5,7 @@
 
 #include "actors/serve/deployment_machine.hpp"
 #include "runtime/core/assert.hpp"
+#include "runtime/core/count.hpp"
 
 namespace troupe::serve {
 namespace {
@@ -25,9 +26,14 @@ std::size_t DeploymentMachine::count(ReplicaState state) const {
                                                 [&](const auto& one) { return one.second.state == state; }));
 }
 
-bool DeploymentMachine::is_out_of_order() const {
+/// And so fail all.
+bool DeploymentMachine::starts_fail() const {
   const bool for_long = current_.failed_starts > 0 && now_ - current_.failing_since >= config_.start_timeout;
-  return (current_.blamed_starts >= kMostFailedStarts || for_long) && count(ReplicaState::kReady) == 0;
+  return current_.blamed_starts >= kMostFailedStarts || for_long;
+}
+
+bool DeploymentMachine::is_out_of_order() const {
+  return starts_fail() && count(ReplicaState::kReady) == 0;
 }
 
 bool DeploymentMachine::is_up() const {
@@ -87,15 +93,16 @@ void DeploymentMachine::on_event(const ReplicaFailed& event) {
   // What is no death (weights that do not fit) fails again next time.
   const bool is_hopeless = code != ErrorCode::kActorDied && code != ErrorCode::kUnavailable;
   const bool rolls_out = next_ && at->second.version == next_->id;
-  const auto give_up = [&](bool for_good) {
-    if (!for_good || was_up_ || given_up_ || rolls_out) return;
-    given_up_ = true;
-    out_.push_back(GiveUp{event.error});
-  };
-  give_up(is_hopeless);
+  if (is_hopeless && !rolls_out) give_up(event.error);
   drop_dead(event.replica, event.error.message(), code != ErrorCode::kUnavailable);
-  give_up(is_out_of_order());
   if (rolls_out && is_hopeless) fail_update(event.error);
+}
+
+/// Who waits until it is up for the first time hears why it is not going to be.
+void DeploymentMachine::give_up(const ErrorInfo& why) {
+  if (was_up_ || given_up_) return;
+  given_up_ = true;
+  out_.push_back(GiveUp{why});
 }
 
 void DeploymentMachine::on_event(const ReplicaDied& event) {
@@ -131,6 +138,11 @@ void DeploymentMachine::drop_dead(ReplicaId id, const std::string& why, bool bla
   out_.push_back(StopReplica{id, why, true});  // it may live on, out of reach
   router_.lose(id, why);
   if (version != nullptr) count_failure(*version, gone, why, blamed);
+  if (starts_fail())  // of a death its monitor may tell first, or whatever it was asked
+    give_up({ErrorCode::kUnavailable,
+             count(ReplicaState::kReady) == 0 ? "no replica comes up" : "too few replicas come up",
+             count_of(current_.failed_starts, "start") + " in a row failed, the last one so: " + why,
+             "see what they printed: each computes a batch of zeros before it is ready"});
   if (next_ && next_->deaths >= kMostDeathsOfUpdate)
     fail_update({ErrorCode::kActorDied,
                  std::to_string(kMostDeathsOfUpdate) + " replicas with the new weights died in a row", why,

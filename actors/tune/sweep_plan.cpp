@@ -241,19 +241,27 @@ std::optional<int> trial_again(SweepPlan& plan) {
     refuse(std::string(kTrialAgain) + " is '" + escape_name(text) + "'",
            "give it NAME:NUMBER, as troupe tune best prints it");
   const std::string name = text.substr(0, colon);
-  if (!plan.name.empty() && plan.name != name) {
-    // A program may have several sweeps: this one is over, and says again what it came to.
+  const auto is_there = [&](const std::string& sweep) {
     std::error_code none;
-    if (!std::filesystem::exists(plan.folder + "/" + name + "/results.jsonl", none))
-      refuse(std::string(kTrialAgain) + " names the sweep '" + escape_name(name) + "', which is not in '" +
-                 escape_name(plan.folder) + "', and this one is '" + escape_name(plan.name) + "'",
-             "unset it, or start the program as troupe tune best prints it");
-    plan.resume = true;
-    return std::nullopt;
-  }
-  plan.name = name;
+    return std::filesystem::exists(plan.folder + "/" + sweep + "/results.jsonl", none);
+  };
+  const std::string asks = std::string(kTrialAgain) + " names the sweep '" + escape_name(name) + "'";
+  const std::string folder = "not in '" + escape_name(plan.folder) + "'";
+  const bool is_other = !plan.name.empty() && plan.name != name;
+  if (!is_there(name))
+    refuse(asks + ", which is " + folder +
+               (is_other ? ", and this one is '" + escape_name(plan.name) + "'" : std::string()),
+           "unset it, or start the program as troupe tune best prints it");
   plan.resume = true;
-  return number;
+  if (!is_other) {
+    plan.name = name;
+    return number;
+  }
+  // A program may have several sweeps: this one is over, and says again what it came to.
+  if (!is_there(plan.name))
+    refuse(asks + ", and this one is '" + escape_name(plan.name) + "', which is " + folder,
+           "give it a name that is the same in each run, or unset " + std::string(kTrialAgain));
+  return std::nullopt;
 }
 
 void go_on_if_started_again(SweepPlan& plan) {

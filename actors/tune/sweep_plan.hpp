@@ -30,8 +30,8 @@ RecordFile records_of(const SweepPlan& plan, const std::string& folder, FirstClu
 std::unique_ptr<SweepMachine> machine_of(const SweepPlan& plan, int places);
 
 /// The trial that TROUPE_TRIAL=NAME:NUMBER in the environment wants trained again; the plan is then of the
-/// sweep NAME, which is there. None, and the plan resumes its own sweep, where that has another name and NAME
-/// is one beside it. Throws BadConfig for what is no such text, or of a sweep that is not there.
+/// sweep NAME, which is there. None, and the plan resumes its own sweep, where that has another name and both
+/// are there. Throws BadConfig for what is no such text, or of a sweep that is not there.
 std::optional<int> trial_again(SweepPlan& plan);
 /// A program that was started again (TROUPE_RESUME=auto) resumes the sweep of that name, where it had begun
 /// it.

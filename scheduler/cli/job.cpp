@@ -258,8 +258,9 @@ int submit(JobWords& words) {
     return 2;
   }
   JobClient jobs(words.where);
-  if (!words.detach) watch_interrupts();  // before there is a job that could go on unsaid
-  const std::string id = jobs.submit(words.spec, say_line);
+  // A signal ends the command, until there may be a job that would go on unsaid.
+  const auto watch = words.detach ? std::function<void()>() : watch_interrupts;
+  const std::string id = jobs.submit(words.spec, say_line, watch);
   if (words.detach) {
     std::printf("%s\n", id.c_str());
     return 0;

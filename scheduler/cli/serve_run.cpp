@@ -97,16 +97,49 @@ bool has_former(JobClient& jobs, const std::string& name, const std::string& job
   return false;
 }
 
+/// Whether a program that was heard here before serves on, now that the one that was to take its place has
+/// ended.
+bool serves_still(JobClient& jobs, const std::string& former) {
+  std::string silent;
+  const auto program = program_of(former, &silent);
+  return goes_on(jobs.status(former).has_ended(), program ? &program->deployments : nullptr, !silent.empty());
+}
+
 std::string state_of(const JobInfo& job) {
   return job.status == JobStatus::kRunning
              ? "its program runs on node " + escape_name(job.node)
              : "its job is " + std::string(to_string(job.status)) + ": " + escape_name(job.why);
 }
 
+/// The job whose place it takes; empty: none.
+std::string former_of(const JobSpec& spec) {
+  const auto at = spec.env.find(config::kTakeOverVariable);
+  return at == spec.env.end() ? "" : at->second;
+}
+
+ErrorInfo ended_before(JobClient& jobs, const std::string& deployment, const JobInfo& job,
+                       const std::string& name, const ServeRunWords& words, const std::string& former) {
+  std::string said;
+  try {
+    jobs.read_output(job.id, {.tail = 20}, [&](const JobOutput& output) { said += output.bytes; });
+  } catch (const Error&) {  // one that was stopped before it began has none
+  }
+  std::string others;
+  if (former.empty() ? has_former(jobs, name, job.name) : serves_still(jobs, former)) {
+    others = "; the one before it serves on";
+  } else if (!former.empty()) {
+    others = "; the one before it does not serve either, so nobody does: start one with troupe job wait " +
+             former + "; troupe serve run " + shell_word(words.file);
+  }
+  return {ErrorCode::kRefused, "the program ended before it served '" + deployment + "'", job.why + others,
+          said.empty() ? "it printed nothing" : "it printed: " + escape_text(said)};
+}
+
 /// Until all deployments of the file answer; says now and then which do not. Throws where the job ends
-/// before, and where one of them is not going to.
-void wait_until_up(JobClient& jobs, const std::string& id, const config::ServingFile& file, int timeout_s) {
-  const Instant latest = MonotonicClock().now() + std::chrono::seconds(timeout_s);
+/// before, and where one of them is not going to. `former`: as former_of().
+void wait_until_up(JobClient& jobs, const std::string& id, const config::ServingFile& file,
+                   const ServeRunWords& words, const std::string& former) {
+  const Instant latest = MonotonicClock().now() + std::chrono::seconds(words.timeout_s);
   ProgressTimes says(MonotonicClock().now());
   std::set<std::string> waits;
   for (const auto& [name, entry] : file.deployments) waits.insert(name);
@@ -126,17 +159,7 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
     }
     if (waits.empty()) return;
     const JobInfo job = jobs.status(id);
-    if (job.has_ended()) {
-      std::string said;
-      try {
-        jobs.read_output(id, {.tail = 20}, [&](const JobOutput& output) { said += output.bytes; });
-      } catch (const Error&) {  // one that was stopped before it began has none
-      }
-      throw_error(
-          {ErrorCode::kRefused, "the program ended before it served '" + *waits.begin() + "'",
-           job.why + (has_former(jobs, file.job.name, job.name) ? "; the one before it serves on" : ""),
-           said.empty() ? "it printed nothing" : "it printed: " + escape_text(said)});
-    }
+    if (job.has_ended()) throw_error(ended_before(jobs, *waits.begin(), job, file.job.name, words, former));
     if (MonotonicClock().now() > latest) {
       const bool is_beside = has_former(jobs, file.job.name, job.name);
       const bool has_replaced = !is_beside && place_of_job(file.job.name, job.name) > 1;
@@ -159,7 +182,7 @@ std::string submit_serving(JobClient& jobs, const JobSpec& spec, const config::S
   std::string id = jobs.submit(spec, say_line);
   std::printf("job %s is submitted\n", id.c_str());
   std::fflush(stdout);
-  if (!words.detach) wait_until_up(jobs, id, file, words.timeout_s);
+  if (!words.detach) wait_until_up(jobs, id, file, words, former_of(spec));
   return id;
 }
 
@@ -266,6 +289,11 @@ std::vector<int> left_ports(const OrderedJson& before, const OrderedJson& after)
     if (moved) all.push_back(port);
   }
   return all;
+}
+
+bool goes_on(bool has_ended, const OrderedJson* deployments, bool is_silent) {
+  if (has_ended) return false;
+  return deployments == nullptr ? is_silent : serves_on(*deployments);
 }
 
 int serve_run(const ServeRunWords& words) {

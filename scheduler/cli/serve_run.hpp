@@ -36,4 +36,9 @@ bool serves_on(const nlohmann::ordered_json& deployments);
 /// successor serves at another one. By what both tell of their deployments. Pure.
 std::vector<int> left_ports(const nlohmann::ordered_json& before, const nlohmann::ordered_json& after);
 
+/// Whether a program that was heard on this host before serves on (serves_on()), by whether its job has ended
+/// and what it tells now; null: nothing, and `is_silent` where a program is there that does not answer. One
+/// that is not there has left. Pure.
+bool goes_on(bool has_ended, const nlohmann::ordered_json* deployments, bool is_silent);
+
 }  // namespace troupe::cli

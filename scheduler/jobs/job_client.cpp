@@ -134,7 +134,8 @@ class JobClient::Impl {
   void send_package(PackageSource& package, const PackageSource::Progress& progress) {
     wire::PackagePart part{package.id(), 0, package.bytes(), {}};
     for (int setbacks = 0;;) {
-      const auto held = ask<wire::PackageHeld>(wire::PackagePut{0, part}, kPieceTaken).value();
+      const Duration timeout = part.bytes.empty() ? kHeadAnswers : kPieceTaken;  // at first it is asked alone
+      const auto held = ask<wire::PackageHeld>(wire::PackagePut{0, part}, timeout).value();
       if (held.whole) return;
       if (held.next < part.offset && ++setbacks > kMostSendings)
         throw_error({ErrorCode::kUnavailable, "cannot submit the job",
@@ -154,7 +155,8 @@ JobClient::JobClient(JobClient&&) noexcept = default;
 JobClient& JobClient::operator=(JobClient&&) noexcept = default;
 JobClient::~JobClient() = default;
 
-std::string JobClient::submit(const JobSpec& wanted, const std::function<void(const std::string&)>& say) {
+std::string JobClient::submit(const JobSpec& wanted, const std::function<void(const std::string&)>& say,
+                              const std::function<void()>& before_record) {
   const MonotonicClock clock;
   const auto saying = [&](const char* what) -> PackageSource::Progress {
     return [&clock, &say, what, times = ProgressTimes(clock.now())](std::uint64_t done,
@@ -167,6 +169,7 @@ std::string JobClient::submit(const JobSpec& wanted, const std::function<void(co
   if (wanted.replace) stop_named(wanted.name, job.spec.id);
   for (int left = kMostSendings;; --left) {
     if (job.package) impl_->send_package(*job.package, saying("brings the package to the head: "));
+    if (before_record) before_record();
     const auto answer = impl_->ask<wire::SubmissionAnswer>(wire::SubmitAsk{0, job.spec});
     if (answer) return answer->record.spec.id;
     // A head that came back has not kept what no record named.

@@ -176,7 +176,10 @@ class JobClient {
   /// working directory that is not there or holds what cannot travel; LimitExceeded for one of more than
   /// 10 GB. With `replace` it waits until the job that it replaces has ended. `say`, if any, hears of what
   /// takes more than a second, and every ten seconds again: "packs what travels: 120 of 546 MB".
-  std::string submit(const JobSpec& job, const std::function<void(const std::string&)>& say = {});
+  /// `before_record`, if any, is called when all has travelled, before the head is asked for the job: until
+  /// then there is none. Where the head has lost what travelled it is called again.
+  std::string submit(const JobSpec& job, const std::function<void(const std::string&)>& say = {},
+                     const std::function<void()>& before_record = {});
   JobInfo status(const std::string& id);
   /// The newest first.
   std::vector<JobInfo> list();

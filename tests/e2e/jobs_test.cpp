@@ -387,6 +387,12 @@ TEST_CASE("bad jobs: one error, and nothing is left", "[jobs]") {
   std::ofstream(folder + "/large") << "";
   fs::resize_file(folder + "/large", 11'000'000'000);  // sparse
   fails("submit", "--working-dir " + folder + " -- true", 1, "its files take more than 10000000000 bytes");
+  fs::remove(folder + "/large");
+  // Was: 60 s without a word, in which no signal ended it.
+  const std::string away =
+      cluster.line("submit", "--address 127.0.0.1:1 --working-dir " + folder + " -- true");
+  CHECK(shell("timeout 40 " + away).code == 1);
+  CHECK(shell("timeout --preserve-status -k 3 2 " + away).code == 128 + SIGTERM);
   fails("submit", "--name \"$(printf 'a\\001b')\" -- true", 2, "control character");
   fails("submit", "--env =x -- true", 2, "is no NAME=VALUE");
   fails("submit", "--num-cpus nan -- true", 2, "'nan' is not a number of 0 to 1000000 CPUs");

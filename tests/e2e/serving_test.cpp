@@ -466,6 +466,16 @@ TEST_CASE("weights change under load, and a replica dies: each request is answer
   std::printf("answers by%s\n", counts.c_str());
 }
 
+// Was: run() neither returned nor threw, as long as another one could be started.
+TEST_CASE("replicas that die in their first batch fail serve::run()", "[serving]") {
+  auto session = init(0, nullptr);
+  const auto run = [&] {
+    return serve::run(session, "dies", Plain{}, weights_of_version(1, kDies), {.port = 0});
+  };
+  CHECK_THROWS_AS(run(), Unavailable);
+  CHECK_THROWS_WITH(run(), Contains("no replica comes up: 5 starts in a row failed"));
+}
+
 // Was: the piece that found none was never sent, and its replica came too late: the update failed, or, of
 // many replicas that loaded at a time, the deployment.
 TEST_CASE("weights wait for room in the program's own memory", "[serving]") {

@@ -745,6 +745,17 @@ TEST_CASE("points to try first, a search of one's own, a target, and the best tr
   };
   CHECK_THAT(refusal_of("six:7"), Catch::Contains("there is no trial 7"));
   CHECK_THAT(refusal_of("six"), Catch::Contains("give it NAME:NUMBER"));
+  // Was: "there is no sweep to go on with (begin it without resume, or name another one)", of the name that
+  // this run has, or of one that is not there; nobody had given resume.
+  for (const char* name : {"lost", ""}) {
+    options.name = name;
+    CHECK_THAT(refusal_of("lost:0"),
+               Catch::Contains("TROUPE_TRIAL names the sweep 'lost', which is not in '"));
+  }
+  options.name = "six-of-this-run";
+  CHECK_THAT(refusal_of("six:0"),
+             Catch::Contains("names the sweep 'six', and this one is 'six-of-this-run', which is not in '") &&
+                 Catch::Contains("a name that is the same in each run"));
 
   options.name = "brief";
   options.target = {};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <tuple>
+#include <utility>
 #include <variant>
 
 #include "tests/actors/serve/serve_world.hpp"
@@ -266,6 +267,39 @@ TEST_CASE("weights that do not fit are told at once: another start would end the
   const auto actions = machine.on(ReplicaFailed{1, {ErrorCode::kBadConfig, "they do not fit", "", ""}}, 2s);
   CHECK(std::holds_alternative<GiveUp>(actions.at(0)));
   for (const auto& action : actions) CHECK_FALSE(std::holds_alternative<StartReplica>(action));
+}
+
+// Was: told by their monitors alone, five deaths in the first batch, and each after them, let run() wait.
+TEST_CASE("that no replica comes up is told after five deaths, whoever tells of these, or start_timeout") {
+  const auto given_up = [](int replicas, int are_ready, Duration each, const char* what) {
+    DeploymentMachine machine({.replicas = replicas, .start_timeout = 20s, .restart = {}});
+    Instant now = 1h;
+    auto actions = machine.start(now);
+    std::string why;
+    int deaths = 0;
+    for (int i = 0; why.empty() && i < 100; ++i) {
+      std::vector<ReplicaId> started;
+      for (const Action& action : std::exchange(actions, {})) {
+        if (const auto* start = std::get_if<StartReplica>(&action)) started.push_back(start->replica);
+        if (const auto* up = std::get_if<GiveUp>(&action)) why = up->error.message();
+      }
+      if (started.empty()) actions = machine.on(Tick{}, now = std::max(now, machine.wake_at()));
+      for (const ReplicaId id : started) {
+        (void)machine.on(ReplicaUp{id}, now);
+        if (are_ready-- > 0) {
+          (void)machine.on(ReplicaReady{id}, now);
+        } else {
+          ++deaths;
+          actions = machine.on(ReplicaDied{id, "killed by signal 6"}, now += each);
+        }
+      }
+    }
+    CHECK_THAT(why, Catch::StartsWith(what) && Catch::Contains("killed by signal 6"));
+    return deaths;
+  };
+  CHECK(given_up(1, 0, 1s, "no replica comes up: 5 starts in a row failed") == 5);
+  CHECK(given_up(1, 0, 10s, "no replica comes up: 3 starts in a row failed") == 3);
+  CHECK(given_up(2, 1, 1s, "too few replicas come up: 5 starts in a row failed") == 5);  // one is ready
 }
 
 TEST_CASE("other numbers of replicas: they start and end, and the load decides within the new numbers") {

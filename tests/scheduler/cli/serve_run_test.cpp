@@ -50,3 +50,16 @@ TEST_CASE("a deployment whose place another program keeps is told, with why") {
              Catch::Contains("'b' is not going to serve: it is held") && !Catch::Contains("\n"));
   CHECK_THAT(told(R"({"a":7})"), Catch::Contains("'a'"));
 }
+
+// Was: of one that had given its place to a program that died a moment later it was said that it serves on,
+// as long as its job had not ended.
+TEST_CASE("a program that is heard no more where it was heard serves no more, unless it is only silent") {
+  const auto serves = nlohmann::ordered_json::parse(R"([{"name":"a","state":"ready"}])");
+  const auto drains = nlohmann::ordered_json::parse(R"([{"name":"a","state":"stopping"}])");
+  CHECK(cli::goes_on(false, &serves, false));
+  CHECK(cli::goes_on(false, nullptr, true));  // stopped, say: it has its place
+  CHECK_FALSE(cli::goes_on(false, &drains, false));
+  CHECK_FALSE(cli::goes_on(false, nullptr, false));
+  CHECK_FALSE(cli::goes_on(true, &serves, false));  // as it told before
+  CHECK_FALSE(cli::goes_on(true, nullptr, true));   // another one is silent
+}
