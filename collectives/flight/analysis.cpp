@@ -217,7 +217,8 @@ void find_absent(Report& report) {
   if (finding.ranks.empty()) return;
   finding.text =
       "there is no dump of " + name_ranks(finding.ranks) +
-      ": it died first, or it is on another machine (bring its file here), or nothing failed on it";
+      ": it died first, or it is on another machine (bring its file here), or nothing failed on it: it "
+      "may have been told to end with all its operations complete";
   report.findings.push_back(std::move(finding));
 }
 

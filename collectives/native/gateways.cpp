@@ -15,7 +15,7 @@ namespace troupe::collectives {
 namespace {
 
 /// How long a rank that fails tries to say why to other hosts.
-constexpr Duration kLastWords = std::chrono::milliseconds(10);
+constexpr Duration kLastWords = std::chrono::milliseconds(100);
 
 }  // namespace
 

@@ -101,7 +101,8 @@ class Future {
   }
 
   /// Calls `callback(Result<T>)` with the answer: in the mailbox of the calling actor when called in an
-  /// actor's method, otherwise in a thread of the runtime, where it must not block.
+  /// actor's method, otherwise in a thread of the runtime, where it must not block. What it refers to must
+  /// live as long as the session, at whose end a call without an answer fails (Unavailable).
   template <class Callback>
   void then(Callback callback) const {
     checked().on_ready(

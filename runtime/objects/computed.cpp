@@ -205,7 +205,8 @@ void Objects::read_at(const ObjectName& name, const ObjectName& place, const Fet
     const bool goes_on = self != nullptr && !self->is_closed();
     if (goes_on && !outcome.ok() && outcome.error().code == ErrorCode::kObjectLost)
       return again(*self, outcome.error().why, 0);
-    if (const LookAgain next = goes_on ? self->after_broken(outcome, broken) : LookAgain{}; next.again) {
+    const bool may_again = goes_on && !there->is_argument;  // that has been asked for again already
+    if (const LookAgain next = may_again ? self->after_broken(outcome, broken) : LookAgain{}; next.again) {
       return self->gate_.later(next.after, [weak, again, broken] {
         if (const auto later = weak.lock()) again(*later, "", broken + 1);
       });

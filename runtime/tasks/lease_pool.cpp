@@ -96,6 +96,22 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
   Class& group = classes_[demand];
   std::size_t up = 0;
   for (const auto& leases : group.up) up += leases.size();
+  const auto give = [&](TaskNumber number, LeaseNumber to) {
+    Task& task = tasks_.at(number);
+    Lease& lease = leases_.at(to);
+    dequeue(number, task);
+    task.lease = to;
+    ++task.attempt;
+    if (lease.tasks.empty()) lease.begun = now;
+    unplace(to, lease, group);
+    lease.tasks.push_back(number);
+    place(to, lease, group);
+    out.push_back(Push{to, number, task.attempt});
+  };
+  // It may be that no other node can hold such a worker, or has the room.
+  for (const LeaseNumber to : up == 0 ? group.leaving : std::set<LeaseNumber>()) {
+    if (!group.queue.empty() && leases_.at(to).tasks.empty()) give(*group.queue.begin(), to);
+  }
   for (std::size_t load = 0; load < kPlaces; ++load) {
     const std::size_t least = load == 0 ? 1 : std::max<std::size_t>(1, kManyAWorker * up);
     while (group.queue.size() >= least) {
@@ -105,18 +121,8 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
       if (load >= (first.what.retries <= 0 || first.lost > 0 ? 1 : places(first.what.function))) break;
       const LeaseNumber to = with_place(group, load, first.what.prefers);
       if (to == 0) break;
-      const TaskNumber number = load == 0 ? next_for(group, to) : *group.queue.begin();
-      Task& task = tasks_.at(number);
-      Lease& lease = leases_.at(to);
-      dequeue(number, task);
-      task.lease = to;
-      ++task.attempt;
-      if (lease.tasks.empty()) lease.begun = now;
-      unplace(to, lease, group);
-      lease.tasks.push_back(number);
-      place(to, lease, group);
-      out.push_back(Push{to, number, task.attempt});
-      if (load > 0) wake(lease.begun + limits_.runs_long, out);
+      give(load == 0 ? next_for(group, to) : *group.queue.begin(), to);
+      if (load > 0) wake(leases_.at(to).begun + limits_.runs_long, out);
     }
   }
   if (group.queue.empty()) return emptied(group, now, out);
@@ -217,8 +223,7 @@ void LeasePool::refused(LeaseNumber number, const ErrorInfo& why, Instant now, A
   Class& group = classes_[demand];
   group.asked.erase(number);
   leases_.erase(at);
-  const bool none_up =
-      std::all_of(group.up.begin(), group.up.end(), [](const auto& leases) { return leases.empty(); });
+  const bool none_up = !has_up(group) && group.leaving.empty();
   // What no node can ever hold is refused at once, and what hangs would hang again; another refusal may be
   // one node's bad day.
   const bool is_for_good = why.code == ErrorCode::kRefused || why.code == ErrorCode::kTimeout;
@@ -380,8 +385,13 @@ void LeasePool::runs_long(LeaseNumber number, Lease& lease, Actions& out) {
   }
 }
 
+bool LeasePool::has_up(const Class& group) {
+  return std::any_of(group.up.begin(), group.up.end(), [](const auto& leases) { return !leases.empty(); });
+}
+
 Instant LeasePool::idle_until(const Lease& lease) const {
-  return lease.leaves ? lease.idle_since : lease.idle_since + limits_.idle;
+  const bool at_once = lease.leaves && has_up(classes_.at(lease.demand));
+  return at_once ? lease.idle_since : lease.idle_since + limits_.idle;
 }
 
 void LeasePool::wake_if_idle(const Lease& lease, Actions& out) {
@@ -434,8 +444,7 @@ void LeasePool::tick(std::uint64_t wake_number, Instant now, Actions& out) {
   if (next != Instant::max()) wake(next, out);
   std::erase_if(classes_, [](const auto& named) {
     const Class& group = named.second;
-    return group.queue.empty() && group.asked.empty() && group.leaving.empty() &&
-           std::all_of(group.up.begin(), group.up.end(), [](const auto& leases) { return leases.empty(); });
+    return group.queue.empty() && group.asked.empty() && group.leaving.empty() && !has_up(group);
   });
 }
 

@@ -151,8 +151,8 @@ class LeasePool {
   /// `at`: the worker's node.
   void granted(LeaseNumber lease, Instant now, Actions& out, NodeId at = {});
   void refused(LeaseNumber lease, const ErrorInfo& why, Instant now, Actions& out);
-  /// Its node drains (`stays`: not any more): no task goes there, and it is given back after those that it
-  /// has.
+  /// Its node drains (`stays`: not any more): while another worker with its demand is up no task goes there,
+  /// and it is given back after those that it has.
   void leaves(LeaseNumber lease, bool stays, Instant now, Actions& out);
   /// That attempt of the task ended with an answer, or what its code threw. False: it is not the present one.
   bool ended(TaskNumber task, std::uint32_t attempt, Instant now, Actions& out);
@@ -214,7 +214,7 @@ class LeasePool {
   struct Class {
     std::set<TaskNumber> queue;
     std::set<LeaseNumber> asked;
-    std::set<LeaseNumber> leaving;                      ///< they get no more tasks
+    std::set<LeaseNumber> leaving;                      ///< they get tasks while none is up
     std::array<std::set<LeaseNumber>, kPlaces + 1> up;  ///< by how many tasks they have
     /// Of those the ones where another may stand behind, if the first is of a short function: by that.
     std::array<std::map<std::uint64_t, std::set<LeaseNumber>>, kPlaces + 1> open;
@@ -248,6 +248,7 @@ class LeasePool {
   void emptied(Class& group, Instant now, Actions& out);
   void end_lease(Leases::iterator at, Begun begun, const ErrorInfo& why, Instant now, Actions& out);
   void wake(Instant at, Actions& out);
+  static bool has_up(const Class& group);
   /// When it is given back, if it gets no task until then.
   Instant idle_until(const Lease& lease) const;
   void wake_if_idle(const Lease& lease, Actions& out);

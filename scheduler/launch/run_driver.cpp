@@ -105,7 +105,7 @@ void LocalNode::start(const RankPlan& plan) {
     std::fprintf(
         stderr,
         "troupe run: each rank has OMP_NUM_THREADS=1, so that ranks on one node and on several give the "
-        "same bits; set it where speed counts more\n");
+        "same bits; set it where speed counts more, in a cluster in its nodes' environment\n");
   if (auto started = group_->start(own); !started)
     on_event_(NotStarted{plan.attempt, node_, started.error()});
 }

@@ -128,7 +128,8 @@ TEST_CASE("ranks on two nodes are one world, and a rank that fails there is name
       sorted_lines(ran.output) ==
       std::vector<std::string>{"[one] 0 0 4 0 2 127.0.0.1 64", "[one] 1 1 4 0 2 127.0.0.1 64",
                                "[one] troupe run: each rank has OMP_NUM_THREADS=1, so that ranks on one node "
-                               "and on several give the same bits; set it where speed counts more",
+                               "and on several give the same bits; set it where speed counts more, in a "
+                               "cluster in its nodes' environment",
                                "[two] 2 0 4 1 2 127.0.0.1 64", "[two] 3 1 4 1 2 127.0.0.1 64"});
   const auto ports = sorted_lines(cluster.wrote("ports"));
   CHECK((ports.size() == 4 && ports.front() == ports.back()));

@@ -113,7 +113,8 @@ TEST_CASE("two ranks find their environment, their arguments and this terminal")
         std::vector<std::string>{
             "0 0 2 2 0 127.0.0.1 False a  b", "1 1 2 2 0 127.0.0.1 False a  b",
             "troupe run: each rank has OMP_NUM_THREADS=1, so that ranks on one node and on "
-            "several give the same bits; set it where speed counts more"});
+            "several give the same bits; set it where speed counts more, in a cluster in its nodes' "
+            "environment"});
   // Underscores, and a variable of torchrun's; a flag wins.
   CHECK(run("--nproc_per_node=1 sh -c 'echo $WORLD_SIZE'", "PET_NPROC_PER_NODE=3").output == "1\n");
   CHECK(run("sh -c 'echo $WORLD_SIZE'", "PET_NPROC_PER_NODE=2 OMP_NUM_THREADS=1").output == "2\n2\n");

@@ -118,7 +118,7 @@ TEST_CASE("a driver's node that is silent for six pulses is lost") {
   CHECK(here.channel->pulses == 20 + NodeLink::kPulses);
   CHECK_FALSE(asked.state->ready());
   CHECK_FALSE(here.channel->handlers.on_pulse());
-  CHECK(here.lost == "it has given no sign of life for 6 s");
+  CHECK(here.lost == "node 1: it has given no sign of life for 6 s");
   REQUIRE(asked.state->ready());
   CHECK(asked.state->outcome().error().code == ErrorCode::kUnavailable);
 }

@@ -205,12 +205,20 @@ TEST_CASE("A worker whose node drains ends what it runs, and gets no more tasks"
   f.give_back(third);
   CHECK(f.pool.waiting(third).runs_on == 0);
   CHECK(f.pool.waiting(third).workers == 0);
-  SECTION("it is given back") {
+  SECTION("it is given back when another one is up") {
+    f.grant(f.asked[1]);
+    CHECK(f.on.at(third) == f.asked[1]);
     f.end(second);
     CHECK(f.returned.empty());  // soon
     f.tick(0s);
     CHECK(f.returned == std::set<LeaseNumber>{f.asked[0]});
-    f.grant(f.asked[1]);
+  }
+  SECTION("no other node may hold such a worker") {
+    f.pool.refused(f.asked[1], {ErrorCode::kRefused, "", "only there", ""}, f.now, f.out), f.take();
+    CHECK(f.failed.empty());  // was: all that waited
+    f.end(second);
+    CHECK(f.on.at(third) == f.asked[0]);
+    CHECK(f.pool.waiting(fourth).runs_on == 0);  // nothing behind it
   }
   SECTION("it dies") {
     f.die(f.asked[0]);
