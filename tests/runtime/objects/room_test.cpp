@@ -170,6 +170,18 @@ bool equal(const Fetch& fetch, const wire::Bytes& bytes) {
   return std::equal(view.begin(), view.end(), bytes.begin(), bytes.end());
 }
 
+/// So many answers that nobody has read.
+std::vector<std::shared_ptr<CallState>> stored_answers(const Store& store, int count) {
+  std::vector<std::shared_ptr<CallState>> states;
+  for (int i = 0; i < count; ++i) {
+    const auto state = states.emplace_back(std::make_shared<CallState>(nullptr));
+    store.objects->store(Store::bytes(i), [state](const Outcome& outcome, CallState::Load load) {
+      load != nullptr ? state->resolve_stored(std::move(load)) : state->resolve(outcome);
+    });
+  }
+  return states;
+}
+
 }  // namespace
 
 TEST_CASE("An object that cannot leave, nor be mapped again, is there still") {
@@ -247,13 +259,7 @@ TEST_CASE("Who asks on a node that has a copy is told so, wherever the object it
 TEST_CASE("Answers that nobody reads lie in the store and on its disk until they are read or let go") {
   constexpr int kAnswers = 12;
   Store store;
-  std::vector<std::shared_ptr<CallState>> states;
-  for (int i = 0; i < kAnswers; ++i) {
-    const auto state = states.emplace_back(std::make_shared<CallState>(nullptr));
-    store.objects->store(Store::bytes(i), [state](const Outcome& outcome, CallState::Load load) {
-      load != nullptr ? state->resolve_stored(std::move(load)) : state->resolve(outcome);
-    });
-  }
+  auto states = stored_answers(store, kAnswers);
   for (const auto& state : states) {
     REQUIRE(state->wait(60s));
     CHECK_FALSE(state->is_here());
@@ -643,13 +649,7 @@ TEST_CASE("A callback of an answer must not wait, whatever thread it runs in") {
 TEST_CASE("Who passes on an answer that comes back from disk must not wait") {
   constexpr int kAnswers = 8;
   Store store;
-  std::vector<std::shared_ptr<CallState>> states;
-  for (int i = 0; i < kAnswers; ++i) {
-    const auto state = states.emplace_back(std::make_shared<CallState>(nullptr));
-    store.objects->store(Store::bytes(i), [state](const Outcome& outcome, CallState::Load load) {
-      load != nullptr ? state->resolve_stored(std::move(load)) : state->resolve(outcome);
-    });
-  }
+  auto states = stored_answers(store, kAnswers);
   for (const auto& state : states) REQUIRE(state->wait(60s));
   REQUIRE(store.objects->counts().spilled >= kAnswers - 4);
   const auto passed_on = std::make_shared<CallState>(nullptr);
