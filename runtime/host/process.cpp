@@ -19,6 +19,8 @@ namespace {
 constexpr Duration kActorsEnd = std::chrono::seconds(5);
 /// And then those that wait for nothing any more.
 constexpr Duration kActorsDrop = std::chrono::seconds(1);
+/// A life of a driver that has its actors' threads: those that receive, and one to spare.
+constexpr std::size_t kThreadsOfLife = 3;
 /// Large answers lie in this process until their callers have them.
 constexpr Duration kAnswersTaken = std::chrono::seconds(5);
 
@@ -58,8 +60,9 @@ Outcome spawned(const ActorAddress& at) {
   return wire::encode(wire::SpawnAnswer{at});
 }
 
-ProcessFloor production(SocketLink link) {
+ProcessFloor production(SocketLink link, std::shared_ptr<ActorThreads> actor_threads) {
   ProcessFloor floor;
+  floor.actor_threads = std::move(actor_threads);
   floor.channel = std::make_unique<SocketChannel>(std::move(link));
   floor.make_rings = [](NodeId node, Rings::Handlers handlers) {
     return std::make_unique<RingHub>(node, Doorbell::create().value(), std::move(handlers));
@@ -72,28 +75,29 @@ ProcessFloor production(SocketLink link) {
 
 }  // namespace
 
-Process::Process(ProcessConfig config, SocketLink link, Handlers handlers)
-    : Process(std::move(config), production(std::move(link)), std::move(handlers)) {}
+Process::Process(ProcessConfig config, SocketLink link, Handlers handlers,
+                 std::shared_ptr<ActorThreads> actor_threads)
+    : Process(std::move(config), production(std::move(link), std::move(actor_threads)), std::move(handlers)) {
+}
 
 Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
     : config_(std::move(config)),
       handlers_(std::move(handlers)),
       threads_(floor.threads),
       light_ids_(floor.light_ids),
+      has_own_actor_threads_(floor.actor_threads == nullptr),
+      actor_threads_(has_own_actor_threads_ ? std::make_shared<ActorThreads>(threads_)
+                                            : std::move(floor.actor_threads)),
       states_([this](ActorId actor) {
         monitor({{}, {}, actor}, [this, actor](const Death& death) {
           if (!death.restarts) states_.forget(actor);
         });
       }) {
-  // Few threads that sleep when idle: light actors usually take their turn in the thread that received the
-  // message.
-  if (threads_) check_thread_limit(kThreadsOfProcess).value();  // without them CAF ends the process
-  caf_config_.set("scheduler.policy", caf::atom(threads_ ? "sharing" : "testing"));
-  caf_config_.set("scheduler.max-threads", std::size_t{2});
-  caf_ = std::make_unique<caf::actor_system>(caf_config_);
-  inline_unit_ = std::make_unique<InlineUnit>(*caf_);
-  callback_runner_ = caf::actor_cast<caf::strong_actor_ptr>(caf_->spawn(callback_runner));
-  actors_ = std::make_unique<ActorTable>(*caf_, *this, threads_);
+  if (!has_own_actor_threads_) check_thread_limit(kThreadsOfLife).value();
+  caf::actor_system& caf = actor_threads_->system();
+  inline_unit_ = std::make_unique<InlineUnit>(caf);
+  callback_runner_ = caf::actor_cast<caf::strong_actor_ptr>(caf.spawn(callback_runner));
+  actors_ = std::make_unique<ActorTable>(caf, *this, threads_);
   node_ = std::make_unique<NodeLink>(address(), std::move(floor.channel));
   rings_ = floor.make_rings(
       config_.node,
@@ -128,17 +132,24 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
   });
   tasks_->watch_objects();
   directory_ = make_directory();
-  node_->start(rings_->doorbell(), {[this](Message message) { on_message(std::move(message), nullptr); },
-                                    [this] { routes_->flush_all(); },
-                                    [this](const std::string& why) {
-                                      tasks_->close(own_node_gone("a task has no answer", why, kSubmitThere));
-                                    },
-                                    [this](const std::string& why) { on_node_gone(why); }});
+  node_->start(
+      rings_->take_doorbell(),
+      {[this](Message message) { on_message(std::move(message), nullptr); }, [this] { routes_->flush_all(); },
+       [this](const std::string& why) {
+         tasks_->close(own_node_gone("a task has no answer", why, kSubmitThere));
+       },
+       [this](const std::string& why) { on_node_gone(why); }});
 }
 
 Process::~Process() {
   end();
-  caf_.reset();
+  if (has_own_actor_threads_) {
+    actor_threads_->end();
+    return;
+  }
+  // A driver's that was never its place: nobody spawned there, and nothing but its callbacks may still run.
+  const auto runner = caf::actor_cast<caf::actor>(last_runner_.lock());
+  if (!actor_threads_->has_ended() && runner) caf::scoped_actor(actor_threads_->system())->wait_for(runner);
 }
 
 void Process::end() {
@@ -161,12 +172,13 @@ void Process::end() {
   node_->stop();
   rings_->stop();
   caf::anon_send_exit(caf::actor_cast<caf::actor>(callback_runner_), caf::exit_reason::user_shutdown);
+  last_runner_ = caf::actor_cast<caf::weak_actor_ptr>(callback_runner_);
   callback_runner_ = nullptr;
   run_turns();
 }
 
 caf::scheduler::test_coordinator& Process::turns() {
-  return dynamic_cast<caf::scheduler::test_coordinator&>(caf_->scheduler());
+  return dynamic_cast<caf::scheduler::test_coordinator&>(actor_threads_->system().scheduler());
 }
 
 void Process::run_turns() {
@@ -429,7 +441,7 @@ void Process::handle(wire::StartActorHere&& start) {
 }
 
 void Process::on_node_gone(const std::string& why) {
-  routes_->own_node_lost(why);
+  routes_->own_node_lost(own_node_gone("a call was not sent", why, kSpawnThere));
   const ErrorInfo no_answer = own_node_gone("a call has no answer", why, kSpawnThere);
   fail_calls([](ProcessAddress) { return true; }, no_answer);
   objects_->close(why);

@@ -40,11 +40,18 @@ class Process final : public ProcessGate, public ActorHome {
   };
 
   /// Says hello on `link` and starts to receive. Throws Unavailable when the link is dead.
-  Process(ProcessConfig config, SocketLink link, Handlers handlers);
+  /// `actor_threads` as in ProcessFloor.
+  Process(ProcessConfig config, SocketLink link, Handlers handlers,
+          std::shared_ptr<ActorThreads> actor_threads = nullptr);
   Process(ProcessConfig config, ProcessFloor floor, Handlers handlers);
   ~Process() override;
   /// Ends every actor of the process and waits for them, then leaves. The destructor does so, too.
   void end();
+  /// Its node is gone, and its driver has another Process: gives back what talked to that node, threads and
+  /// descriptors. Whoever still calls this one hears that the node is gone. REQUIRES: on_node_lost ran.
+  void give_back();
+  /// Its node is gone, and its driver gets no other one: what is asked from now on fails with that reason.
+  void no_other_node(const ErrorInfo& why);
 
   /// The job that this process drives, by name. Asks the head; throws what it says, or Timeout. Call once,
   /// before actors are spawned.
@@ -157,10 +164,11 @@ class Process final : public ProcessGate, public ActorHome {
   const bool threads_;
   const std::uint64_t light_ids_;
   std::atomic<std::uint64_t> light_count_{0};
-  caf::actor_system_config caf_config_;
-  std::unique_ptr<caf::actor_system> caf_;
+  const bool has_own_actor_threads_;
+  const std::shared_ptr<ActorThreads> actor_threads_;
   std::unique_ptr<InlineUnit> inline_unit_;  ///< of the thread that leads the rings
   caf::strong_actor_ptr callback_runner_;    ///< runs what `later` is given, in order
+  caf::weak_actor_ptr last_runner_;          ///< the same, once it has been told to end
   CallTable calls_;
   std::unique_ptr<ActorDirectory> directory_;  ///< where actors are that are started again
   KeptStates states_;
