@@ -52,6 +52,7 @@ bool may_come_back(Restarts::Failed at, ErrorCode why) {
 
 Restarts::Next Restarts::failed(Instant now, const std::string& name, const ErrorInfo& why, Failed at) {
   const bool was_up = was_up_;
+  told_why_ = at != Failed::kRunning;
   if (at == Failed::kStart && is_key_refused(why)) {
     died(now, why.message());
     return {std::nullopt, why, true};
@@ -73,7 +74,7 @@ ErrorInfo Restarts::gave_up(const std::string& name) const {
   const bool never = starts_ >= policy_.most_starts;
   return {ErrorCode::kUnavailable, name + (never ? " does not come up" : " does not stay up"),
           std::to_string(never ? starts_ : deaths_) + " times in a row; the last time: " + last_,
-          never
+          never && !was_up_ && !told_why_
               ? "call troupe::init first in main(): this executable is started again for every process of a "
                 "cluster. If it is, look at the lines above; TROUPE_LOG=debug prints more"
               : "look at the lines above; TROUPE_LOG=debug prints more"};

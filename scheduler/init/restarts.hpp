@@ -64,6 +64,7 @@ class Restarts {
   Policy policy_;
   std::optional<Instant> up_since_;
   bool was_up_ = false;
+  bool told_why_ = false;  ///< it did the last time that it failed
   int starts_ = 0;   ///< in a row that did not come up
   int deaths_ = 0;   ///< in a row, none of which was settled
   int blocked_ = 0;  ///< in a row
