@@ -22,6 +22,7 @@ namespace troupe {
 ErrorInfo own_node_gone(std::string what, const std::string& why, std::string todo);
 inline constexpr const char* kSpawnThere = "its driver gets another node: spawn actors there again";
 inline constexpr const char* kSubmitThere = "its driver gets another node: submit it again";
+inline constexpr const char* kStartAgain = "start the program again";
 
 /// Thread-safe. Handlers run in the channel's thread.
 ///

@@ -19,9 +19,12 @@ namespace {
 constexpr Duration kActorsEnd = std::chrono::seconds(5);
 /// And then those that wait for nothing any more.
 constexpr Duration kActorsDrop = std::chrono::seconds(1);
+/// A life of a driver that has its actors' threads: those that receive, and one to spare.
+constexpr std::size_t kThreadsOfLife = 3;
 /// Large answers lie in this process until their callers have them.
 constexpr Duration kAnswersTaken = std::chrono::seconds(5);
 constexpr const char* kEnded = "its process ended";
+constexpr const char* kCallThere = "call in a new session";
 
 ErrorInfo actor_died(std::string why) {
   return {ErrorCode::kActorDied, "the actor is gone", std::move(why),
@@ -59,8 +62,9 @@ Outcome spawned(const ActorAddress& at) {
   return wire::encode(wire::SpawnAnswer{at});
 }
 
-ProcessFloor production(SocketLink link) {
+ProcessFloor production(SocketLink link, std::shared_ptr<ActorThreads> actor_threads) {
   ProcessFloor floor;
+  floor.actor_threads = std::move(actor_threads);
   floor.channel = std::make_unique<SocketChannel>(std::move(link));
   floor.make_rings = [](NodeId node, Rings::Handlers handlers) {
     return std::make_unique<RingHub>(node, Doorbell::create().value(), std::move(handlers));
@@ -73,28 +77,29 @@ ProcessFloor production(SocketLink link) {
 
 }  // namespace
 
-Process::Process(ProcessConfig config, SocketLink link, Handlers handlers)
-    : Process(std::move(config), production(std::move(link)), std::move(handlers)) {}
+Process::Process(ProcessConfig config, SocketLink link, Handlers handlers,
+                 std::shared_ptr<ActorThreads> actor_threads)
+    : Process(std::move(config), production(std::move(link), std::move(actor_threads)), std::move(handlers)) {
+}
 
 Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
     : config_(std::move(config)),
       handlers_(std::move(handlers)),
       threads_(floor.threads),
       light_ids_(floor.light_ids),
+      has_own_actor_threads_(floor.actor_threads == nullptr),
+      actor_threads_(has_own_actor_threads_ ? std::make_shared<ActorThreads>(threads_)
+                                            : std::move(floor.actor_threads)),
       states_([this](ActorId actor) {
         monitor({{}, {}, actor}, [this, actor](const Death& death) {
           if (!death.restarts) states_.forget(actor);
         });
       }) {
-  // Few threads that sleep when idle: light actors usually take their turn in the thread that received the
-  // message.
-  if (threads_) check_thread_limit(kThreadsOfProcess).value();  // without them CAF ends the process
-  caf_config_.set("scheduler.policy", caf::atom(threads_ ? "sharing" : "testing"));
-  caf_config_.set("scheduler.max-threads", std::size_t{2});
-  caf_ = std::make_unique<caf::actor_system>(caf_config_);
-  inline_unit_ = std::make_unique<InlineUnit>(*caf_);
-  callback_runner_ = caf::actor_cast<caf::strong_actor_ptr>(caf_->spawn(callback_runner));
-  actors_ = std::make_unique<ActorTable>(*caf_, *this, threads_);
+  if (!has_own_actor_threads_) check_thread_limit(kThreadsOfLife).value();
+  caf::actor_system& caf = actor_threads_->system();
+  inline_unit_ = std::make_unique<InlineUnit>(caf);
+  callback_runner_ = caf::actor_cast<caf::strong_actor_ptr>(caf.spawn(callback_runner));
+  actors_ = std::make_unique<ActorTable>(caf, *this, threads_);
   node_ = std::make_unique<NodeLink>(address(), std::move(floor.channel));
   rings_ = floor.make_rings(
       config_.node,
@@ -129,19 +134,25 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
   });
   tasks_->watch_objects();
   directory_ = make_directory();
-  node_->start(rings_->doorbell(), {[this](Message message) { on_message(std::move(message), nullptr); },
-                                    [this] { routes_->flush_all(); },
-                                    [this](const std::string& why) {
-                                      tasks_->close(own_node_gone("a task has no answer", why, kSubmitThere));
-                                    },
-                                    [this](const std::string& why) { on_node_gone(why); }});
+  node_->start(
+      rings_->take_doorbell(),
+      {[this](Message message) { on_message(std::move(message), nullptr); }, [this] { routes_->flush_all(); },
+       [this](const std::string& why) {
+         tasks_->close(own_node_gone("a task has no answer", why, kSubmitThere));
+       },
+       [this](const std::string& why) { on_node_gone(why); }});
 }
 
 Process::~Process() {
   end();
-  caf_->await_all_actors_done();  // callbacks that still ran may have said `later`
+  // Callbacks that still run may say `later`.
+  if (has_own_actor_threads_) {
+    actor_threads_->system().await_all_actors_done();
+  } else {  // nobody else's end is waited for: its actors have ended, or its driver waits for them
+    caf::scoped_actor(actor_threads_->system())->wait_for(caf::actor_cast<caf::actor>(callback_runner_));
+  }
   callback_runner_ = nullptr;
-  caf_.reset();
+  if (has_own_actor_threads_) actor_threads_->end();
 }
 
 void Process::end() {
@@ -164,13 +175,14 @@ void Process::end() {
   rings_->stop();
   // An answer's callbacks mostly hold it: what is not resolved is never given back.
   node_->give_up(kEnded);
-  fail_all_calls(kEnded, {ErrorCode::kUnavailable, "a call has no answer", kEnded, "call in a new session"});
+  fail_all_calls({ErrorCode::kUnavailable, "a call was not sent", kEnded, kCallThere},
+                 {ErrorCode::kUnavailable, "a call has no answer", kEnded, kCallThere});
   caf::anon_send_exit(caf::actor_cast<caf::actor>(callback_runner_), caf::exit_reason::user_shutdown);
   run_turns();
 }
 
 caf::scheduler::test_coordinator& Process::turns() {
-  return dynamic_cast<caf::scheduler::test_coordinator&>(caf_->scheduler());
+  return dynamic_cast<caf::scheduler::test_coordinator&>(actor_threads_->system().scheduler());
 }
 
 void Process::run_turns() {
@@ -253,31 +265,6 @@ void Process::send_reply(ProcessAddress to, std::uint64_t call, const Outcome& o
   const auto sent =
       outcome.ok() ? routes_->send(header, *outcome) : routes_->send(header, wire::encode(outcome.error()));
   if (!sent) log(LogLevel::kDebug, "nobody waits for an answer: " + sent.error().message());
-}
-
-void Process::fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why) {
-  auto failed = calls_.take_where([&](const PendingCall& call) { return gone(call.to.home()); });
-  wire::Kept kept;
-  for (const PendingCall& call : failed) {
-    auto its = call.moving != nullptr ? call.moving->args.kept : call.state->kept();
-    kept.insert(kept.end(), std::make_move_iterator(its.begin()), std::make_move_iterator(its.end()));
-  }
-  // Whom the callee passed them on to may not have been heard of.
-  if (!kept.empty()) later(objects::kDeadBorrowerGrace, [kept = std::move(kept)] {});
-  for (const PendingCall& call : failed) {
-    if (call.moving != nullptr) directory_->failed(call.moving, call.to.home(), why);
-  }
-  std::erase_if(failed, [](const PendingCall& call) { return call.moving != nullptr; });
-  if (failed.empty()) return;
-  later(Duration::zero(), [failed = std::move(failed), why] {
-    for (const auto& call : failed) call.state->resolve(why);
-  });
-}
-
-void Process::fail_all_calls(const std::string& why_unsent, const ErrorInfo& no_answer) {
-  routes_->own_node_lost(why_unsent);
-  fail_calls([](ProcessAddress) { return true; }, no_answer);
-  directory_->close(no_answer);
 }
 
 void Process::ask_for_ring(ProcessId peer) {
@@ -439,7 +426,8 @@ void Process::handle(wire::StartActorHere&& start) {
 }
 
 void Process::on_node_gone(const std::string& why) {
-  fail_all_calls(why, own_node_gone("a call has no answer", why, kSpawnThere));
+  fail_all_calls(own_node_gone("a call was not sent", why, kSpawnThere),
+                 own_node_gone("a call has no answer", why, kSpawnThere));
   objects_->close(why);
   told_to_leave("its node is gone: " + why);
   if (!ending_ && !std::exchange(node_gone_, true) && handlers_.on_node_lost) handlers_.on_node_lost();

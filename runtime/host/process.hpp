@@ -40,11 +40,18 @@ class Process final : public ProcessGate, public ActorHome {
   };
 
   /// Says hello on `link` and starts to receive. Throws Unavailable when the link is dead.
-  Process(ProcessConfig config, SocketLink link, Handlers handlers);
+  /// `actor_threads` as in ProcessFloor.
+  Process(ProcessConfig config, SocketLink link, Handlers handlers,
+          std::shared_ptr<ActorThreads> actor_threads = nullptr);
   Process(ProcessConfig config, ProcessFloor floor, Handlers handlers);
   ~Process() override;
   /// Ends every actor of the process and waits for them, then leaves. The destructor does so, too.
   void end();
+  /// Its node is gone, and its driver has another Process: gives back what talked to that node, threads and
+  /// descriptors. Whoever still calls this one hears that the node is gone. REQUIRES: on_node_lost ran.
+  void give_back();
+  /// Its node is gone, and its driver gets no other one: what is asked from now on fails with that reason.
+  void no_other_node(const ErrorInfo& why);
 
   /// The job that this process drives, by name. Asks the head; throws what it says, or Timeout. Call once,
   /// before actors are spawned.
@@ -139,7 +146,7 @@ class Process final : public ProcessGate, public ActorHome {
   Result<void> send_moving(const std::shared_ptr<MovingCall>& call, ProcessAddress to);
   void fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why);
   /// And every later one.
-  void fail_all_calls(const std::string& why_unsent, const ErrorInfo& no_answer);
+  void fail_all_calls(ErrorInfo not_sent, const ErrorInfo& no_answer);
   void ask_for_ring(ProcessId peer);
   /// Shared memory of this node, or that it is full.
   void lend_region(const std::string& key, std::uint64_t bytes, const std::string& label, bool abortable,
@@ -159,8 +166,8 @@ class Process final : public ProcessGate, public ActorHome {
   const bool threads_;
   const std::uint64_t light_ids_;
   std::atomic<std::uint64_t> light_count_{0};
-  caf::actor_system_config caf_config_;
-  std::unique_ptr<caf::actor_system> caf_;
+  const bool has_own_actor_threads_;
+  const std::shared_ptr<ActorThreads> actor_threads_;
   std::unique_ptr<InlineUnit> inline_unit_;  ///< of the thread that leads the rings
   caf::strong_actor_ptr callback_runner_;    ///< runs what `later` is given, in order
   CallTable calls_;

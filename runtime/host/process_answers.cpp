@@ -1,4 +1,4 @@
-// Answers: how they are given and taken. Those that are too large for a message go as objects.
+// Answers: how they are given and taken, or stay out. Those that are too large for a message go as objects.
 #include "runtime/host/may_wait.hpp"
 #include "runtime/host/process.hpp"
 #include "runtime/objects/object_messages.hpp"
@@ -178,6 +178,31 @@ void Process::on_reply(Message message) {
   const bool wanted = call->state->resolve(std::move(outcome), std::move(refers_to));
   if (!wanted && !error && call->kind == wire::FrameKind::kSpawn)
     kill(call->to, "nobody waits for it any more");
+}
+
+void Process::fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why) {
+  auto failed = calls_.take_where([&](const PendingCall& call) { return gone(call.to.home()); });
+  wire::Kept kept;
+  for (const PendingCall& call : failed) {
+    auto its = call.moving != nullptr ? call.moving->args.kept : call.state->kept();
+    kept.insert(kept.end(), std::make_move_iterator(its.begin()), std::make_move_iterator(its.end()));
+  }
+  // Whom the callee passed them on to may not have been heard of.
+  if (!kept.empty()) later(objects::kDeadBorrowerGrace, [kept = std::move(kept)] {});
+  for (const PendingCall& call : failed) {
+    if (call.moving != nullptr) directory_->failed(call.moving, call.to.home(), why);
+  }
+  std::erase_if(failed, [](const PendingCall& call) { return call.moving != nullptr; });
+  if (failed.empty()) return;
+  later(Duration::zero(), [failed = std::move(failed), why] {
+    for (const auto& call : failed) call.state->resolve(why);
+  });
+}
+
+void Process::fail_all_calls(ErrorInfo not_sent, const ErrorInfo& no_answer) {
+  routes_->own_node_lost(std::move(not_sent));
+  fail_calls([](ProcessAddress) { return true; }, no_answer);
+  directory_->close(no_answer);
 }
 
 }  // namespace troupe

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 
+#include "runtime/host/actor_threads.hpp"
 #include "runtime/host/node_channel.hpp"
 #include "runtime/host/object_limits.hpp"
 #include "runtime/link/ring/rings.hpp"
@@ -35,6 +36,8 @@ struct ProcessFloor {
   ObjectLimits object_limits{};
   std::shared_ptr<objects::SpillDisk> spill_disk;                  ///< for objects that leave memory
   std::unique_ptr<objects::DirectConnections> direct_connections;  ///< null: objects come over the links
+  /// Shared with other lives of the driver, and ended by whoever made them; null: it has its own.
+  std::shared_ptr<ActorThreads> actor_threads;
   bool threads = true;  ///< false: actors take their turns when Process::turns() says so
 };
 

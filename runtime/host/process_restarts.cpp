@@ -145,4 +145,21 @@ Result<void> Process::send_moving(const std::shared_ptr<MovingCall>& call, Proce
   return calls_.take(header.id, to) ? sent : Result<void>();
 }
 
+// When a driver has another node, or gets none.
+
+void Process::give_back() {
+  node_->stop();
+  rings_->begin_stop();
+  objects_->end_direct();
+}
+
+void Process::no_other_node(const ErrorInfo& why) {
+  const std::string text = "its program gets no other one: " + why.message();
+  const auto gone = [&](std::string what) { return own_node_gone(std::move(what), text, kStartAgain); };
+  tasks_->close(gone("a task has no answer"));
+  directory_->close(gone("a call has no answer"));
+  routes_->own_node_lost(gone("a call was not sent"));
+  objects_->no_other_node(text);
+}
+
 }  // namespace troupe

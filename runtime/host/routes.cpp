@@ -73,7 +73,7 @@ Routes::RoutePtr Routes::find(ProcessAddress to) const {
 
 std::optional<ErrorInfo> Routes::why_closed(ProcessAddress to) const {
   const std::shared_lock lock(mutex_);
-  if (!own_node_lost_.empty()) return own_node_gone("a call was not sent", own_node_lost_, kSpawnThere);
+  if (own_node_lost_) return own_node_lost_;
   if (const auto* why = dead_processes_.find(to)) return dead(*why);
   if (const auto* why = dead_nodes_.find(to.node)) return dead(*why);
   return std::nullopt;
@@ -306,10 +306,10 @@ void Routes::node_lost(NodeId node) {
   close([node](ProcessAddress p) { return p.node == node; });
 }
 
-void Routes::own_node_lost(const std::string& reason) {
+void Routes::own_node_lost(ErrorInfo why) {
   {
     const std::lock_guard lock(mutex_);
-    own_node_lost_ = reason;
+    own_node_lost_ = std::move(why);
   }
   close([](ProcessAddress) { return true; });
 }

@@ -64,7 +64,7 @@ class Routes {
   void process_down(ProcessAddress process, const std::string& reason);
   void node_down(NodeId node, const std::string& reason);
   void node_lost(NodeId node);
-  void own_node_lost(const std::string& reason);
+  void own_node_lost(ErrorInfo why);
   /// Why nothing can be sent to `to`, if so.
   std::optional<ErrorInfo> why_closed(ProcessAddress to) const;
 
@@ -101,7 +101,7 @@ class Routes {
   std::unordered_map<ProcessAddress, RoutePtr> routes_;
   BoundedMemory<ProcessAddress, std::string> dead_processes_;
   BoundedMemory<NodeId, std::string> dead_nodes_;
-  std::string own_node_lost_;  ///< why, once it is
+  std::optional<ErrorInfo> own_node_lost_;  ///< why nothing is sent, once it is
 };
 
 }  // namespace troupe

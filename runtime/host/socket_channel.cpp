@@ -38,11 +38,22 @@ void SocketChannel::start(ProcessAddress self, UniqueFd doorbell, Handlers handl
 
 void SocketChannel::stop() {
   if (stopping_.exchange(true)) return;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+  wake();
   if (!thread_.joinable()) return;
   thread_.join();
   send_rest();
+  if (link_.why_closed().empty()) return;
+  // A link that is closed touches its socket no more, whoever still sends.
+  link_.socket().reset();
+  const std::lock_guard lock(wake_mutex_);
+  wake_.reset();
+}
+
+void SocketChannel::wake() {
+  const std::lock_guard lock(wake_mutex_);
+  const std::uint64_t one = 1;
+  if (wake_) [[maybe_unused]]
+    const auto written = ::write(wake_.get(), &one, sizeof one);
 }
 
 void SocketChannel::send_rest() {
@@ -59,10 +70,7 @@ void SocketChannel::send_rest() {
 Sent SocketChannel::send(const wire::FrameHeader& header, wire::ByteView body) {
   const Sent sent = link_.send(header, body);
   if (sent == Sent::kFull) refused_ = true;
-  if (link_.wants_write()) {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
-  }
+  if (link_.wants_write()) wake();
   return sent;
 }
 

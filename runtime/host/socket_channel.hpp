@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 #include <thread>
 
 #include "runtime/host/node_channel.hpp"
@@ -21,6 +22,7 @@ class SocketChannel final : public NodeChannel {
 
  private:
   void run();
+  void wake();
   /// False: nothing more comes.
   bool receive_all();
   /// What was said before the end, as long as a node that reads takes to get it.
@@ -31,6 +33,7 @@ class SocketChannel final : public NodeChannel {
   Handlers handlers_;
   std::atomic<bool> refused_{false};  ///< a send was answered with kFull
   std::atomic<bool> stopping_{false};
+  std::mutex wake_mutex_;  ///< guards wake_ but for the thread that receives
   std::thread thread_;
 };
 

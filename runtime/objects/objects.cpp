@@ -115,6 +115,12 @@ void Objects::stop() {
   for (const auto& one : coming) one->done.resolve(process_ends());  // those that are there stay so
 }
 
+void Objects::no_other_node(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  why_closed_ = why;
+  is_for_good_ = true;
+}
+
 ErrorInfo Objects::lost_by_death(const ObjectName& name, const std::string& why) const {
   const std::lock_guard lock(mutex_);
   const bool is_node = dead_nodes_.find(name.owner.node) != nullptr;
@@ -125,7 +131,7 @@ ErrorInfo Objects::is_over() const {
   const std::lock_guard lock(mutex_);
   if (why_closed_.empty()) return process_ends();
   return own_node_gone("an object does not come", why_closed_,
-                       "its driver gets another node: put or compute it again");
+                       is_for_good_ ? kStartAgain : "its driver gets another node: put or compute it again");
 }
 
 /// With mutex_, of a computed one. What has no value has lost none.
@@ -133,7 +139,8 @@ ErrorInfo Objects::lost_at_end(std::uint64_t number, const Fetch& known) const {
   if (why_closed_.empty()) return process_ends();
   if (known.done.ready() && !known.done.outcome().ok()) return known.done.outcome().error();
   if (known.done.ready()) return lost_with_owner(own_name(number), why_closed_, OwnerDeath::kOfNode);
-  ErrorInfo why = own_node_gone("a task has no answer", why_closed_, kSubmitThere);
+  ErrorInfo why =
+      own_node_gone("a task has no answer", why_closed_, is_for_good_ ? kStartAgain : kSubmitThere);
   why.origin = kComputes;
   return why;
 }

@@ -78,6 +78,10 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// Waits for what is under way on the disk; whoever waits for an object or for memory hears that the
   /// process ends. REQUIRES: close() came before; the node's answers still come.
   void stop();
+  /// Its node is gone: nothing more goes to or comes from another one by a connection of its own.
+  void end_direct();
+  /// After close(): what is asked from now on fails with `why`, since there will be no other node.
+  void no_other_node(const std::string& why);
 
   /// A new object with a copy of these bytes. Waits for shared memory if they are many: others are spilled
   /// for it when the store is full. Throws LimitExceeded when that makes no room; first, where arguments of
@@ -347,6 +351,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   mutable std::mutex mutex_;  ///< guards all below
   bool closed_ = false;
   std::string why_closed_;
+  bool is_for_good_ = false;  ///< there will be no other node
   std::uint64_t last_number_ = 0;
   std::uint64_t last_ticket_ = 0;
   OwnerTable owned_;

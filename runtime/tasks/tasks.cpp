@@ -557,8 +557,7 @@ void Tasks::close(const ErrorInfo& why) {
   LeasePool::Actions actions;
   {
     const std::lock_guard lock(mutex_);
-    if (closed_) return;
-    closed_ = why;
+    if (std::exchange(closed_, why)) return;
     pool_.close(why, actions);
     room_.notify_all();
   }

@@ -91,6 +91,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
 
   void process_down(ProcessAddress process, const std::string& reason);
   void node_down(NodeId node, const std::string& reason);
+  /// What is under way fails, and what is submitted from now on. Once more: the latter, with another reason.
   void close(const ErrorInfo& why);
 
   struct Counts {

@@ -65,9 +65,11 @@ DriverPlace::~DriverPlace() {
   if (keeper_.joinable()) keeper_.join();
   printer_.finish();
   // Their threads still tell us things.
-  for (auto& life : lives_) {
-    life->end();
-    if (is_program_ending()) static_cast<void>(life.release());  // CAF needs what may be gone already
+  for (auto& life : lives_) life->end();
+  if (is_program_ending()) {
+    for (auto& life : lives_) static_cast<void>(life.release());  // CAF needs what may be gone already
+  } else if (actor_threads_) {
+    actor_threads_->system().await_all_actors_done();  // what they still do is done with lives that are there
   }
   lives_.clear();
   for (const auto& [actor, reason] : kills_)
@@ -91,6 +93,7 @@ void DriverPlace::take(SocketLink link) {
   if (config == nullptr)
     throw Unavailable({ErrorCode::kUnavailable, "the node gave this driver no place",
                        received ? "it said something else" : received.error().why, ""});
+  if (!actor_threads_) actor_threads_ = std::make_shared<ActorThreads>(true);
   const std::uint32_t place = ++tries_;
   auto process = std::make_unique<Process>(
       ProcessConfig{config->node, config->process, {}, 0, config->label, config->host, config->package},
@@ -99,7 +102,8 @@ void DriverPlace::take(SocketLink link) {
                         [this](const wire::Output& output) { printer_.print(output); },
                         [this, place](const ActorAddress& actor, const std::string& reason) {
                           kill_lost(place, actor, reason);
-                        }});
+                        }},
+      actor_threads_);
   process->register_job(job_, kConfigured);
   std::vector<std::pair<ActorAddress, std::string>> kills;
   {
@@ -146,6 +150,7 @@ void DriverPlace::keep() {
     former.stop_actors(why);
     if (!take_next()) return;
     former.stop_actors(why);  // who was spawned in between
+    former.give_back();
   }
 }
 
@@ -217,6 +222,7 @@ void DriverPlace::say_why(const ErrorInfo& why, bool for_good) {
     if (for_good) kills.swap(kills_);
   }
   for (const auto& [actor, reason] : kills) say_not_killed(actor, kNoOther);
+  if (for_good) now().no_other_node(why);
 }
 
 std::optional<ErrorInfo> DriverPlace::no_place(const std::string& what) {
@@ -224,8 +230,7 @@ std::optional<ErrorInfo> DriverPlace::no_place(const std::string& what) {
   const std::lock_guard lock(mutex_);
   if (is_over_) {
     return ErrorInfo{ErrorCode::kUnavailable, "cannot " + what,
-                     "this program's node is gone, and it gets no other one: " + why_.message(),
-                     "start the program again"};
+                     "this program's node is gone, and it gets no other one: " + why_.message(), kStartAgain};
   }
   const std::string why = why_.what.empty() ? "" : ": " + why_.message();
   return ErrorInfo{ErrorCode::kUnavailable, "cannot " + what,

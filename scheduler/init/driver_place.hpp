@@ -103,7 +103,9 @@ class DriverPlace final : public ProcessGate {
   // Of the thread that takes places.
   Restarts restarts_;
   std::uint32_t tries_ = 0;
-  /// All of them, the present one last: calls and futures of the former ones are still out there.
+  std::shared_ptr<ActorThreads> actor_threads_;  ///< of all lives: made with the first
+  /// All of them, the present one last: calls and futures of the former ones are still out there. Those have
+  /// given back their threads and descriptors.
   std::vector<std::unique_ptr<Process>> lives_;
   std::thread keeper_;
 };

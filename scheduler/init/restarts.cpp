@@ -74,7 +74,7 @@ ErrorInfo Restarts::gave_up(const std::string& name) const {
   const bool never = starts_ >= policy_.most_starts;
   return {ErrorCode::kUnavailable, name + (never ? " does not come up" : " does not stay up"),
           std::to_string(never ? starts_ : deaths_) + " times in a row; the last time: " + last_,
-          never && is_unexplained_
+          never && !was_up_ && is_unexplained_
               ? "call troupe::init first in main(): this executable is started again for every process of a "
                 "cluster. If it is, look at the lines above; TROUPE_LOG=debug prints more"
               : "look at the lines above; TROUPE_LOG=debug prints more"};

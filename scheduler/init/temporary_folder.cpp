@@ -13,6 +13,7 @@
 
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
+#include "runtime/node/program.hpp"
 #include "scheduler/store/sqlite_storage.hpp"
 
 namespace troupe {
@@ -21,6 +22,9 @@ namespace {
 constexpr std::string_view kPrefix = "troupe-";
 constexpr std::size_t kDigits = 16;
 constexpr const char* kMark = "TROUPE_EMBEDDED";
+/// Until the kernel has closed what a killed process had open.
+constexpr int kLooks = 100;
+constexpr int kLook_us = 10'000;
 
 bool is_name_of_folder(std::string_view name) {
   return name.starts_with(kPrefix) && name.size() == kPrefix.size() + kDigits &&
@@ -29,6 +33,13 @@ bool is_name_of_folder(std::string_view name) {
 
 UniqueFd open_folder(const std::string& folder) {
   return UniqueFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+}
+
+/// The program is gone, and its head is not: a process that was stopped before its program was killed ends
+/// only when it goes on.
+void end_remains(const std::string& folder) {
+  node::kill_marked({mark_of_cluster(folder)});
+  for (int i = 0; i < kLooks && remove_unused_store(folder); ++i) ::usleep(kLook_us);
 }
 
 }  // namespace
@@ -66,7 +77,7 @@ void remove_abandoned_folders(const std::string& base, Duration age) {
     if (!fd || ::fstat(fd.get(), &info) != 0 || info.st_uid != ::geteuid() || info.st_mtime > newest ||
         ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
       continue;
-    remove_unused_store(folder);
+    if (remove_unused_store(folder)) end_remains(folder);
   }
 }
 

@@ -17,7 +17,8 @@ std::string choose_temporary_folder(const std::string& base);
 /// The folder is in use for as long as the descriptor is open, whoever serves the store in it. Errors: kIo.
 Result<UniqueFd> hold_temporary_folder(const std::string& folder);
 /// Removes the folders in `base` that are this user's, older than `age`, and held by nobody: their programs
-/// were killed together with all their processes.
+/// were killed together with all their processes. What is left of those, because it was stopped, is killed
+/// (SIGKILL): waits a second for that, at most.
 void remove_abandoned_folders(const std::string& base, Duration age = std::chrono::minutes(1));
 
 /// "NAME=VALUE" in the environment of every process of the cluster, and of what they start.

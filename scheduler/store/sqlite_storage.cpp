@@ -315,11 +315,13 @@ void remove_store(const std::string& folder) {
   ::rmdir(folder.c_str());
 }
 
-void remove_unused_store(const std::string& folder) {
-  if (::rmdir(folder.c_str()) == 0) return;
+bool remove_unused_store(const std::string& folder) {
+  if (::rmdir(folder.c_str()) == 0) return false;
   const UniqueFd lock(::open((folder + "/" + kLockFile).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!lock || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
+  if (!lock) return false;
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return true;
   remove_store(folder);
+  return false;
 }
 
 }  // namespace troupe

@@ -17,7 +17,7 @@ Result<std::unique_ptr<Storage>> open_sqlite_storage(const std::string& folder);
 /// remove_unused_store() goes on where this process is killed.
 void remove_store(const std::string& folder);
 /// The same, unless a process has the store open. Also a folder without a store in it, of one that was killed
-/// before it had made one.
-void remove_unused_store(const std::string& folder);
+/// before it had made one. True: a process has it open.
+bool remove_unused_store(const std::string& folder);
 
 }  // namespace troupe

@@ -34,7 +34,8 @@ class SimRings final : public Rings {
       : world_(world), self_(self), find_(std::move(find)), handlers_(std::move(handlers)) {}
 
   void stop() override { stopped_ = true; }
-  UniqueFd doorbell() const override { return {}; }
+  void begin_stop() override { stop(); }
+  UniqueFd take_doorbell() override { return {}; }
   RingChannelPtr open(ProcessId peer) override;
   Result<void> attach(const wire::RingOffer& offer, std::vector<UniqueFd> fds) override;
   bool is_attached(ProcessId peer) const override;

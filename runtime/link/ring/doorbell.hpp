@@ -7,6 +7,7 @@
 #include <atomic>
 #include <climits>
 #include <cstdint>
+#include <memory>
 
 #include "runtime/core/fd.hpp"
 #include "runtime/core/futex.hpp"
@@ -23,7 +24,8 @@ class Doorbell {
   static Result<Doorbell> create();
   static Result<Doorbell> map(UniqueFd fd);
 
-  int fd() const { return memory_.fd(); }
+  /// Owner: what others map it by; once. The bell goes on without it.
+  UniqueFd take_fd() { return std::move(fd_); }
 
   /// Owner: from now on senders wake `sleeper`. Look at the rings once more before sleeping.
   void arm(Sleeper sleeper) {
@@ -57,9 +59,14 @@ class Doorbell {
     alignas(64) std::atomic<std::uint32_t> armed;
     std::atomic<std::uint32_t> count;
   };
-  Words& words() const { return *reinterpret_cast<Words*>(memory_.data()); }
+  struct Unmap {
+    void operator()(Words* words) const;
+  };
+  static Result<Doorbell> on(const SharedMemory& memory);
+  Words& words() const { return *words_; }
 
-  SharedMemory memory_;
+  UniqueFd fd_;
+  std::unique_ptr<Words, Unmap> words_;  ///< a mapping of its own, which needs no descriptor
 };
 
 }  // namespace troupe

@@ -1,6 +1,5 @@
 #include "runtime/link/ring/ring_hub.hpp"
 
-#include <fcntl.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -71,13 +70,12 @@ RingHub::~RingHub() {
 }
 
 void RingHub::stop() {
-  if (stopping_.exchange(true)) return;
-  bell_.wake_all();
-  thread_.join();
+  begin_stop();
+  if (thread_.joinable()) thread_.join();
 }
 
-UniqueFd RingHub::doorbell() const {
-  return UniqueFd(::fcntl(bell_.fd(), F_DUPFD_CLOEXEC, 0));
+void RingHub::begin_stop() {
+  if (!stopping_.exchange(true)) bell_.wake_all();
 }
 
 RingHub::ChannelPtr RingHub::channel_to(ProcessId peer) {

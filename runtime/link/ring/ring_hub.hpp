@@ -29,7 +29,8 @@ class RingHub final : public Rings {
 
   /// The hub's thread ends.
   void stop() override;
-  UniqueFd doorbell() const override;
+  void begin_stop() override;
+  UniqueFd take_doorbell() override { return bell_.take_fd(); }
 
   RingChannelPtr open(ProcessId peer) override;
   Result<void> attach(const wire::RingOffer& offer, std::vector<UniqueFd> fds) override;

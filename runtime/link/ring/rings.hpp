@@ -46,8 +46,10 @@ class Rings : public Waiter {
 
   /// Nothing is received any more but by threads that wait.
   virtual void stop() = 0;
-  /// For the hello. Without a descriptor: there is none.
-  virtual UniqueFd doorbell() const = 0;
+  /// The same without waiting for what receives now: a light actor may compute there for long.
+  virtual void begin_stop() = 0;
+  /// For the hello; once. Without a descriptor: there is none.
+  virtual UniqueFd take_doorbell() = 0;
 
   /// The channel to `peer`. What is sent before its memory is attached waits in it.
   virtual RingChannelPtr open(ProcessId peer) = 0;

@@ -1,7 +1,13 @@
 #include "runtime/link/zmq/zmq_client.hpp"
 
-#include <algorithm>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <algorithm>
+#include <cerrno>
+
+#include "runtime/core/fd.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/link/key_refused.hpp"
 
@@ -27,6 +33,21 @@ constexpr const char* kSilent =
 constexpr int kWatchedEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                                ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
                                ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED;
+
+/// Why nobody answers at `address`, as far as this host knows: it looks for a way there, and sends nothing.
+std::string nobody_answers(const Endpoint& address) {
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(address.port);
+  if (::inet_pton(AF_INET, address.host.c_str(), &to.sin_addr) != 1) return kNobodyAnswers;
+  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 ||
+      errno != ENETUNREACH)
+    return kNobodyAnswers;
+  const bool is_loopback = address.host.starts_with("127.");
+  return std::string("the network is unreachable: is the ") + (is_loopback ? "loopback" : "network") +
+         " interface up?";
+}
 
 }  // namespace
 
@@ -92,7 +113,7 @@ Result<void> ZmqClient::wait_for_first(Duration wait) {
     return ErrorInfo{ErrorCode::kRefused, what, why_,
                      "check the address and that the token or key is of this cluster"};
   }
-  return ErrorInfo{ErrorCode::kTimeout, what, why_.empty() ? kNobodyAnswers : why_,
+  return ErrorInfo{ErrorCode::kTimeout, what, why_.empty() ? nobody_answers(options_.address) : why_,
                    "check that the head runs (troupe status there), the address, and firewalls"};
 }
 
@@ -160,7 +181,8 @@ Instant ZmqClient::serve_attempt(Attempt& attempt, Instant now) {
     if (now < attempt.deadline) return attempt.deadline;
     attempt.over = true;
     attempt.end_state = LinkState::kConnecting;
-    attempt.why = std::string(kNobodyAnswers) + ", or its name is unknown";
+    attempt.why = nobody_answers(options_.address);
+    if (attempt.why == kNobodyAnswers) attempt.why += ", or its name is unknown";
     return now;
   }
   const auto pumped = attempt.out->pump(attempt.socket, nullptr);
@@ -217,7 +239,7 @@ void ZmqClient::handle_events(Attempt& attempt, Instant now) {
         break;
       default:  // DISCONNECTED, or CLOSED when TCP itself failed
         attempt.end_state = attempt.up ? LinkState::kLost : LinkState::kConnecting;
-        attempt.why = attempt.up ? "the connection broke" : kNobodyAnswers;
+        attempt.why = attempt.up ? "the connection broke" : nobody_answers(options_.address);
     }
   });
 }

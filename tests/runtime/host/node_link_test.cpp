@@ -17,7 +17,7 @@ TEST_CASE("what a process tells its full node is late, and not lost") {
   SocketLink node = std::move(ends.first);
   NodeLink process({{1}, {2}}, std::make_unique<SocketChannel>(std::move(ends.second)));
   auto bell = Doorbell::create().value();
-  process.start(test::copy_of(bell.fd()), {[](Message) {}, [] {}, nullptr, [](const std::string&) {}});
+  process.start(bell.take_fd(), {[](Message) {}, [] {}, nullptr, [](const std::string&) {}});
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kReply;
   header.to = {{3}, {4}};
@@ -58,7 +58,7 @@ TEST_CASE("what a process told its node before its end still goes to a node that
   SocketLink node = std::move(ends.first);
   NodeLink process({{1}, {2}}, std::make_unique<SocketChannel>(std::move(ends.second)));
   auto bell = Doorbell::create().value();
-  process.start(test::copy_of(bell.fd()), {[](Message) {}, [] {}, nullptr, [](const std::string&) {}});
+  process.start(bell.take_fd(), {[](Message) {}, [] {}, nullptr, [](const std::string&) {}});
   constexpr int kTold = 1000;  // more than a link's queue and its socket hold
   for (std::uint64_t i = 1; i <= kTold; ++i) process.tell(wire::ActorEnded{{i}, std::string(50'000, 'x')});
   std::thread end([&] { process.stop(); });
@@ -93,8 +93,8 @@ struct ByHand final : NodeChannel {
 struct Linked {
   Linked() {
     auto bell = Doorbell::create().value();
-    link.start(test::copy_of(bell.fd()), {[this](const Message&) { ++messages; }, [] {}, nullptr,
-                                          [this](const std::string& why) { lost = why; }});
+    link.start(bell.take_fd(), {[this](const Message&) { ++messages; }, [] {}, nullptr,
+                                [this](const std::string& why) { lost = why; }});
   }
   ByHand* channel = new ByHand;
   NodeLink link{{{1}, {2}}, std::unique_ptr<NodeChannel>(channel)};
@@ -105,7 +105,8 @@ struct Linked {
 }  // namespace
 
 TEST_CASE("a driver's node that is silent for six pulses is lost") {
-  // Was: a driver whose own node was stopped waited without an end; then, where it had answered no pulse before.
+  // Was: a driver whose own node was stopped waited without an end; then, where it had answered no pulse
+  // before.
   Linked here;
   here.link.watch();
   const auto asked = here.link.ask([](std::uint64_t request) { return wire::NodesAsk{request}; }, nullptr);

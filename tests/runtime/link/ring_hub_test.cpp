@@ -39,8 +39,8 @@ struct Pair {
     auto left_bell = Doorbell::create().value();
     auto right_bell = Doorbell::create().value();
     memory = SharedMemory::create("ring", 2 * kRingBytes, false).value();
-    to_left = Doorbell::map(copy_of(left_bell.fd())).value();
-    to_right = Doorbell::map(copy_of(right_bell.fd())).value();
+    to_left = Doorbell::map(left_bell.take_fd()).value();
+    to_right = Doorbell::map(right_bell.take_fd()).value();
     left = std::make_unique<RingHub>(
         kNode, std::move(left_bell),
         RingHub::Handlers{[this](Message m) { asked()->resolve(std::move(m.body)); }, [] {}, [](ProcessId) {},

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <deque>
+#include <filesystem>
 
 #include "runtime/link/socket/first_exchange.hpp"
 #include "tests/support/eventually.hpp"
@@ -127,6 +128,35 @@ TEST_CASE("nodes that do not last are not taken without end, and the driver says
   }));
   CHECK(places.nodes.size() == 4);
   CHECK_THAT(places.refusal()->why, Catch::Contains("this driver's node does not come up"));
+  // Was: these said that the driver gets another node, for good.
+  const auto task = places.place.tasks()->submit({.name = "a task"});
+  const auto call = places.place.call({NodeId{9}, ProcessId{1}, ActorId{5}}, 1, {}, false);
+  for (const auto& late : {task, call}) {
+    REQUIRE(eventually([&] { return late->ready(); }));
+    CHECK(late->outcome().error().todo == "start the program again");
+    CHECK_THAT(late->outcome().error().why, Catch::Contains("this driver's node does not come up"));
+  }
+}
+
+TEST_CASE("a node that dies costs its driver neither threads nor descriptors", "[driver]") {
+  // Was: three descriptors and five threads for good, each time.
+  Places places;
+  const auto held = [] {
+    const auto in = [](const char* folder) {
+      return std::distance(std::filesystem::directory_iterator(folder), {});
+    };
+    return std::pair(in("/proc/self/fd"), in("/proc/self/task"));
+  };
+  const auto before = held();
+  const auto tasks = places.place.tasks();
+  for (std::size_t deaths = 1; deaths <= 3; ++deaths) {
+    places.nodes.back().die();
+    REQUIRE(eventually([&] { return places.place.config().node == NodeId{deaths + 1}; }));
+  }
+  CHECK(eventually([&] { return held() == before; }));
+  const auto late = tasks->submit({.name = "a task"});  // of the first place
+  REQUIRE(eventually([&] { return late->ready(); }));
+  CHECK_THAT(late->outcome().error().why, Catch::Contains("this host's node is gone"));
 }
 
 TEST_CASE("what was to be killed when the node died is said to the next one, as what is said meanwhile",

@@ -108,3 +108,14 @@ TEST_CASE("who never came up is not started again where the same start would fai
   restarts.up(Instant{});
   CHECK(restarts.failed(Instant{} + 11s, "node 1", port, Restarts::Failed::kReady).wait == Duration(0));
 }
+
+TEST_CASE("who reports why it does not come up is not told to call init", "[restarts]") {
+  // Was: with the loopback interface down, the advice was to call troupe::init first, which was done.
+  const ErrorInfo away{ErrorCode::kUnavailable, "no head", "nobody answers there", ""};
+  Restarts reports({.most_starts = 1}), dies({.most_starts = 1});
+  const auto reported = reports.failed(Instant{}, "node 0", away, Restarts::Failed::kReady);
+  CHECK(reported.why_not.why.find("nobody answers there") != std::string::npos);
+  CHECK(reported.why_not.todo.find("troupe::init") == std::string::npos);
+  const auto died = dies.failed(Instant{}, "node 0", away, Restarts::Failed::kRunning);
+  CHECK(died.why_not.todo.find("call troupe::init first in main()") == 0);
+}

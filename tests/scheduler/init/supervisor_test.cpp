@@ -12,6 +12,7 @@
 #include "runtime/link/socket/first_exchange.hpp"
 #include "runtime/node/fork_server.hpp"
 #include "scheduler/init/temporary_folder.hpp"
+#include "scheduler/store/sqlite_storage.hpp"
 #include "tests/run_catch.hpp"
 
 using namespace troupe;
@@ -28,7 +29,9 @@ namespace {
   if (role == "full") send_control(link, {}, wire::NotReady{{ErrorCode::kIo, "no", "the disk is full", ""}});
   if (role == "busy")
     send_control(link, {}, wire::NotReady{{ErrorCode::kTimeout, "no", "nobody answers", ""}});
-  if (role == "stays" || role == "ignores" || role == "takes off its mark")
+  std::unique_ptr<Storage> store;
+  if (role.starts_with("serves ")) store = open_sqlite_storage(role.substr(7)).value();
+  if (store != nullptr || role == "stays" || role == "ignores" || role == "takes off its mark")
     send_control(link, {}, wire::Ready{"here"});
   if (role == "falls silent" || role == "pulses") {
     send_control(link, {}, wire::Ready{"here"});

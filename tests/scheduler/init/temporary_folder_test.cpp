@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -101,6 +102,27 @@ TEST_CASE("who has taken off its cluster's mark is not killed with the others", 
   CHECK(send_control(children[0].link, {}, wire::AdmitAsk{7, NodeId{1}, "key"}));
   CHECK(receive_control(children[0].link, 30s));  // it answers: it lives
   end_child(children[0], Duration(0));
+}
+
+TEST_CASE("what is left of a program that was killed is ended with its folder, though it is stopped",
+          "[folder]") {
+  // Was: a head that was stopped as its program was killed stayed for good, and its folder with it.
+  const test::TempFolder base;
+  const std::string folder = make_folder(base.path()), other = make_folder(base.path());
+  std::vector<Child> heads;
+  for (const auto& one : {folder, other}) {
+    heads.push_back(start_child({.role = "serves " + one, .environment = {mark_of_cluster(one)}}).value());
+    REQUIRE(receive_control(heads.back().link, 30s));
+  }
+  signal_child(heads[0], SIGSTOP);
+  const auto held = hold_temporary_folder(other).value();  // that one's program lives
+  CHECK(is_removed(base.path(), {folder}));
+  REQUIRE(wait_ended(heads[0], 30s));
+  CHECK(reap(heads[0]) == "killed by signal 9 (SIGKILL)");
+  CHECK(fs::exists(other));
+  CHECK(send_control(heads[1].link, {}, wire::AdmitAsk{7, NodeId{1}, "key"}));
+  CHECK(receive_control(heads[1].link, 30s));  // it answers: it lives
+  end_child(heads[1], Duration(0));
 }
 
 TEST_CASE("a folder that is not there is not held", "[folder]") {
