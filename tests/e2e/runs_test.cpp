@@ -111,8 +111,10 @@ void run_to(train::Run& run, std::int64_t steps) {
 struct Lines {
   std::vector<std::string> faults;
   std::vector<std::string> warnings;
+  bool has_checkpoint = false;
   auto listener() {
     return [this](const report::Event& event) {
+      if (std::holds_alternative<report::Checkpointed>(event)) has_checkpoint = true;
       if (const auto* fault = std::get_if<report::Fault>(&event)) faults.push_back(fault->what);
       if (const auto* warning = std::get_if<report::Warning>(&event)) warnings.push_back(warning->text);
     };
@@ -131,16 +133,17 @@ TEST_CASE("a job goes on when the node of its program is killed: from its checkp
           "[runs]") {
   // Was: "the job is lost: run it again with resume", although the program had a new node within a second.
   auto session = init(0, nullptr);
-  const auto undisturbed = train::run(session, Job{}, small(3));
+  const auto undisturbed = train::run(session, Job{}, small(8));
   for (const bool checkpoints : {true, false}) {
     INFO((checkpoints ? "with" : "without") << " checkpoints");
     const e2e::TempFolder folder;
     Lines lines;
-    auto options = small(3);
+    auto options = small(8);
     if (checkpoints) options.checkpoint_folder = folder.path() + "/checkpoints";
     options.on_event = lines.listener();
     auto run = train::start(session, Job{}, options);
     run_to(run, 60);
+    while (checkpoints && !lines.has_checkpoint && !run.is_over()) run.next_event(1s);
     ::kill(session.embedded()->node_pids().front(), SIGKILL);
     const auto result = run.wait();
     CHECK(result.state_hash == undisturbed.state_hash);
@@ -149,10 +152,12 @@ TEST_CASE("a job goes on when the node of its program is killed: from its checkp
     CHECK(result.exit_code() == 0);
     CHECK(result.faults >= 1);
     CHECK_FALSE(result.weights.empty());
-    CHECK(lines.has_fault(checkpoints ? "the node of this program died: going on at step 40 from "
+    INFO("faults: " << Catch::StringMaker<std::vector<std::string>>::convert(lines.faults));
+    // Checkpoints are written beside the steps: how far they are depends on the disk.
+    CHECK(lines.has_fault(checkpoints ? "the node of this program died: going on at step "
                                       : "the node of this program died: no checkpoint has the job's state"));
   }
-  CHECK(train::run(session, Job{}, small(3)).state_hash == undisturbed.state_hash);
+  CHECK(train::run(session, Job{}, small(8)).state_hash == undisturbed.state_hash);
 }
 
 TEST_CASE("the snapshot of a job that holds has that epoch's figures, whoever reads its events", "[runs]") {
