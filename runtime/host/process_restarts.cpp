@@ -150,7 +150,7 @@ Result<void> Process::send_moving(const std::shared_ptr<MovingCall>& call, Proce
 void Process::give_back() {
   node_->stop();
   rings_->begin_stop();
-  objects_->end_direct();
+  objects_->end_threads();
 }
 
 void Process::no_other_node(const ErrorInfo& why) {

@@ -89,28 +89,35 @@ void Objects::close(const std::string& why) {
   for (const auto& [known, why_none] : unanswered) known->done.resolve(why_none);
 }
 
-void Objects::stop() {
+void Objects::end_threads() {
   std::unique_ptr<WorkThread> disk;
   std::unique_ptr<DirectConnections> direct;
   {
     const std::lock_guard lock(mutex_);
-    stopped_ = true;
     disk.swap(disk_);
     direct.swap(direct_);
   }
   direct.reset();
   disk.reset();
   std::deque<OnDisk> not_done;
+  {
+    const std::lock_guard lock(mutex_);
+    not_done.swap(to_do_);
+  }
+  const ErrorInfo over = process_ends();
+  for (const auto& work : not_done) work(*this, &over);
+}
+
+void Objects::stop() {
+  end_threads();
   std::set<std::shared_ptr<CallState>> borrowings;
   std::vector<FetchPtr> coming;
   {
     const std::lock_guard lock(mutex_);
-    not_done.swap(to_do_);
+    stopped_ = true;
     borrowings.swap(borrowings_);
     for (const auto& [number, own] : values_) coming.push_back(own.value);
   }
-  const ErrorInfo over = process_ends();
-  for (const auto& work : not_done) work(*this, &over);
   for (const auto& one : borrowings) one->resolve(process_ends());
   for (const auto& one : coming) one->done.resolve(process_ends());  // those that are there stay so
 }

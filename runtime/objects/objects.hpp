@@ -78,8 +78,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// Waits for what is under way on the disk; whoever waits for an object or for memory hears that the
   /// process ends. REQUIRES: close() came before; the node's answers still come.
   void stop();
-  /// Its node is gone: nothing more goes to or comes from another one by a connection of its own.
-  void end_direct();
+  /// Its node is gone: nothing more goes to or comes from another one by a connection of its own, or from and
+  /// to a disk. REQUIRES: close() came before.
+  void end_threads();
   /// After close(): what is asked from now on fails with `why`, since there will be no other node.
   void no_other_node(const std::string& why);
 

@@ -19,7 +19,7 @@ void Objects::on_disk(OnDisk work) {
   ErrorInfo why_not = process_ends();
   try {
     const std::lock_guard lock(mutex_);
-    if (!stopped_) {
+    if (!closed_) {
       if (disk_ == nullptr) disk_ = std::make_unique<WorkThread>();
       to_do_.push_back(std::move(work));
       return disk_->post([weak = weak_from_this()] {

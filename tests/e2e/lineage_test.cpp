@@ -264,6 +264,34 @@ TEST_CASE("What is lost with its node is computed again on another one") {
   CHECK(nothing_left(session));
 }
 
+TEST_CASE("A program whose node dies while it computes objects has no more threads than before") {
+  // Was: one more for each death, for good: that of a disk.
+  auto session = init(0, nullptr);
+  TempFolder folder;
+  const auto threads = [] { return names_in("/proc/self/task").size(); };
+  std::size_t before = 0;
+  for (int deaths = 0; deaths < 3; ++deaths) {
+    const auto file = folder.path() + "/" + std::to_string(deaths);
+    REQUIRE(eventually([&] {  // it is a while until there is a new node
+      try {
+        return session.compute<&make>(file, 2.0).get(30s).size() == kCount;
+      } catch (const Unavailable&) {
+        return false;
+      }
+    }));
+    if (deaths == 0) before = threads();
+    ::kill(session.embedded()->node_pids().front(), SIGKILL);
+  }
+  REQUIRE(eventually([&] {
+    try {
+      return session.submit<&small>("ab").get(30s) == "abab";
+    } catch (const Unavailable&) {
+      return false;
+    }
+  }));
+  CHECK(eventually([&] { return threads() <= before; }));
+}
+
 TEST_CASE("A task computes what it waits for, on the one CPU that there is") {
   auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
   TempFolder folder;
