@@ -124,6 +124,11 @@ std::vector<std::string> dumps_in(const fs::path& folder, std::error_code& error
 
 }  // namespace
 
+std::string timeline_folder() {
+  const char* folder = std::getenv("TROUPE_TIMELINE");
+  return folder != nullptr ? folder : "";
+}
+
 std::string default_flight_folder() {
   if (const char* folder = std::getenv("TROUPE_FLIGHT_FOLDER"); folder != nullptr) return folder;
   if (const char* own = std::getenv("TROUPE_FOLDER"); own != nullptr && *own != '\0')

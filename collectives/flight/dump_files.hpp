@@ -17,6 +17,9 @@ constexpr std::size_t kKeptNormalEnds = 5;
 /// $XDG_STATE_HOME/troupe/flight, else ~/.local/state/troupe/flight; empty when none of these is set.
 std::string default_flight_folder();
 
+/// $TROUPE_TIMELINE; empty when it is not set.
+std::string timeline_folder();
+
 /// Writes a dump under `folder` and returns its path. Whole or not at all: a temporary file is renamed, over
 /// an earlier dump of that rank if there is one. It is not forced to the disk, since ranks that recover wait
 /// for it. Folders that are missing are made with mode 0700, files have 0600. Errors: kIo; kRefused when the

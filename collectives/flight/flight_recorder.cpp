@@ -62,8 +62,9 @@ FlightRecorder::FlightRecorder(const ProcessGroup& group, FlightOptions options)
       generation_(group.generation()),
       backend_(group.backend()),
       options_(std::move(options)),
+      timeline_(options_.timeline ? *options_.timeline : timeline_folder()),
       formed_ns_(wall_ns()),
-      ring_(kRemembered) {
+      ring_(timeline_.empty() ? kRemembered : kRememberedOfTimeline) {
   add_dumper([](const std::string& folder) {
     const auto written = dump_all("it was asked for (troupe dump)", folder);
     if (!written) log(LogLevel::kError, written.error().message());
@@ -73,8 +74,11 @@ FlightRecorder::FlightRecorder(const ProcessGroup& group, FlightOptions options)
 }
 
 FlightRecorder::~FlightRecorder() {
-  const std::lock_guard lock(registry().mutex);
-  std::erase(registry().recorders, this);
+  {
+    const std::lock_guard lock(registry().mutex);
+    std::erase(registry().recorders, this);
+  }
+  if (!timeline_.empty() && launched_ > 0) leave("its group ended", timeline_);
 }
 
 std::shared_ptr<FlightRecorder> record(ProcessGroup& group, FlightOptions options) {
@@ -85,7 +89,7 @@ std::shared_ptr<FlightRecorder> record(ProcessGroup& group, FlightOptions option
 
 std::uint64_t FlightRecorder::launch(const Op& call, Instant now) {
   const std::lock_guard lock(mutex_);
-  Operation& op = ring_[++launched_ % kRemembered];
+  Operation& op = ring_[++launched_ % ring_.size()];
   op.number = launched_;
   op.call = call;
   op.call.input = op.call.output = {};
@@ -146,10 +150,13 @@ void FlightRecorder::dump_failure(std::string_view reason) {
     dumped_ = true;
   }
   const bool off = options_.folder ? options_.folder->empty() : flight_folder_is_off();
-  if (off) return;
+  if (!off) leave(reason, {});
+}
+
+void FlightRecorder::leave(std::string_view reason, const std::string& folder) const {
   std::string why;
   try {
-    const auto written = dump(reason);
+    const auto written = dump(reason, folder);
     if (written) return log(LogLevel::kInfo, "the last collectives of this rank are in " + *written);
     why = written.error().message();
   } catch (const std::exception& error) {  // out of memory
@@ -174,10 +181,10 @@ Dump FlightRecorder::snapshot(std::string_view reason) const {
   dump.monotonic_ns = clock_.now().count();
   dump.launched = launched_;
   dump.collectives = collectives_;
-  const auto kept = std::min<std::uint64_t>(launched_, kRemembered);
+  const auto kept = std::min<std::uint64_t>(launched_, ring_.size());
   dump.operations.reserve(kept);
   for (std::uint64_t n = launched_ - kept + 1; n <= launched_; ++n) {
-    dump.operations.push_back(ring_[n % kRemembered]);
+    dump.operations.push_back(ring_[n % ring_.size()]);
     dump.operations.back().launched_ns += dump.dumped_ns - dump.monotonic_ns;
   }
   return dump;
@@ -216,7 +223,7 @@ bool FlightRecorder::all_completed() const {
 }
 
 Operation* FlightRecorder::find(std::uint64_t number) {
-  Operation& op = ring_[number % kRemembered];
+  Operation& op = ring_[number % ring_.size()];
   return op.number == number ? &op : nullptr;  // or it has left the ring
 }
 

@@ -2,6 +2,7 @@
 ///
 /// A launch costs a mutex nobody else wants and a few stores; nothing is allocated after
 /// construction but the text of an error. The first failure writes a dump, and so may anybody at any time.
+/// With a folder for timelines the ring is longer, and the group's end writes it there.
 #pragma once
 
 #include <array>
@@ -16,7 +17,8 @@
 
 namespace troupe::collectives::flight {
 
-constexpr std::size_t kRemembered = 1000;  ///< operations of a rank
+constexpr std::size_t kRemembered = 1000;               ///< operations of a rank
+constexpr std::size_t kRememberedOfTimeline = 100'000;  ///< the same, for a timeline
 
 struct FlightOptions {
   /// What the group is called in dumps: the same on all its ranks, and unique to a run if the launcher has
@@ -24,6 +26,9 @@ struct FlightOptions {
   std::string group = "group";
   /// Where dumps go; without one as default_flight_folder() says, empty: nowhere.
   std::optional<std::string> folder;
+  /// Where one goes when the group ends, whatever became of it, for `troupe flight-recorder --trace`; without
+  /// one $TROUPE_TIMELINE, empty: nowhere.
+  std::optional<std::string> timeline{};
 };
 
 /// Thread-safe. Operations are launched by one thread at a time; whoever waits may be another.
@@ -63,6 +68,8 @@ class FlightRecorder {
 
  private:
   Operation* find(std::uint64_t number);
+  /// Never throws: what goes wrong is logged, once a process.
+  void leave(std::string_view reason, const std::string& folder) const;
   /// REQUIRES: mutex_ is held.
   bool all_completed() const;
   void note(std::uint64_t first, std::size_t operations, State from, State to);
@@ -72,11 +79,12 @@ class FlightRecorder {
   const Generation generation_;
   const std::string backend_;
   const FlightOptions options_;
+  const std::string timeline_;  ///< the folder; empty: none
   const MonotonicClock clock_;
   const std::int64_t formed_ns_;
 
   mutable std::mutex mutex_;
-  std::vector<Operation> ring_;  ///< kRemembered; operation n is at n % kRemembered
+  std::vector<Operation> ring_;  ///< operation n is at n modulo its size
   std::uint64_t launched_ = 0;
   std::uint64_t collectives_ = 0;
   bool dumped_ = false;

@@ -1,8 +1,11 @@
 #include "collectives/rendezvous/world.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <sstream>
 
+#include "collectives/flight/dump_files.hpp"
+#include "collectives/flight/flight_recorder.hpp"
 #include "collectives/native/process_engines.hpp"
 #include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/rendezvous/origin.hpp"
@@ -150,6 +153,10 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
 }
 
 std::shared_ptr<ProcessGroup> World::adopt(std::shared_ptr<ProcessGroup> group, std::vector<int> members) {
+  if (!flight::timeline_folder().empty()) {
+    const char* run = std::getenv("TORCHELASTIC_RUN_ID");
+    flight::record(*group, {.group = run != nullptr && *run != '\0' ? run : "group"});
+  }
   group->set_origin(std::make_shared<WorldOrigin>(shared_from_this(), *group, members));
   std::vector<std::string> dead;
   {

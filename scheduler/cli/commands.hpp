@@ -127,6 +127,7 @@ struct FlightRecorderOptions {
   std::size_t last = 6;            ///< rows of the table
   bool all = false;                ///< every group and generation in full, not the newest alone
   bool json = false;
+  std::string trace;  ///< where their operations go as a trace, in place of the report; empty: nowhere
 };
 /// Says which ranks of a process group diverged, and where: 0 none, 1 some, 2 the dumps cannot be read.
 int flight_recorder(const FlightRecorderOptions& options);

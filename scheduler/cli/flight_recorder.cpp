@@ -6,7 +6,9 @@
 #include "collectives/flight/dump_files.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/escape.hpp"
+#include "runtime/core/whole_file.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/flight_trace.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -57,11 +59,23 @@ json report_as_json(const flight::Report& report) {
           {"table", table}};
 }
 
+int write_trace(const FlightRecorderOptions& options) {
+  const auto dumps = read_all(options.paths, options.folder);
+  std::size_t operations = 0;
+  for (const auto& dump : dumps) operations += dump.operations.size();
+  write_whole(options.trace, trace_of(dumps)).value();
+  std::printf("%s: %s of %s; open it in ui.perfetto.dev or chrome://tracing\n",
+              escape_text(options.trace).c_str(), count_of(operations, "operation").c_str(),
+              count_of(dumps.size(), "dump").c_str());
+  return 0;
+}
+
 }  // namespace
 
 int flight_recorder(const FlightRecorderOptions& options) {
   std::vector<flight::Report> reports;
   try {
+    if (!options.trace.empty()) return write_trace(options);
     reports = flight::analyse(read_all(options.paths, options.folder), options.last);
   } catch (const Error& error) {
     std::fprintf(stderr, "troupe: %s\n", escape_text(error.what()).c_str());

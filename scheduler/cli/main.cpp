@@ -153,6 +153,8 @@ constexpr const char* kFlightFooter =
     "by themselves; copy the dumps of other machines here and name them all:\n"
     "  troupe flight-recorder\n"
     "  troupe flight-recorder one/*.flight two/*.flight\n"
+    "Where a program ran with TROUPE_TIMELINE=DIR, what its ranks did is a timeline, too:\n"
+    "  troupe flight-recorder DIR --trace trace.json         for ui.perfetto.dev or chrome://tracing\n"
     "What it finds:\n"
     "  mismatch   ranks called different things at one number\n"
     "  missing    ranks never came to an operation that others were in\n"
@@ -174,8 +176,12 @@ void add_flight_recorder(CLI::App& app, FlightRecorderOptions& o) {
   app.add_option("--last", o.last, "Rows of the table of operations")
       ->capture_default_str()
       ->check(whole_number(1, 1000));
-  app.add_flag("--all", o.all, "Every group and generation in full, not the newest alone");
-  app.add_flag("--json", o.json, "As JSON");
+  auto* all = app.add_flag("--all", o.all, "Every group and generation in full, not the newest alone");
+  auto* json = app.add_flag("--json", o.json, "As JSON");
+  app.add_option("--trace", o.trace, "Write all operations of all dumps to this file as a trace instead")
+      ->check(not_empty())
+      ->excludes(all)
+      ->excludes(json);
 }
 
 constexpr const char* kDashboardFooter =

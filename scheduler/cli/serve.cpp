@@ -73,7 +73,7 @@ const CLI::Validator kRange(
 
 // What programs tell.
 
-std::string text_in(const Json& object, const char* key) {
+std::string shown_field(const Json& object, const char* key) {
   const auto at = object.find(key);
   if (at == object.end() || at->is_null()) return "-";
   return escape_name(at->is_string() ? at->get<std::string>() : at->dump());
@@ -82,15 +82,16 @@ std::string text_in(const Json& object, const char* key) {
 /// "2 of 1:4"
 std::string replicas_text(const Json& deployment) {
   const Json replicas = deployment.value("replicas", Json::object());
-  const std::string min = text_in(replicas, "min"), max = text_in(replicas, "max");
-  return text_in(replicas, "ready") + " of " + (min == max ? min : min + ":" + max);
+  const std::string min = shown_field(replicas, "min"), max = shown_field(replicas, "max");
+  return shown_field(replicas, "ready") + " of " + (min == max ? min : min + ":" + max);
 }
 
 void print_row(const Json& deployment, int pid) {
-  std::printf("%-24s %-9s %10s %8s %7s %9s %8d  %s\n", text_in(deployment, "name").c_str(),
-              text_in(deployment, "state").c_str(), replicas_text(deployment).c_str(),
-              text_in(deployment, "weights").c_str(), text_in(deployment, "queued_rows").c_str(),
-              text_in(deployment, "ongoing_requests").c_str(), pid, text_in(deployment, "url").c_str());
+  std::printf("%-24s %-9s %10s %8s %7s %9s %8d  %s\n", shown_field(deployment, "name").c_str(),
+              shown_field(deployment, "state").c_str(), replicas_text(deployment).c_str(),
+              shown_field(deployment, "weights").c_str(), shown_field(deployment, "queued_rows").c_str(),
+              shown_field(deployment, "ongoing_requests").c_str(), pid,
+              shown_field(deployment, "url").c_str());
 }
 
 void print_one(const Json& deployment, int pid) {
@@ -98,24 +99,24 @@ void print_one(const Json& deployment, int pid) {
     std::printf("%-11s %s\n", what, text.c_str());
   };
   const Json replicas = deployment.value("replicas", Json::object());
-  const std::string next = text_in(deployment, "rolls_out");
-  line("deployment", text_in(deployment, "name"));
-  line("url", text_in(deployment, "url"));
+  const std::string next = shown_field(deployment, "rolls_out");
+  line("deployment", shown_field(deployment, "name"));
+  line("url", shown_field(deployment, "url"));
   line("program", "process " + std::to_string(pid));
-  line("state", text_in(deployment, "state"));
+  line("state", shown_field(deployment, "state"));
   const auto with_origin = [&](const std::string& version, const char* key) {
-    const std::string from = text_in(deployment, key);
+    const std::string from = shown_field(deployment, key);
     return version + (from == "-" ? "" : " (" + from + ")");
   };
-  line("weights", with_origin(text_in(deployment, "weights"), "weights_from") +
+  line("weights", with_origin(shown_field(deployment, "weights"), "weights_from") +
                       (next == "-" ? "" : ", and " + with_origin(next, "rolls_out_from") + " roll out"));
-  line("replicas", replicas_text(deployment) + " ready, " + text_in(replicas, "wanted") + " wanted, " +
-                       text_in(replicas, "starting") + " starting, " + text_in(replicas, "ending") +
+  line("replicas", replicas_text(deployment) + " ready, " + shown_field(replicas, "wanted") + " wanted, " +
+                       shown_field(replicas, "starting") + " starting, " + shown_field(replicas, "ending") +
                        " ending");
-  line("pids", text_in(replicas, "pids"));
-  line("queue", text_in(deployment, "queued_rows") + " rows");
-  line("requests", text_in(deployment, "ongoing_requests") + " without an answer");
-  if (const std::string why = text_in(deployment, "last_failure"); why != "-") line("last death", why);
+  line("pids", shown_field(replicas, "pids"));
+  line("queue", shown_field(deployment, "queued_rows") + " rows");
+  line("requests", shown_field(deployment, "ongoing_requests") + " without an answer");
+  if (const std::string why = shown_field(deployment, "last_failure"); why != "-") line("last death", why);
 }
 
 void print_json(const Json& object) {
@@ -164,7 +165,7 @@ Found find_one(const ServeWords& words) {
                  "see troupe serve list, on the machine where its program runs"});
   std::string where;
   for (const Found& one : named)
-    where += (where.empty() ? "" : ", ") + text_in(one.deployment, "url") + " of process " +
+    where += (where.empty() ? "" : ", ") + shown_field(one.deployment, "url") + " of process " +
              std::to_string(one.pid);
   throw_error({ErrorCode::kRefused, "there are several deployments '" + words.name + "'", where,
                "say which by --pid or --port"});
@@ -228,13 +229,13 @@ int update(const ServeWords& words) {
     throw_error(io_error("cannot read '" + words.file + "'", errno, "name a file of weights"));
   const std::string path = std::filesystem::absolute(words.file).string();
   return change(words, {{"do", "update"}, {"weights", path}}, [&](const Json& answer) {
-    return escape_name(words.name) + ": weights " + text_in(answer, "version") + " answer";
+    return escape_name(words.name) + ": weights " + shown_field(answer, "version") + " answer";
   });
 }
 
 int rollback(const ServeWords& words) {
   return change(words, {{"do", "rollback"}}, [&](const Json& answer) {
-    return escape_name(words.name) + ": weights " + text_in(answer, "version") + " answer";
+    return escape_name(words.name) + ": weights " + shown_field(answer, "version") + " answer";
   });
 }
 

@@ -149,6 +149,27 @@ TEST_CASE("the ring keeps the last 1,000 operations of every kind") {
   for (const auto& op : recorder->snapshot("asked").operations) CHECK(op.state == State::kLaunched);
 }
 
+TEST_CASE(
+    "where a folder for timelines is named, the end of a group leaves far more of its operations there") {
+  const TempFolder folder;
+  const Variable timeline("TROUPE_TIMELINE");
+  const auto left = [&](const FlightOptions& options, const std::string& group) {
+    {
+      const auto lonely = std::make_shared<Lonely>();
+      record(*lonely, options);
+      for (int i = 0; i < 2500; ++i) lonely->barrier()->wait();
+    }
+    const std::string file = folder / (group + "-g1.1/rank-0.flight");
+    return std::filesystem::exists(file) ? read_dump(file).value().operations.size() : 0;
+  };
+  ::unsetenv("TROUPE_TIMELINE");
+  CHECK(left({.group = "none", .folder = folder.path()}, "none") == 0);
+  CHECK(left({.group = "option", .folder = "", .timeline = folder.path()}, "option") == 2500);
+  ::setenv("TROUPE_TIMELINE", folder.path().c_str(), 1);
+  CHECK(left({.group = "variable", .folder = ""}, "variable") == 2500);
+  CHECK(left({.group = "off", .folder = "", .timeline = ""}, "off") == 0);
+}
+
 TEST_CASE("a call that the group refuses is remembered, keeps its error and gives its number back") {
   const TempFolder folder;
   const auto group = std::make_shared<Lonely>();

@@ -80,6 +80,77 @@ TEST_CASE("flight-recorder says who diverged, and its exit code too") {
   CHECK(from_environment.output == newest.output);
 }
 
+TEST_CASE(
+    "flight-recorder --trace writes a process a rank, a row a group, and more where operations overlap") {
+  const TempFolder folder;
+  constexpr std::int64_t kBegin = 1'700'000'000'000'000'000;
+  for (const int rank : {1, 0}) {
+    Dump dump{.group = "run-1f", .generation = {1, 3}, .backend = "native", .rank = rank, .size = 2};
+    dump.host = "one";
+    dump.pid = 50 - rank;
+    dump.dumped_ns = kBegin + 9'000;
+    dump.launched = dump.collectives = 4;
+    const auto add = [&](std::int64_t at, std::int64_t took, State state) {
+      Operation op{.number = dump.operations.size() + 1, .state = state, .launched_ns = kBegin + at};
+      op.took_ns = took;
+      op.call = {.kind = OpKind::kAllReduce, .count = 8, .sequence = op.number};
+      if (state == State::kFailed) op.error = "no rank \"came\"";
+      dump.operations.push_back(op);
+    };
+    add(rank * 100, 2'000, State::kCompleted);
+    add(1'000, 3'500, State::kCompleted);  // beside the first
+    add(2'500, 500, State::kFailed);       // the first's row is free again
+    add(5'000, 0, State::kWaiting);        // goes on at the dump
+    write_dump(folder.path(), dump).value();
+    dump.group = "half";  // a group of this rank alone: rank 0 in it, and still the same process
+    dump.rank = 0;
+    dump.size = 1;
+    dump.operations.resize(1);
+    dump.generation = {1, static_cast<std::uint32_t>(4 + rank)};
+    dump.launched = dump.collectives = 1;
+    write_dump(folder.path(), dump).value();
+  }
+  const std::string file = folder / "trace.json";
+  const Ran ran = run(folder.path() + " --trace " + file);
+  CHECK(ran.output == file + ": 10 operations of 4 dumps; open it in ui.perfetto.dev or chrome://tracing\n");
+  CHECK(ran.code == 0);
+  std::vector<std::string> names;
+  std::vector<nlohmann::json> bars;
+  const auto trace = nlohmann::json::parse(std::ifstream(file));
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] == "X" && event["pid"] == 2) bars.push_back(event);  // rank 0, by its pid
+    if (event["ph"] == "M" && event["name"] != "process_sort_index")
+      names.push_back(std::to_string(event["pid"].get<int>()) + "." +
+                      std::to_string(event["tid"].get<int>()) + " " +
+                      event["args"]["name"].get<std::string>());
+  }
+  CHECK(names ==
+        std::vector<std::string>{"1.0 rank 1 (one, pid 49)", "1.1 half 1.5, native", "1.2 run-1f 1.3, native",
+                                 "1.3 run-1f 1.3, native (at the same time)", "2.0 rank 0 (one, pid 50)",
+                                 "2.1 half 1.4, native", "2.2 run-1f 1.3, native",
+                                 "2.3 run-1f 1.3, native (at the same time)"});
+  REQUIRE(bars.size() == 5);
+  const auto row = [&](std::size_t bar, int tid, double ts, double dur, const char* state) {
+    CAPTURE(bars[bar].dump());
+    CHECK(bars[bar]["name"] == "all_reduce(sum, 8 x f32)");
+    CHECK(bars[bar]["tid"] == tid);
+    CHECK(bars[bar]["ts"] == ts);
+    CHECK(bars[bar]["dur"] == dur);
+    CHECK(bars[bar]["args"]["state"] == state);
+  };
+  row(1, 2, 0, 2, "completed");
+  row(2, 3, 1, 3.5, "completed");
+  row(3, 2, 2.5, 0.5, "failed");
+  row(4, 2, 5, 4, "waiting");
+  CHECK(bars[3]["args"]["error"] == "no rank \"came\"");
+  CHECK(bars[3]["args"]["sequence"] == 3);
+
+  CHECK(run(folder.path() + " --json --trace " + file).code != 0);
+  const Ran nowhere = run(folder.path() + " --trace " + folder / "no/trace.json");
+  CHECK(nowhere.code == 2);
+  CHECK(contains(nowhere.output, "cannot write " + folder / "no/trace.json"));
+}
+
 TEST_CASE("flight-recorder refuses what it cannot read with one line") {
   const TempFolder folder;
   leave_dump(folder.path(), 3, 0, OpKind::kAllReduce);
