@@ -143,15 +143,18 @@ TEST_CASE("who helps while it waits looks again for what there is to do") {
     void help(const CallState&, Instant) override {
       if (++looks == 2) state->resolve(wire::Bytes{});
     }
+    void goes_on() override { ++ends; }
     std::shared_ptr<CallState> state;
-    int looks = 0;
+    int looks = 0, ends = 0;
   };
   const auto state = std::make_shared<CallState>(nullptr);
   LateHelper helper(state);
   Helper* const before = std::exchange(this_thread.helper, &helper);
   CHECK(state->wait(60s));
   CHECK(helper.looks == 2);
+  CHECK(helper.ends == 1);
   CHECK_FALSE(CallState(nullptr).wait(1ms));
+  CHECK(helper.ends == 2);
   this_thread.helper = before;
 }
 
