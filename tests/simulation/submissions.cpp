@@ -114,7 +114,7 @@ std::uint64_t read_task(std::uint64_t task, const ObjectRef<Words>& value) {
   const Words words = value.get();
   // Sometimes it goes on for so long that the head's books have to be right again.
   World& world = Hosted::current().cluster.world;
-  if (world.chance(0.2)) sleep_for(world.between(seconds(1), seconds(6)));
+  if (world.chance(0.4)) sleep_for(world.between(seconds(1), seconds(6)));
   return std::accumulate(words.begin(), words.end(), std::uint64_t{0});
 }
 

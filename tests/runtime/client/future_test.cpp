@@ -138,7 +138,7 @@ TEST_CASE("a waiting thread is woken by the answer of another one") {
 // both waited for good for the CPU that the first one held.
 TEST_CASE("who helps while it waits looks again for what there is to do") {
   struct LateHelper final : Helper {
-    explicit LateHelper(std::shared_ptr<CallState> ends) : state(std::move(ends)) {}
+    explicit LateHelper(std::shared_ptr<CallState> of) : state(std::move(of)) {}
     std::uint64_t number() const override { return 1; }
     void help(const CallState&, Instant) override {
       if (++looks == 2) state->resolve(wire::Bytes{});
