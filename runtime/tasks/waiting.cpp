@@ -66,10 +66,9 @@ void Tasks::take_cpus_back() {
 
 void Tasks::keeps_cpus(std::uint64_t others) {
   log(LogLevel::kWarning,
-      "a task waits, and keeps its CPUs meanwhile, since " + std::to_string(others) +
-          " tasks of this node wait already and have given theirs away: if what it waits for needs them, "
-          "take "
-          "the object as a parameter (View, or the value's type), which is there before the task begins");
+      "a task waits, and keeps its CPUs meanwhile, since " + count_of(others, "task") +
+          " of this node wait already and have given theirs away: if what it waits for needs them, take the "
+          "object as a parameter (View, or the value's type), which is there before the task begins");
 }
 
 }  // namespace troupe::tasks

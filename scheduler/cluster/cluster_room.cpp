@@ -20,8 +20,7 @@ void ClusterMachine::free_room(Node& node, const BundleDemand& what, const std::
   for (const std::uint32_t gpu : gpus) node.gpu_used_e4.at(gpu) -= held_of_each(what.gpu_e4);
 }
 
-/// It holds what held_by() says, or (sign -1) not any more: of its bundle, or of its node and its job's
-/// queue.
+/// It holds what held_by() says, or (sign -1) no more: of its bundle, or of its node and its job's queue.
 void ClusterMachine::book(const Actor& actor, int sign) {
   const ActorRecord& record = actor.record;
   if (Group* group = groups_.find(record.spec.demand.group)) {
@@ -76,8 +75,7 @@ void ClusterMachine::handle(const ActorWaits& e) {
 /// What waits gives its CPUs to others. When it goes on it holds them at once, whoever has them now: nothing
 /// new is placed there until as many are free again.
 void ClusterMachine::set_waits(Actor& actor, bool waits) {
-  // A worker of tasks has one life. Of others nobody says so, and a next life would begin in the middle of
-  // it.
+  // A worker of tasks has one life. Others do not say so: their next one would begin as if it waited.
   if (actor.waits == waits || actor.record.spec.is_restartable()) return;
   book(actor, -1);
   actor.waits = waits;
