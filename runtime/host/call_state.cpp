@@ -31,6 +31,15 @@ class Counted {
   std::atomic<std::uint32_t>& in_;
 };
 
+/// A wait in which the thread has a helper.
+struct Helped {
+  explicit Helped(Helper& helper) : by(helper) {}
+  ~Helped() { by.goes_on(); }
+  Helped(const Helped&) = delete;
+  Helped& operator=(const Helped&) = delete;
+  Helper& by;
+};
+
 }  // namespace
 
 void run_in_turn(std::vector<std::function<void()>> callbacks) {
@@ -261,8 +270,9 @@ bool CallState::wait(Duration timeout) {
   };
   const bool helps = this_thread.helper != nullptr && !this_thread.may_not_wait && timeout > Duration::zero();
   if (!helps) return wait_until(deadline);
+  const Helped helped(*this_thread.helper);
   for (;;) {
-    this_thread.helper->help(*this, deadline);
+    helped.by.help(*this, deadline);
     // A task of its own comes back when its worker dies.
     const Instant until = std::min(deadline, clock.now() + kLooksAgain);
     if (ready() || wait_until(until)) return true;

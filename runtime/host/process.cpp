@@ -325,7 +325,7 @@ void Process::on_call(Message message, caf::execution_unit* unit, std::size_t by
   Responder responder = one_way ? Responder() : Responder(this, header.from, header.id);
   std::shared_ptr<const objects::References> references;
   if ((header.flags & wire::kFlagReferences) != 0) {
-    // A task that comes before its arguments goes back: a worker that waits for them keeps its CPU.
+    // A task that comes before its arguments goes back: its worker is for one that can begin.
     const bool waits = !tasks_->serves() || is_light(header.actor);
     auto found = objects_->references(message.body, waits);
     if (!found) return responder.fail(found.error());
@@ -401,6 +401,8 @@ void Process::on_control(Message message) {
     leaving_->told(*leaves);
   } else if (auto* waits = std::get_if<wire::SpawnWaits>(&control)) {
     node_->waits(waits->request, std::move(waits->why));
+  } else if (const auto* keeps = std::get_if<wire::TaskWaits>(&control)) {
+    tasks_->keeps_cpus(keeps->others);
   } else if (auto* output = std::get_if<wire::Output>(&control)) {
     handlers_.on_output(*output);
   } else if (auto* leave = std::get_if<wire::Leave>(&control)) {

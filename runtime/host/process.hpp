@@ -99,6 +99,7 @@ class Process final : public ProcessGate, public ActorHome {
   void later(Duration delay, std::function<void()> work) override;
   ObjectsPtr objects() override { return objects_; }
   TasksPtr tasks() override { return tasks_; }
+  void task_waits(bool waits) override { node_->tell(wire::TaskWaits{waits}); }
 
   /// Calls and spawns that have no answer yet.
   std::size_t calls_under_way() const { return calls_.size(); }

@@ -172,6 +172,8 @@ class ProcessGate {
   /// (a test's gate).
   virtual ObjectsPtr objects() { return nullptr; }
   virtual TasksPtr tasks() { return nullptr; }
+  /// The task that this process runs waits, and its CPUs are for others until it goes on.
+  virtual void task_waits(bool /*waits*/) {}
 
  private:
   const ForkGuard fork_guard_;

@@ -25,7 +25,9 @@ class Helper {
   virtual ~Helper() = default;
   virtual std::uint64_t number() const = 0;
   /// Works until `until` is ready, there is nothing left to do, or it is too late to wait for more of that.
+  /// Called again and again while the thread waits, and goes_on() at the end of that.
   virtual void help(const CallState& until, Instant deadline) = 0;
+  virtual void goes_on() = 0;
 };
 
 struct ThisThread {

@@ -25,6 +25,39 @@ void HostedActors::down(ActorLifeId actor, const std::string& reason, Actions& o
 void HostedActors::end(ActorLifeId actor, End how, Actions& out) {
   ended_.add(actor, how);
   std::visit([&](auto& told) { head_.tell(std::move(told), out); }, how);
+  goes_on(actor, out);  // another one may take its place
+}
+
+void HostedActors::task_waits(const LocalProcess& process, bool waits, Actions& out) {
+  const auto at = std::find_if(actors_.begin(), actors_.end(), [&](const auto& one) {
+    return one.second.process == process.id && one.second.isolated;
+  });
+  if (at == actors_.end()) return;
+  const ActorLifeId actor = at->first;
+  const bool keeps_cpus = std::find(keep_cpus_.begin(), keep_cpus_.end(), actor) != keep_cpus_.end();
+  const bool gave_cpus = waiting_tasks_.contains(actor);
+  if (waits == (keeps_cpus || gave_cpus)) return;
+  if (!waits) {
+    if (gave_cpus) head_.tell(cluster::ActorWaits{self_.info.id, actor.actor, actor.incarnation, false}, out);
+    return goes_on(actor, out);
+  }
+  const std::size_t others = waiting_tasks_.size();
+  if (others >= self_.limits.waiting_tasks) {
+    keep_cpus_.push_back(actor);
+    return out.push_back(SendLocal{process.id, wire::TaskWaits{true, others}, {}});
+  }
+  waiting_tasks_.insert(actor);
+  head_.tell(cluster::ActorWaits{self_.info.id, actor.actor, actor.incarnation, true}, out);
+}
+
+/// It waits no longer: of those that keep their CPUs the first gives them away.
+void HostedActors::goes_on(ActorLifeId actor, Actions& out) {
+  std::erase(keep_cpus_, actor);
+  if (waiting_tasks_.erase(actor) == 0 || keep_cpus_.empty()) return;
+  const ActorLifeId next = keep_cpus_.front();
+  keep_cpus_.erase(keep_cpus_.begin());
+  waiting_tasks_.insert(next);
+  head_.tell(cluster::ActorWaits{self_.info.id, next.actor, next.incarnation, true}, out);
 }
 
 bool HostedActors::told_again(ActorLifeId actor, Actions& out) {
@@ -269,7 +302,8 @@ void HostedActors::let_go(ActorId actor) {
 std::vector<cluster::LiveActor> HostedActors::live() const {
   std::vector<cluster::LiveActor> actors;
   for (const auto& [actor, hosted] : actors_) {
-    actors.push_back({actor.actor, hosted.up ? hosted.process : ProcessId{}, actor.incarnation});
+    actors.push_back({actor.actor, hosted.up ? hosted.process : ProcessId{}, actor.incarnation,
+                      waiting_tasks_.contains(actor)});
   }
   for (const auto& [hash, waiting] : waiting_) {
     for (const auto& [actor, told] : waiting) actors.push_back({actor.actor, {}, actor.incarnation});

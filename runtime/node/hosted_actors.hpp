@@ -54,6 +54,9 @@ class HostedActors {
   void not_up(const LocalProcess& process, ActorId actor, const ErrorInfo& error, Actions& out);
   void ended(const LocalProcess& process, const wire::ActorEnded& ended, Actions& out);
   void lives(const LocalProcess& process, ActorId actor, std::uint64_t question, Actions& out);
+  /// Of a worker of tasks: the one that it runs waits, and its CPUs are others', or it goes on. Said again it
+  /// changes nothing. Beyond Limits::waiting_tasks the CPUs stay its own until one of the others goes on.
+  void task_waits(const LocalProcess& process, bool waits, Actions& out);
   void process_up(const LocalProcess& process, Actions& out);
   void process_ended(const LocalProcess& process, Actions& out);
   void package_done(const PackageFetches::Done& done, Instant now, Actions& out);
@@ -78,6 +81,8 @@ class HostedActors {
   /// state is too large, and the one before stays.
   Result<cluster::StateSaved> saved(const LocalProcess& process, const wire::SaveAsk& ask);
   bool is_here(ActorLifeId life) const { return actors_.contains(life); }
+  /// Workers of tasks whose CPUs are others' now.
+  std::size_t waiting() const { return waiting_tasks_.size(); }
 
   /// For NodeJoined.
   std::vector<cluster::LiveActor> live() const;
@@ -108,11 +113,15 @@ class HostedActors {
   Lives::iterator find_if(ActorId actor, const Which& which);
   Lives::iterator find(const LocalProcess& process, ActorId actor);
 
+  void goes_on(ActorLifeId actor, Actions& out);
+
   const Self& self_;
   LocalProcesses& locals_;
   HeadLine& head_;
   PackageFetches& packages_;
   Lives actors_;
+  std::set<ActorLifeId> waiting_tasks_;  ///< whose CPUs are others'. Invariant: they are in actors_
+  std::vector<ActorLifeId> keep_cpus_;   ///< the same of those beyond the limit, the first that waits first
   /// By the hash of the executable that they wait for.
   std::map<std::string, std::map<ActorLifeId, cluster::StartActor>> waiting_;
   EndReasons<ActorLifeId, End> ended_;

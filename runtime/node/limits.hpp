@@ -27,6 +27,7 @@ struct Limits {
   std::size_t fetches = 8;            ///< executables on their way at a time
   std::size_t packages = 4;           ///< kept though no process runs them
   std::size_t kept_events = 4096;     ///< for a head that is away
+  std::size_t waiting_tasks = 256;    ///< that have given their CPUs away: for each, one more process may run
 };
 
 struct Times {

@@ -127,6 +127,7 @@ class NodeMachine {
   void asked(LocalProcess& from, const wire::Leave& ask);
   void asked(LocalProcess& from, const wire::ResolveAsk& ask);
   void asked(LocalProcess& from, const wire::SaveAsk& ask);
+  void asked(LocalProcess& from, const wire::TaskWaits& ask) { actors_.task_waits(from, ask.waits, out_); }
   /// Of a worker, to be heard is enough. A driver outlives its node, and must know that it goes on.
   void asked(LocalProcess& from, const wire::Pulse& pulse) {
     if (from.is_driver) out_.push_back(SendLocal{from.id, pulse, {}});

@@ -1,7 +1,6 @@
 #include "runtime/objects/object_ref.hpp"
 
 #include "runtime/core/error.hpp"
-#include "runtime/core/log.hpp"
 #include "runtime/host/actor_context.hpp"
 #include "runtime/host/this_thread.hpp"
 #include "runtime/objects/objects.hpp"
@@ -17,18 +16,6 @@ std::shared_ptr<objects::Objects> checked(std::shared_ptr<objects::Objects> obje
   return objects;
 }
 
-/// Nobody sees why nothing goes on when each CPU is held by a task that waits for others', which have none.
-bool wait_aloud(CallState& done, Duration timeout) {
-  constexpr Duration kLong = std::chrono::seconds(10);
-  if (this_thread.helper == nullptr || timeout <= kLong) return done.wait(timeout);
-  if (done.wait(kLong)) return true;
-  log(LogLevel::kWarning,
-      "a task has waited 10 s for an object, and keeps its CPU meanwhile: if the task that computes it needs "
-      "that, take "
-      "the object as a parameter (View, or the value's type), which is there before the task begins");
-  return done.wait(timeout - kLong);
-}
-
 }  // namespace
 
 objects::BytesPtr get_object(const objects::HandlePtr& handle, Duration timeout) {
@@ -42,7 +29,7 @@ objects::BytesPtr get_object(const objects::HandlePtr& handle, Duration timeout)
           "take it as a parameter of the value's type, which is there when the method begins, or "
           "get() it in a later call, or spawn the actor with .isolated = true");
     }
-    if (!wait_aloud(fetch->done, timeout)) {
+    if (!fetch->done.wait(timeout)) {
       const auto objects = handle->objects();
       const std::string why = objects == nullptr ? "" : objects->why_waits(handle->name());
       throw Timeout({ErrorCode::kTimeout, "an object did not come",

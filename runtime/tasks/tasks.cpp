@@ -45,6 +45,9 @@ bool wait_alone(CallState& state, Duration timeout) {
   return state.wait(timeout);
 }
 
+/// A task that waits for so long gives its CPUs to others: a process more would not pay for less.
+constexpr Duration kGivesCpus = std::chrono::seconds(1);
+
 /// A worker keeps this much of its stack for what a task calls, and for the error.
 constexpr std::size_t kStackKept = std::size_t{1} << 20;
 
@@ -84,16 +87,26 @@ class Tasks::Frame final : public Helper {
 
   std::uint64_t number() const override { return number_; }
   void help(const CallState& until, Instant deadline) override {
-    // One may have come while it was not waited for any more.
-    while (!until.ready() &&
-           (tasks_.run_own(number_) || tasks_.wait_for_own(number_, deadline) || tasks_.run_own(number_))) {
+    if (!waits_since_) waits_since_ = tasks_.clock_.now();
+    while (!until.ready()) {
+      if (tasks_.clock_.now() - *waits_since_ >= kGivesCpus) tasks_.give_cpus_away();
+      // One may have come while it was not waited for any more.
+      const bool has_run = tasks_.run_own(number_);
+      if (!has_run && tasks_.wait_for_own(number_, deadline)) continue;
+      if (!has_run && !tasks_.run_own(number_)) return;
+      waits_since_ = tasks_.clock_.now();
     }
+  }
+  void goes_on() override {
+    waits_since_.reset();
+    tasks_.take_cpus_back();
   }
 
  private:
   Tasks& tasks_;
   const std::uint64_t number_;
   Helper* const before_;
+  std::optional<Instant> waits_since_;
 };
 
 // Submitting.
@@ -250,8 +263,10 @@ bool Tasks::run_own(std::uint64_t frame) {
     if (task) task->spec.retries = own.retries;
   }
   carry_out(std::move(actions));
-  if (task) run_here(*std::move(task));
-  return task.has_value();
+  if (!task) return false;
+  take_cpus_back();
+  run_here(*std::move(task));
+  return true;
 }
 
 void Tasks::run_here(Pending task) {
@@ -572,7 +587,7 @@ Tasks::Counts Tasks::counts() const {
     entries = lineage_.size();
   }
   const std::lock_guard lock(mutex_);
-  return {pool_.tasks(), pool_.queued(), pool_.leases(), entries};
+  return {pool_.tasks(), pool_.queued(), pool_.leases(), entries, waits_};
 }
 
 }  // namespace troupe::tasks

@@ -84,6 +84,12 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   /// A task that was pushed to this process begins. True: it was cancelled before.
   bool begin_pushed(const TaskAttempt& task);
   void end_pushed();
+  /// The task that this worker runs has waited for a while: its CPUs are for others until it goes on.
+  void give_cpus_away();
+  /// It goes on. Without a word before, nothing happens.
+  void take_cpus_back();
+  /// The node says: they stay its own, since so many others have given theirs away.
+  static void keeps_cpus(std::uint64_t others);
   /// Whether the one that runs was cancelled.
   bool is_cancelled() const { return cancelled_; }
   void asked_to_cancel(ProcessAddress from, wire::ByteView body, Responder responder);
@@ -99,6 +105,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
     std::size_t queued = 0;
     std::size_t leases = 0;
     std::size_t entries = 0;  ///< of lineage
+    bool waits = false;       ///< it has given its CPUs away
   };
   Counts counts() const;
   /// What the task waits for whose answer that is; empty: it runs, or is no task of this process. O(tasks).
@@ -219,6 +226,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   PushedTasks pushed_;
   std::atomic<bool> cancelled_{false};  ///< the one that runs
   std::atomic<bool> serves_{false};
+  std::atomic<bool> waits_{false};  ///< it has given its CPUs away; of the thread that runs tasks
 
   mutable std::mutex lineage_mutex_;  ///< guards what follows; taken before mutex_
   Lineage lineage_;

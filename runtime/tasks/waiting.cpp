@@ -1,7 +1,8 @@
-// What a task without an answer waits for, in words.
+// What a task without an answer waits for, in words; and what one that waits itself gives away meanwhile.
 #include <algorithm>
 
 #include "runtime/core/count.hpp"
+#include "runtime/core/log.hpp"
 #include "runtime/tasks/tasks.hpp"
 
 namespace troupe::tasks {
@@ -49,6 +50,25 @@ std::string Tasks::why_waits(const CallState& answer) const {
     }
   }
   return in_words(waiting, asked);
+}
+
+void Tasks::give_cpus_away() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!serves_ || holds_.cpu_e4 == 0) return;
+  }
+  if (!waits_.exchange(true)) gate_.task_waits(true);
+}
+
+void Tasks::take_cpus_back() {
+  if (waits_.exchange(false)) gate_.task_waits(false);
+}
+
+void Tasks::keeps_cpus(std::uint64_t others) {
+  log(LogLevel::kWarning,
+      "a task waits, and keeps its CPUs meanwhile, since " + count_of(others, "task") +
+          " of this node wait already and have given theirs away: if what it waits for needs them, take the "
+          "object as a parameter (View, or the value's type), which is there before the task begins");
 }
 
 }  // namespace troupe::tasks

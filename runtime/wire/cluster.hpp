@@ -153,6 +153,7 @@ struct LiveActor {
   ActorId actor{};
   ProcessId process{};  ///< none while it is starting
   std::uint32_t incarnation = 1;
+  bool waits = false;  ///< see ActorWaits
 };
 /// First registration, or again: after a reconnect, or when the head asked (RequestRegistration). Answered by
 /// NodeAccepted or RefuseNode. The node then repeats every request that has no answer yet.
@@ -250,6 +251,14 @@ struct ActorDown {
   std::uint32_t incarnation = 1;
   bool on_purpose = false;  ///< it ended itself, and does not start again
 };
+/// A worker of tasks has one that waits, for an object or an answer, and gives its CPUs to others meanwhile;
+/// or it goes on, and holds them again. The last word counts, which a node repeats when it joins.
+struct ActorWaits {
+  NodeId node{};
+  ActorId actor{};
+  std::uint32_t incarnation = 1;
+  bool waits = false;
+};
 /// The answer to ConfirmActor: it lives. One that does not is told by ActorDown or ActorFailed.
 struct ActorLives {
   NodeId node{};
@@ -322,7 +331,7 @@ struct ClusterEvent
             ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested, PeerWanted, NodesWanted,
             LookupActor, KillRequested, Tick, Restored, NodeLeaving, SubmissionRequested,
             SubmissionStopRequested, DriverStarted, DriverEnded, ResolveActor, ActorArguments, NodeDrains,
-            DrainRequested, GroupRequested, QueueChanged, StateSaved, StateKept> {
+            DrainRequested, GroupRequested, QueueChanged, StateSaved, StateKept, ActorWaits> {
   using OneOf::OneOf;
   ClusterEvent();
   ClusterEvent(const ClusterEvent&);

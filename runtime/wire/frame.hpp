@@ -15,7 +15,7 @@ namespace troupe::wire {
 
 /// Increased by every change of a layout or of a message. Two processes with different versions refuse each
 /// other.
-inline constexpr std::uint8_t kProtocolVersion = 15;
+inline constexpr std::uint8_t kProtocolVersion = 16;
 
 enum class FrameKind : std::uint8_t {
   kCall = 1,     ///< method call: body is the encoded argument tuple; answered by a kReply unless kFlagOneWay

@@ -181,6 +181,12 @@ struct ActorNotUp {
   ActorId actor;
   ErrorInfo error;
 };
+/// A worker of tasks to its node: the one that it runs waits, and needs its CPUs no longer, or goes on. Node
+/// to it: they stay its own, since so many `others` of the node have given theirs away.
+struct TaskWaits {
+  bool waits = false;
+  std::uint64_t others = 0;
+};
 struct ActorEnded {
   ActorId actor;
   std::string reason;
@@ -516,7 +522,7 @@ struct Control
             AdmitAsk, TokenAsk, StatusAsk, SpawnWaits, OutputTaken, DriverHello, ClientAsk, SubmitAsk,
             SubmissionAsk, StopSubmissionAsk, SubmissionsAsk, LogAsk, ReadLog, LogRead, ResolveAsk, ActorAt,
             KeysAsk, KeyRemoveAsk, PackagePut, WhyAsk, ActorLeaves, Drain, DrainAsk, GroupAsk, QueuesAsk,
-            SaveAsk> {
+            SaveAsk, TaskWaits> {
   using OneOf::OneOf;
   Control();
   Control(const Control&);

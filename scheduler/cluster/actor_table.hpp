@@ -40,7 +40,16 @@ struct Actor {
   NodeId keeper{};              ///< of a kept one: another node that has its arguments and executable
   int not_begun = 0;            ///< starts in a row for which a node found no executable
   SavedState state{};           ///< of a kept one, beside its payload
+  bool waits = false;           ///< a worker of tasks: the one that it runs does (ActorWaits)
+  bool has_waited = false;      ///< ever, or a head before this one may have heard so
 };
+
+/// What it holds of its node, or of its bundle: all that it asked for, but for the CPUs of what waits.
+inline ActorDemand held_by(const Actor& actor) {
+  ActorDemand held = actor.record.spec.demand;
+  if (actor.waits) held.cpu_e4 = 0;
+  return held;
+}
 
 /// Everything takes O(log n). Not thread-safe.
 ///

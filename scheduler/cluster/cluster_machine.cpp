@@ -28,10 +28,6 @@ std::string key_of(const SubmissionRecord& r) {
   return "submission/" + r.spec.id;
 }
 
-BundleDemand room_of(const ActorDemand& demand) {
-  return {demand.cpu_e4, demand.gpu_e4, demand.other};
-}
-
 /// What helps where no node could ever hold a spawn.
 std::string todo_of(const ActorDemand& demand, bool has_group, bool has_node) {
   if (demand.group && !has_group) return "make a placement group again, and spawn or submit in that one";
@@ -389,66 +385,6 @@ void ClusterMachine::place_again(ActorId id, int attempts) {
     if (!actor.record.spec.demand.group) lost_starts_.insert(actor.record.requester);
   }
   end_if_deserted(job);
-}
-
-/// Actors and drivers of submissions draw on the same books.
-void ClusterMachine::hold_room(Node& node, const BundleDemand& what, const std::vector<std::uint32_t>& gpus) {
-  node.cpu_used_e4 += what.cpu_e4;
-  add_amounts(node.other_used, what.other.amounts, 1);
-  for (const std::uint32_t gpu : gpus) {
-    if (gpu >= node.gpu_used_e4.size()) node.gpu_used_e4.resize(gpu + 1);
-    node.gpu_used_e4[gpu] += held_of_each(what.gpu_e4);
-  }
-}
-
-void ClusterMachine::free_room(Node& node, const BundleDemand& what, const std::vector<std::uint32_t>& gpus) {
-  node.cpu_used_e4 -= what.cpu_e4;
-  add_amounts(node.other_used, what.other.amounts, -1);
-  for (const std::uint32_t gpu : gpus) node.gpu_used_e4.at(gpu) -= held_of_each(what.gpu_e4);
-}
-
-void ClusterMachine::hold(const Actor& actor) {
-  const ActorRecord& record = actor.record;
-  Node& node = nodes_.at(record.node);
-  if (Group* group = groups_.find(record.spec.demand.group)) {
-    use_bundle(*group, record, 1);
-    show(*group, static_cast<std::size_t>(record.bundle));
-  } else {
-    hold_room(node, room_of(record.spec.demand), record.gpus);
-    if (const Job* job = jobs_.find(record.spec.job))
-      charge(job->queue, scheduler::Room::of(record.spec.demand), 1);
-  }
-  node.actors.insert(record.actor);
-  if (Job* job = jobs_.find(record.spec.job)) {
-    job->actors.insert(record.actor);
-    ++job->actors_on[record.node];
-  }
-  refresh(record.node);
-}
-
-void ClusterMachine::release(const Actor& actor) {
-  const ActorRecord& record = actor.record;
-  Node& node = nodes_.at(record.node);
-  Group* group = groups_.find(record.spec.demand.group);
-  if (group != nullptr) {
-    use_bundle(*group, record, -1);
-    show(*group, static_cast<std::size_t>(record.bundle));
-  } else {
-    free_room(node, room_of(record.spec.demand), record.gpus);
-    if (const Job* job = jobs_.find(record.spec.job))
-      charge(job->queue, scheduler::Room::of(record.spec.demand), -1);
-  }
-  const bool was_there = node.actors.erase(record.actor) == 1;
-  TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "an actor is released once");
-  if (Job* job = jobs_.find(record.spec.job)) {
-    job->actors.erase(record.actor);
-    if (--job->actors_on.at(record.node) == 0) job->actors_on.erase(record.node);
-    jobs_.settle(record.spec.job, now_ + config_.keep_ended_jobs);
-  }
-  if (group != nullptr) forget_if_empty(*group);
-  if (membership_.liveness(record.node) == Liveness::kDead) return;
-  refresh(record.node);
-  freed_.push_back(record.node);
 }
 
 /// As members are: a head that was stopped, or whose clock jumped, cannot have heard that they are up.

@@ -103,10 +103,10 @@ class ClusterMachine {
   };
   struct Node {
     NodeInfo info;
-    bool registered = false;       ///< false after a head restart until the node has shown up again
-    bool leaving = false;          ///< it starts nothing more: placement does not see it
-    std::optional<Drain> drain{};  ///< the same, and it leaves when nothing runs there
-    std::int64_t cpu_used_e4 = 0;
+    bool registered = false;        ///< false after a head restart until the node has shown up again
+    bool leaving = false;           ///< it starts nothing more: placement does not see it
+    std::optional<Drain> drain{};   ///< the same, and it leaves when nothing runs there
+    std::int64_t cpu_used_e4 = 0;   ///< more than it has while tasks go on that had given theirs away
     GpuUse gpu_used_e4{};           ///< one entry a GPU, as far as any is known
     ResourceAmounts other_used{};   ///< memory and custom resources
     std::set<ActorId> actors;       ///< those that are not dead
@@ -197,6 +197,7 @@ class ClusterMachine {
   void handle(const ActorArguments& e);
   void handle(const StateSaved& e);
   void handle(const StateKept& e);
+  void handle(const ActorWaits& e);
   void handle(const NodeDrains& e);
   void handle(const DrainRequested& e);
   void handle(const GroupRequested& e);
@@ -369,12 +370,15 @@ class ClusterMachine {
   void start_is_due(Actor& actor);
   std::string not_started(const Actor& actor, Duration after) const;
   std::string why_waits_briefly(const PendingSpawn& spawn) const;
-  void hold(const Actor& actor);
-  void release(const Actor& actor);
   void free_name(const ActorSpec& spec);
   void want_taken_name(const SpawnRequested& e, const Job& job);
   void refuse_taken_name(const SpawnRequested& e);
 
+  // cluster_room.cpp
+  void hold(const Actor& actor);
+  void release(Actor& actor);
+  void book(const Actor& actor, int sign);
+  void set_waits(Actor& actor, bool waits);
   static void hold_room(Node& node, const BundleDemand& what, const std::vector<std::uint32_t>& gpus);
   static void free_room(Node& node, const BundleDemand& what, const std::vector<std::uint32_t>& gpus);
   void refresh(NodeId node);

@@ -207,10 +207,12 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
 
 void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed) {
   std::map<ActorId, ProcessId> there;
+  std::set<ActorId> waiting;
   for (const LiveActor& live : listed) {
     const Actor* actor = actors_.find(live.actor);
     if (actor == nullptr || actor->record.incarnation == live.incarnation) {
       there[live.actor] = live.process;
+      if (live.waits) waiting.insert(live.actor);
     } else {
       kill(node, live.actor, live.incarnation, "it is an earlier life");
     }
@@ -240,6 +242,7 @@ void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed
     } else if (state == ActorState::kStarting && found->second) {
       actor_alive(actor, found->second);
     }
+    if (found != there.end()) set_waits(actor, waiting.contains(id));
   }
   for (const auto& [id, process] : there) {
     if (known.contains(id)) continue;
@@ -302,7 +305,9 @@ void ClusterMachine::refresh(NodeId id) {
   GpuUse gpus = node.gpu_used_e4;
   gpus.resize(node.info.gpus.size());
   const auto processes = static_cast<int>(node.actors.size() + node.drivers.size());
-  index_.set({id, node.info.name, node.info.cpu_e4, node.cpu_used_e4, processes, doubtful, std::move(gpus),
+  // One where more is held than it has is full: what asks for no CPUs may still go there.
+  const std::int64_t used_e4 = std::min(node.cpu_used_e4, node.info.cpu_e4);
+  index_.set({id, node.info.name, node.info.cpu_e4, used_e4, processes, doubtful, std::move(gpus),
               node.info.other, node.other_used});
   look_at_keepers_ = look_at_keepers_ || changes;
   if (changes) show_bundles(id);

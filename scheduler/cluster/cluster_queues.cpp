@@ -75,7 +75,7 @@ void ClusterMachine::change_queue(Job& job) {
   find_queue(job);
   if (job.queue == before) return;
   for (const ActorId id : job.actors) {
-    const ActorDemand& demand = actors_.at(id).record.spec.demand;
+    const ActorDemand demand = held_by(actors_.at(id));
     if (demand.group) continue;  // its group holds it
     charge(before, Room::of(demand), -1);
     charge(job.queue, Room::of(demand), 1);

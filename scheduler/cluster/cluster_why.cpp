@@ -81,7 +81,7 @@ std::string ClusterMachine::why(const Actor& actor) const {
     return actor.reason + "; it waits for a node that has what it is constructed with, for " +
            std::to_string(until > now_ ? static_cast<int>(to_seconds(until - now_)) : 0) + " s more at most";
   }
-  return actor.reason;
+  return actor.reason + (actor.waits ? "; its task waits, and leaves its CPUs to others" : "");
 }
 
 const SubmissionRecord* ClusterMachine::first_that_waits() const {
@@ -116,7 +116,7 @@ std::string ClusterMachine::held_by_actors(const ActorDemand& demand) const {
     for (const ActorId id : at->second.actors) {
       if (++looks > kMostLooks) break;
       const ActorRecord& actor = actors_.at(id).record;
-      const ActorDemand& has = actor.spec.demand;
+      const ActorDemand has = held_by(actors_.at(id));
       if (has.group || !competes(demand, has) || (demand.affinity && demand.affinity != actor.node)) continue;
       add_room(held, has);
       if (count++ == 0) type = actor.spec.type;
@@ -147,10 +147,10 @@ std::vector<WaitReport::Holder> ClusterMachine::holders_on(NodeId id, const Acto
   }
   std::map<JobId, std::pair<ActorDemand, std::int64_t>> jobs;
   for (const ActorId actor : node.actors) {
-    const ActorSpec& spec = actors_.at(actor).record.spec;
-    if (spec.demand.group || !competes(demand, spec.demand)) continue;
-    auto& [held, count] = jobs[spec.job];
-    add_room(held, spec.demand);
+    const ActorDemand has = held_by(actors_.at(actor));
+    if (has.group || !competes(demand, has)) continue;
+    auto& [held, count] = jobs[actors_.at(actor).record.spec.job];
+    add_room(held, has);
     ++count;
   }
   for (const auto& [job, its] : jobs)

@@ -71,7 +71,7 @@ void show_bundle(Group& group, std::int32_t bundle, const NodeView& node) {
   group.room.set({id_of_bundle(bundle),
                   "bundle " + std::to_string(bundle) + " on " + node.name,
                   has.cpu_e4,
-                  use.cpu_e4,
+                  std::min(use.cpu_e4, has.cpu_e4),  // as of a node
                   use.actors,
                   node.suspect,
                   std::move(gpus),
@@ -89,12 +89,13 @@ bool is_in_its_bundle(const Group& group, const ActorRecord& actor) {
   return actor.node && on.node == actor.node && std::all_of(actor.gpus.begin(), actor.gpus.end(), is_its);
 }
 
-void use_bundle(Group& group, const ActorRecord& actor, int sign) {
+void use_bundle(Group& group, const Actor& of, int sign) {
+  const ActorRecord& actor = of.record;
   TROUPE_ASSERT(is_in_its_bundle(group, actor), "an actor in a group is where its bundle is");
   const auto at = static_cast<std::size_t>(actor.bundle);
   Group::Use& use = group.used[at];
   const auto& gpus = group.record.placed[at].gpus;
-  use.cpu_e4 += sign * actor.spec.demand.cpu_e4;
+  use.cpu_e4 += sign * held_by(of).cpu_e4;
   use.actors += sign;
   for (const std::uint32_t gpu : actor.gpus) {
     const auto local = std::find(gpus.begin(), gpus.end(), gpu) - gpus.begin();

@@ -8,6 +8,7 @@
 
 #include "runtime/core/clock.hpp"
 #include "runtime/wire/cluster.hpp"
+#include "scheduler/cluster/actor_table.hpp"
 #include "scheduler/placement/node_index.hpp"
 
 namespace troupe::cluster {
@@ -53,7 +54,7 @@ std::string why_waits_in(const Group& group, const ActorDemand& demand);
 /// What placement sees of a bundle, if it has a node.
 void show_bundle(Group& group, std::int32_t bundle, const NodeView& node);
 /// An actor holds room of its bundle, or (sign -1) not any more. REQUIRES: is_in_its_bundle.
-void use_bundle(Group& group, const ActorRecord& actor, int sign);
+void use_bundle(Group& group, const Actor& actor, int sign);
 /// Whether the actor's node and GPUs are its bundle's.
 bool is_in_its_bundle(const Group& group, const ActorRecord& actor);
 

@@ -85,6 +85,11 @@ double sum_there(const std::string& folder, const ObjectRef<Numbers>& numbers) {
   write_file(folder + "/go", "");
   return total.get(60s) + session.submit<&sum>(twice).get(60s);
 }
+double sum_parts(const std::vector<ObjectRef<Numbers>>& parts) {
+  double total = 0;
+  for (const auto& part : parts) total += sum(part.get(90s));
+  return total;
+}
 double sum_at_once(const ObjectRef<Numbers>& numbers) {
   return this_actor().session().submit<&sum>(numbers).get(30s);
 }
@@ -303,6 +308,20 @@ TEST_CASE("A task computes what it waits for, on the one CPU that there is") {
   const auto given = session.compute<&make>(file, 1.0);
   CHECK(given.view(60s).size() == kCount);
   CHECK(session.submit<&sum_at_once>(given).get(90s) == 1.0 * kCount);
+}
+
+// Was: they held the CPUs that the tasks needed which they waited for, until their get was over.
+TEST_CASE("More tasks than CPUs wait for what tasks behind them compute") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 2});
+  TempFolder folder;
+  const auto late = session.compute<&make_late>(folder.path());
+  std::vector<ObjectRef<Numbers>> parts;
+  for (int i = 0; i < 3; ++i)
+    parts.push_back(session.compute<&add>(folder.path() + "/runs", late, Numbers{1}, double(i)));
+  std::vector<Future<double>> sums;
+  for (int i = 0; i < 4; ++i) sums.push_back(session.submit<&sum_parts>(parts));
+  write_file(folder.path() + "/go", "");  // only now what the parts are made of
+  for (const auto& total : sums) CHECK(total.get(60s) == 9.0 * kCount);
 }
 
 TEST_CASE("A task gives on what another process still computes") {

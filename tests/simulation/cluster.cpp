@@ -79,6 +79,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.no_direct = pick(0, 3) == 0 ? 0.5 : 0;
   s.direct_breaks = pick(0, 2) == 0 ? 0 : 0.3;
   if (pick(0, 1) == 0) s.object_limits.part_bytes = std::uint64_t{64} << (10 + pick(0, 2));
+  s.waiting_tasks = s.putters > 0 && s.tasks && pick(0, 1) == 0;
   s.spill_refused = disk == 0 ? 0 : disk == 1 ? 0.05 : disk == 2 ? 0.3 : 0.8;
   return s;
 }
@@ -176,7 +177,8 @@ void Cluster::start_head() {
 
 void Cluster::start_node(int host) {
   const auto& job = scenario.job;
-  const int cpus = scenario.tight_cpus ? (job.trainers + scenario.nodes - 1) / scenario.nodes : job.trainers;
+  int cpus = scenario.tight_cpus ? (job.trainers + scenario.nodes - 1) / scenario.nodes : job.trainers;
+  if (scenario.waiting_tasks) ++cpus;  // for some task, whatever the job holds
   Node* node = &own(std::make_unique<Node>(*this, host, cpus * cluster::kCpu, false));
   nodes.push_back(node);
   node->on_death = [this, node, host] {
@@ -533,6 +535,7 @@ void Cluster::run() {
 /// Every second: nothing is asked for ever, and nothing outlives its driver.
 void Cluster::look() {
   world.outside(seconds(1), "~look", [this] { look(); });
+  check_waits();
   if (!faults_over) return;
   const auto lasts = [&](Instant since, Duration bound) {
     return world.now() - std::max(since, faults_over_at) > bound;
@@ -561,6 +564,28 @@ void Cluster::look() {
   submissions.look(seconds(60));
 }
 
+/// In the head's books a worker of tasks is without CPUs while the one that it runs waits, and then alone;
+/// but for a moment, and for what a fault keeps from it.
+void Cluster::check_waits() {
+  auto differ_since = std::exchange(books_differ_since_, {});
+  if (head == nullptr) return;
+  for (const auto& [id, actor] : head->machine.cluster().actors()) {
+    const Node* node = find_node(actor.record.node);
+    if (actor.record.state != cluster::ActorState::kAlive || node == nullptr) continue;
+    const auto local = node->locals.find(actor.record.process);
+    const Hosted* process = local == node->locals.end() ? nullptr : local->second.process;
+    if (process == nullptr || !process->alive || process->runtime == nullptr) continue;
+    if (process->runtime->tasks()->counts().waits == actor.waits) continue;
+    const auto before = differ_since.find(id);
+    const Instant since = before == differ_since.end() ? world.now() : before->second;
+    books_differ_since_[id] = since;
+    const Instant at_ease = last_fault_at ? std::max(since, *last_fault_at + seconds(25)) : since;
+    if (world.now() - at_ease > seconds(2))
+      world.violation("the head believes that a task in " + process->name +
+                      (actor.waits ? " waits, and it runs" : " runs, and it waits"));
+  }
+}
+
 /// Long after the end nothing is left, in truth and in the head's books.
 void Cluster::check_settled() {
   if (!living_workers().empty()) world.violation(living_workers().front()->name + " outlived its job");
@@ -574,6 +599,8 @@ void Cluster::check_settled() {
   for (const Node* node : nodes) {
     if (!head->machine.cluster().nodes().contains(node->info.id))
       world.violation(node->name + " is not back in the cluster");
+    if (node->machine->actors().waiting() != 0)
+      world.violation(node->name + " has tasks that wait, of nobody");
     if (node->machine->regions().bytes() != 0)
       world.violation(node->name + " lends memory to nobody: " +
                       std::to_string(node->machine->regions().bytes()) + " bytes");

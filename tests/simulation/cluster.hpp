@@ -61,6 +61,8 @@ struct FloorMutations {
   bool retry_once = false;             ///< a task that may run once is tried again when its worker is lost
   bool take_back_all = false;          ///< a task that a worker has begun counts as taken back from it
   bool forget_reports = false;         ///< a sweep does not write down what it decided on a report
+  bool forget_waits = false;           ///< a worker does not say that its task waits
+  bool wait_for_good = false;          ///< a worker does not say that its task, which had waited, goes on
   bool start_too_often = false;        ///< the head starts an actor once more than its max_restarts lets it
 };
 
@@ -86,6 +88,7 @@ struct Scenario {
   int putters = 0;                ///< actors that put and read objects
   Duration lingers{};             ///< so long do they go on when the job is done
   bool tasks = false;             ///< they submit some
+  bool waiting_tasks = false;     ///< also such that hold CPUs while they wait for others
   std::uint64_t store_bytes = 0;  ///< for all regions of a node; 0: as many as there are
   double spill_refused = 0;       ///< the chance that a disk refuses what is spilled, until the last fault
   bool links_alone = false;       ///< no process has direct connections
@@ -186,7 +189,7 @@ struct Node : Process, Server {
   void act(node::StartWorker& a);
   void act(node::AdoptDriver& a);
   void act(node::Welcome&) {}
-  void act(node::ActorBegins&) {}
+  void act(node::ActorBegins& a);
   void act(node::KillProcess& a);
   void act(node::DrainOutput& a);
   void act(node::ForgetProcess& a) { locals.erase(a.process); }
@@ -226,7 +229,8 @@ struct Node : Process, Server {
   std::map<std::pair<ProcessId, ProcessId>, std::shared_ptr<RingMemory>> rings_;
   std::deque<node::NodeEvent> events_;
   bool busy_ = false;
-  bool forgets_ = false;  ///< broken on purpose: what it repeats now is not sent
+  bool forgets_ = false;                        ///< broken on purpose: what it repeats now is not sent
+  std::map<ActorId, std::int64_t> cpus_asked_;  ///< by actors that it was told to start
 };
 
 /// The shell of the head: the production HeadMachine, a disk that takes its time, and lines.
@@ -370,6 +374,7 @@ struct Cluster {
   void look();
   void trouble_disk(bool& flag, const char* what);
   void check_settled();
+  void check_waits();
   Process* some_worker(bool trainer);
   Process* some_process();
   void jump_clock();
@@ -379,6 +384,7 @@ struct Cluster {
   void drain(Node& node);
   std::map<const Driver*, Instant> driver_died_at_;
   std::set<std::string> spoiled_;
+  std::map<ActorId, Instant> books_differ_since_;  ///< of workers of tasks, whether they wait
   int faults_left_ = 0;
   std::uint64_t next_fault_at_ = 0;
 };

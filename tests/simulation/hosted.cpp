@@ -52,6 +52,7 @@ class Hosted::Channel final : public NodeChannel {
         owner_.die_after_frames-- == 0)
       owner_.cluster.world.kill(owner_, "in the middle of what it did");
     if (header.kind == wire::FrameKind::kControl) note_request(header, body);
+    if (forgets_wait(header, body)) return Sent::kQueued;
     note_copy(header, body);
     const auto& broken = owner_.cluster.scenario.floor;
     if (broken.forget_saves && forgets_save(header, body)) return Sent::kQueued;
@@ -177,6 +178,17 @@ class Hosted::Channel final : public NodeChannel {
     if (ask == nullptr || !ask->reason.starts_with("its lease ended")) return false;
     say_done(ask->request);
     return true;
+  }
+
+  /// False: it says nothing of a task that waits, or is to say it.
+  bool forgets_wait(const wire::FrameHeader& header, wire::ByteView body) {
+    static const std::size_t number = wire::Control(wire::TaskWaits{}).index();
+    if (header.kind != wire::FrameKind::kControl || header.id != number) return false;
+    const bool waits = wire::decode<wire::TaskWaits>(body).value().waits;
+    owner_.has_waited = true;
+    owner_.cluster.submissions.waits += waits ? 1 : 0;
+    const auto& broken = owner_.cluster.scenario.floor;
+    return waits ? broken.forget_waits : broken.wait_for_good;
   }
 
   /// False: it is nothing that is saved.

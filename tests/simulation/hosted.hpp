@@ -65,6 +65,7 @@ struct Hosted : Process {
   std::shared_ptr<Pipe> from_node;
   const std::shared_ptr<SimSpillDisk> spill_disk;
   SimDirect* direct = nullptr;  ///< while it is up
+  bool has_waited = false;      ///< a task of it has left its CPUs to others: they may be held twice since
 
  protected:
   /// The runtime is up.

@@ -84,6 +84,8 @@ void Node::tell(node::NodeEvent event) {
     const node::NodeEvent next = std::move(events_.front());
     events_.pop_front();
     const auto* said = std::get_if<node::HeadSaid>(&next);
+    const auto* start = said == nullptr ? nullptr : std::get_if<cluster::StartActor>(&said->action);
+    if (start != nullptr) cpus_asked_[start->actor] = start->spec.demand.cpu_e4;
     const bool joins =
         std::holds_alternative<node::HeadConnected>(next) ||
         (said != nullptr && std::holds_alternative<cluster::RequestRegistration>(said->action));
@@ -153,12 +155,21 @@ void Node::act(node::AdoptDriver& a) {
   locals[a.process].process = driver;
 }
 
+/// Of workers of tasks its start alone says how many CPUs they hold.
+void Node::act(node::ActorBegins& a) {
+  auto* worker = dynamic_cast<Worker*>(locals.at(a.process).process);
+  if (worker == nullptr || !worker->name.starts_with("task ")) return;
+  worker->cpu_e4 = cpus_asked_.at(a.actor);
+  check_cpus();
+}
+
+/// Those aside whose task has waited: others got its CPUs, and may have them still when it goes on.
 void Node::check_cpus() {
   std::int64_t used = 0;
   std::string who;
   for (const auto& [worker_id, local] : locals) {
     const auto* worker = dynamic_cast<const Worker*>(local.process);
-    if (worker == nullptr || !worker->alive) continue;
+    if (worker == nullptr || !worker->alive || worker->has_waited) continue;
     used += worker->cpu_e4;
     if (worker->cpu_e4 > 0) who += " " + worker->name + " " + std::to_string(worker->cpu_e4);
   }

@@ -36,6 +36,8 @@ bool break_rule(const char* rule, Scenario& scenario) {
                      : is("leases")     ? &scenario.floor.keep_leases
                      : is("retries")    ? &scenario.floor.retry_once
                      : is("back")       ? &scenario.floor.take_back_all
+                     : is("waits")      ? &scenario.floor.forget_waits
+                     : is("goes-on")    ? &scenario.floor.wait_for_good
                      : is("reports")    ? &scenario.floor.forget_reports
                      : is("restarts")   ? &scenario.floor.start_too_often
                                         : nullptr;
@@ -96,6 +98,8 @@ int main(int argc, char** argv) {
           "    leases      a worker that runs no tasks any more is not ended\n"
           "    retries     a task that may run once is tried again when its worker is lost\n"
           "    back        a task that its worker has begun counts as taken back from it\n"
+          "    waits       a worker does not say that its task waits\n"
+          "    goes-on     a worker does not say that its task, which had waited, goes on\n"
           "    reports     a sweep does not write down what it decided on a report\n"
           "    restarts    the head starts an actor once more than its max_restarts lets it\n");
       return help ? 0 : 2;
@@ -143,8 +147,10 @@ int main(int argc, char** argv) {
       "%ld copies between nodes, %ld failed, %ld were hit, %ld windows were full; %ld came directly, %ld "
       "connections broke\n",
       all.copies, all.copies_failed, all.copies_hit, all.full_windows, all.direct, all.direct_broken);
-  std::printf("%ld objects computed, %ld tasks answered, %ld begun again, %ld cancelled; %ld crashes\n",
-              all.computed, all.tasks_answered, all.tasks_again, all.tasks_cancelled, all.crashes);
+  std::printf(
+      "%ld objects computed, %ld tasks answered, %ld begun again, %ld cancelled; %ld crashes; %ld times one "
+      "left its CPUs to others\n",
+      all.computed, all.tasks_answered, all.tasks_again, all.tasks_cancelled, all.crashes, all.tasks_waited);
   std::printf("%d of %llu seeds broke an invariant\n", broken, static_cast<unsigned long long>(count));
   return broken == 0 ? 0 : 1;
 }

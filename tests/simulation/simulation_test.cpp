@@ -96,6 +96,7 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     CHECK(all.full_windows > 100);
     CHECK(all.tasks_answered > 5000);
     CHECK(all.tasks_again > 50);
+    CHECK(all.tasks_waited > 100);
     CHECK(all.computed > 2500);
     CHECK(all.states_taken > static_cast<long>(count));
     CHECK(all.generations > static_cast<long>(count) * 3 / 2);
@@ -277,6 +278,19 @@ TEST_CASE("a dead borrower behind a broken link that nobody asks for is found") 
 TEST_CASE("a worker of tasks that is not given back is found") {
   Scenario broken;
   broken.floor.keep_leases = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+// What such a task waits for may need the CPU that it holds.
+TEST_CASE("a worker that does not say that its task waits is found, by the tasks that never run") {
+  Scenario broken;
+  broken.floor.forget_waits = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+TEST_CASE("a worker that does not say that its task goes on is found, by the head's books") {
+  Scenario broken;
+  broken.floor.wait_for_good = true;
   CHECK(seeds_until_found(broken) > 0);
 }
 

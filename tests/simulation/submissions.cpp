@@ -109,6 +109,15 @@ std::uint64_t tree_task(std::uint64_t task, const ObjectRef<Words>& words) {
   return sum;
 }
 
+std::uint64_t read_task(std::uint64_t task, const ObjectRef<Words>& value) {
+  work(task);
+  const Words words = value.get();
+  // Sometimes it goes on for so long that the head's books have to be right again.
+  World& world = Hosted::current().cluster.world;
+  if (world.chance(0.4)) sleep_for(world.between(seconds(1), seconds(6)));
+  return std::accumulate(words.begin(), words.end(), std::uint64_t{0});
+}
+
 ObjectRef<Words> put_task(std::uint64_t task, std::uint64_t number, std::uint64_t words) {
   work(task);
   Hosted& process = Hosted::current();

@@ -36,6 +36,7 @@ class Submissions {
   long begun_again = 0;
   long cancels = 0;
   long crashes = 0;
+  long waits = 0;                     ///< in which a worker left its CPUs to others
   std::optional<Instant> crashed_at;  ///< the last one
 
  private:
@@ -64,6 +65,8 @@ Words make_task(std::uint64_t task, std::uint64_t number, std::uint64_t words);
 Words copy_task(std::uint64_t task, const View<std::uint64_t>& words);
 /// What two others that it submits answer, both.
 std::uint64_t tree_task(std::uint64_t task, const ObjectRef<Words>& words);
+/// The sum of what it waits for, which another task may still have to compute.
+std::uint64_t read_task(std::uint64_t task, const ObjectRef<Words>& words);
 /// What it has put: some words of a number.
 ObjectRef<Words> put_task(std::uint64_t task, std::uint64_t number, std::uint64_t words);
 

@@ -363,6 +363,7 @@ void PutterActor::await_task(std::uint64_t task, const Future<T>& answer, const 
 void PutterActor::submit() {
   if (under_way_ >= 3) return;
   const int retries = cluster_.world.chance(0.4) ? 0 : 3;
+  if (cluster_.scenario.waiting_tasks && cluster_.world.chance(0.2)) return submit_waiting(retries);
   const bool breaks_rule = cluster_.scenario.floor.retry_once && retries == 0;
   const auto session = me_.session().with({.num_cpus = 0, .max_retries = breaks_rule ? 1 : retries});
   cluster_.world.chance(0.4) ? compute(session, retries) : submit_some(session, retries);
@@ -381,6 +382,25 @@ void PutterActor::compute(const tasks::Submitter& to, int retries) {
   const auto made = to.compute<&make_task>(task, task, words.size());
   cluster_.values.has_computed(made, words, process_, retries);
   hold(made);
+}
+
+/// Each for a CPU, and often more than there are: they wait for what one computes that goes behind them,
+/// since what it reads is computed before.
+void PutterActor::submit_waiting(int retries) {
+  Submissions& all = cluster_.submissions;
+  const auto to = me_.session().with({.num_cpus = 1, .max_retries = retries});
+  const auto first = all.add(process_, retries);
+  const Words words = all.words_of(first, 1 + cluster_.world.random.below(kInlineWords));
+  const auto made = to.compute<&make_task>(first, first, words.size());
+  cluster_.values.has_computed(made, words, process_, retries);
+  const auto copy = to.compute<&copy_task>(all.add(process_, retries), made);
+  cluster_.values.copies(made, copy, process_, retries);
+  hold(copy);
+  for (std::uint64_t left = 1 + cluster_.world.random.below(6); left > 0; --left) {
+    const auto task = all.add(process_, retries);
+    await_task(task, to.submit<&read_task>(task, copy), copy,
+               [this, copy](std::uint64_t sum) { cluster_.values.heard_sum(copy, sum, process_); });
+  }
 }
 
 /// One with a result that it puts; or some with an argument, which make a worker's second place worth while.

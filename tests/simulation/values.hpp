@@ -103,6 +103,7 @@ class PutterActor {
   void submit();
   void submit_some(const tasks::Submitter& to, int retries);
   void compute(const tasks::Submitter& to, int retries);
+  void submit_waiting(int retries);
   const ObjectRef<Words>& any() const;
   template <class T, class Then>
   void await(const Future<T>& answer, const ObjectRef<Words>& of, Then then);

@@ -71,23 +71,24 @@ void add_head(Page& page, const wire::HeadFigures& head) {
 void add_nodes(Page& page, const wire::StatusAnswer& status) {
   std::map<std::string, int> states{
       {"alive", 0}, {"silent", 0}, {"expected", 0}, {"draining", 0}, {"leaving", 0}};
-  double cpus = 0, cpus_used = 0, gpus = 0, gpus_used = 0;
+  double cpus = 0, free_cpus = 0, gpus = 0, gpus_used = 0;
   std::size_t shown = 0;
   for (const auto& one : status.nodes) {
     if (one.node.gateway) continue;  // a program's own, which holds nothing
     ++states[one.state];
     const double its_cpus = whole(one.node.cpu_e4, cluster::kCpu),
                  its_gpus = static_cast<double>(one.node.gpus.size());
-    const double its_used = whole(one.cpu_used_e4, cluster::kCpu),
+    // Tasks that go on after a wait may hold more than there is.
+    const double its_free = std::max(0.0, its_cpus - whole(one.cpu_used_e4, cluster::kCpu)),
                  its_gpus_used = whole(one.gpu_used_e4, cluster::kGpu);
     cpus += its_cpus;
-    cpus_used += its_used;
+    free_cpus += its_free;
     gpus += its_gpus;
     gpus_used += its_gpus_used;
     if (++shown > kMostNodeRows) continue;
     const Labels labels{{"id", to_string(one.node.id)}, {"node", one.node.name}};
     page.gauge("troupe_node_cpus", "CPUs of a node.", its_cpus, labels);
-    page.gauge("troupe_node_free_cpus", "CPUs of a node that nobody holds.", its_cpus - its_used, labels);
+    page.gauge("troupe_node_free_cpus", "CPUs of a node that nobody holds.", its_free, labels);
     page.gauge("troupe_node_gpus", "GPUs of a node.", its_gpus, labels);
     page.gauge("troupe_node_free_gpus", "GPUs of a node that nobody holds.", its_gpus - its_gpus_used,
                labels);
@@ -110,7 +111,7 @@ void add_nodes(Page& page, const wire::StatusAnswer& status) {
   }
   page.states("troupe_nodes", "Nodes by state.", states);
   page.gauge("troupe_cpus", "CPUs of all nodes.", cpus);
-  page.gauge("troupe_free_cpus", "CPUs of all nodes that nobody holds.", cpus - cpus_used);
+  page.gauge("troupe_free_cpus", "CPUs of all nodes that nobody holds.", free_cpus);
   page.gauge("troupe_gpus", "GPUs of all nodes.", gpus);
   page.gauge("troupe_free_gpus", "GPUs of all nodes that nobody holds.", gpus - gpus_used);
 }

@@ -138,20 +138,23 @@ TEST_CASE("a waiting thread is woken by the answer of another one") {
 // both waited for good for the CPU that the first one held.
 TEST_CASE("who helps while it waits looks again for what there is to do") {
   struct LateHelper final : Helper {
-    explicit LateHelper(std::shared_ptr<CallState> ends) : state(std::move(ends)) {}
+    explicit LateHelper(std::shared_ptr<CallState> of) : state(std::move(of)) {}
     std::uint64_t number() const override { return 1; }
     void help(const CallState&, Instant) override {
       if (++looks == 2) state->resolve(wire::Bytes{});
     }
+    void goes_on() override { ++ends; }
     std::shared_ptr<CallState> state;
-    int looks = 0;
+    int looks = 0, ends = 0;
   };
   const auto state = std::make_shared<CallState>(nullptr);
   LateHelper helper(state);
   Helper* const before = std::exchange(this_thread.helper, &helper);
   CHECK(state->wait(60s));
   CHECK(helper.looks == 2);
+  CHECK(helper.ends == 1);
   CHECK_FALSE(CallState(nullptr).wait(1ms));
+  CHECK(helper.ends == 2);
   this_thread.helper = before;
 }
 

@@ -117,6 +117,45 @@ class AnswersWhoWaits final : public ThreadFloor {
   Instant now_ = MonotonicClock().now();
 };
 
+/// Keeps what the node would be told of a worker whose task waits, with when.
+class HearsOfWaits final : public testing::LocalGate {
+ public:
+  std::shared_ptr<CallState> spawn(ActorSpawn) override { return std::make_shared<CallState>(nullptr); }
+  void task_waits(bool waits) override {
+    told.emplace_back(waits ? "waits" : "goes on", to_seconds(now() - first));
+  }
+  std::function<Instant()> now;
+  Instant first{};
+  std::vector<std::pair<std::string, double>> told;
+};
+
+/// Time passes for whoever waits, and what is due then happens.
+class TimePasses final : public ThreadFloor {
+ public:
+  explicit TimePasses(HearsOfWaits& node) {
+    node.first = now_;
+    node.now = [this] { return now_; };
+  }
+  Instant now() override { return now_; }
+  void wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Duration timeout) override {
+    if (word != expected) return;
+    const bool is_due = what && at <= now_ + timeout;
+    now_ = is_due ? std::max(now_, at) : now_ + timeout;
+    if (is_due) std::exchange(what, nullptr)();
+  }
+  void wake(std::atomic<std::uint32_t>&) override {}
+  std::unique_ptr<Running> start(std::function<void()>) override { return nullptr; }
+  void after(Duration delay, std::function<void()> then) {
+    at = now_ + delay;
+    what = std::move(then);
+  }
+
+ private:
+  Instant now_{100s};
+  Instant at{};
+  std::function<void()> what;
+};
+
 constexpr std::uint64_t kReads = 0x72656164;
 const bool reads_registered = Registry::instance().add_method(
     kReads, {"reads", 0, [](void*, wire::ByteView, Responder responder) { responder.answer({}); }});
@@ -206,6 +245,62 @@ TEST_CASE("Tasks that run in their parent's place and wait for arguments do so o
     }
   });
   CHECK(floor.asked_at_a_time == std::vector<std::size_t>(kTasks, 1));
+  tasks->close({ErrorCode::kUnavailable, "", "over", ""});
+}
+
+using ToldOfWaits = std::vector<std::pair<std::string, double>>;
+
+// Was: it kept them. As many tasks that waited for others' objects as there were CPUs waited for good.
+TEST_CASE("A worker's task that waits for a second leaves its CPUs to others until it goes on") {
+  HearsOfWaits node;
+  TimePasses floor(node);
+  const ThreadFloorScope scope(&floor);
+  const auto tasks = std::make_shared<Tasks>(node, nullptr, Tasks::FindKeeper{});
+  const auto wait_in_task = [&](Duration answer_after, Duration timeout) {
+    node.told.clear();
+    node.first = floor.now();
+    const auto answer = std::make_shared<CallState>(nullptr);
+    floor.after(answer_after, [answer] { answer->resolve(wire::Bytes{}); });
+    tasks->run([&] { answer->wait(timeout); });
+    return node.told;
+  };
+  CHECK(wait_in_task(5s, 60s).empty());  // a driver holds none
+  tasks->serve(kKeeper, Demand{});
+  CHECK(wait_in_task(5s, 60s).empty());  // nor does this one
+  Demand demand;
+  demand.cpu_e4 = 10000;
+  tasks->serve(kKeeper, demand);
+  CHECK(wait_in_task(900ms, 60s).empty());
+  CHECK(wait_in_task(5s, 60s) == ToldOfWaits{{"waits", 1}, {"goes on", 5}});
+  CHECK(wait_in_task(60s, 3s) == ToldOfWaits{{"waits", 1}, {"goes on", 3}});  // nothing came
+  CHECK_FALSE(tasks->counts().waits);
+  tasks->close({ErrorCode::kUnavailable, "", "over", ""});
+}
+
+// One that runs in its place is no wait: its CPU would have been another worker's, too.
+TEST_CASE("What runs in the place of a task that waits has its CPUs") {
+  REQUIRE(reads_registered);
+  HearsOfWaits node;
+  TimePasses floor(node);
+  const ThreadFloorScope scope(&floor);
+  const auto tasks = std::make_shared<Tasks>(node, nullptr, Tasks::FindKeeper{});
+  TaskSpec own;
+  own.name = "reads";
+  own.function = kReads;
+  own.demand.cpu_e4 = 10000;
+  tasks->serve(kKeeper, own.demand);
+  const auto answer = std::make_shared<CallState>(nullptr);
+  std::shared_ptr<CallState> own_answer;
+  tasks->run([&] {
+    floor.after(2500ms, [&] {
+      // As if it came back from a worker that died.
+      own_answer = tasks->submit(own);
+      floor.after(4s, [&] { answer->resolve(wire::Bytes{}); });
+    });
+    CHECK(answer->wait(60s));
+  });
+  CHECK(own_answer->ready());
+  CHECK(node.told == ToldOfWaits{{"waits", 1}, {"goes on", 3}, {"waits", 4}, {"goes on", 6.5}});
   tasks->close({ErrorCode::kUnavailable, "", "over", ""});
 }
 

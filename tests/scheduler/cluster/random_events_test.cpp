@@ -64,7 +64,8 @@ struct Chaos {
   }
   std::vector<LiveActor> listed() {
     std::vector<LiveActor> all;
-    for (std::uint64_t i = below(4); i > 0; --i) all.push_back({actor(), ProcessId{below(3)}, life()});
+    for (std::uint64_t i = below(4); i > 0; --i)
+      all.push_back({actor(), ProcessId{below(3)}, life(), below(4) == 0});
     return all;
   }
 
@@ -161,7 +162,7 @@ struct Chaos {
       demand.bundle = below(2) == 0 ? -1 : static_cast<std::int32_t>(below(4)) - 1;
       if (below(8) != 0) demand.affinity = {};
     }
-    switch (below(40)) {
+    switch (below(42)) {
       case 0:
       case 1:
         return NodeJoined{info(), listed(), {job()}, {node(), node()}, below(60) == 0, held()};
@@ -248,6 +249,10 @@ struct Chaos {
         if (below(2) == 0) return StateKept{node(), last_actor, below(9)};
         return StateSaved{{{at, ProcessId{1}}, below(9)}, last_actor, life(), state()};
       }
+      case 40: {
+        const NodeId at = where();
+        return ActorWaits{at, last_actor, life(), below(3) != 0};
+      }
       default:
         return LookupActor{requester(), job(), name()};
     }
@@ -272,10 +277,10 @@ struct Chaos {
     return at == s.head->actors().end() ? node() : at->second.record.node;
   }
 
-  /// No queue comes to hold more than its quota, but by a smaller quota, or by the detached actors of a job
-  /// that a program of it takes over. (A head that restarts takes a job for its submission's, which these
-  /// events may have made after the job.)
-  void check_quotas(bool restarted) {
+  /// No queue comes to hold more than its quota, but by a smaller quota, by tasks that go on which had
+  /// waited, or by the detached actors of a job that a program of it takes over. (A head that restarts takes
+  /// a job for its submission's, which these events may have made after the job.)
+  void check_quotas(bool restarted, bool may_go_on) {
     const auto* job = s.get<JobAnswered>();
     const bool taken_over =
         job != nullptr && job->reason.ends_with("with the detached actors of an earlier one");
@@ -284,7 +289,8 @@ struct Chaos {
       const scheduler::Room was = used[status.queue.name];
       now[status.queue.name] = {status.cpu_used_e4, status.gpu_used_e4, status.other_used};
       if (restarted || taken_over) continue;
-      REQUIRE((status.queue.cpu_e4 < 0 || status.cpu_used_e4 <= std::max(status.queue.cpu_e4, was.cpu_e4)));
+      REQUIRE((status.queue.cpu_e4 < 0 || may_go_on ||
+               status.cpu_used_e4 <= std::max(status.queue.cpu_e4, was.cpu_e4)));
       REQUIRE((status.queue.gpu_e4 < 0 || status.gpu_used_e4 <= std::max(status.queue.gpu_e4, was.gpu_e4)));
       for (const auto& [of, limit] : status.queue.other)
         REQUIRE(amount_of(status.other_used, of) <= std::max(limit, amount_of(was.other, of)));
@@ -294,7 +300,7 @@ struct Chaos {
 
   void step() {
     s.now += std::chrono::milliseconds(below(400));
-    bool restarted = false;
+    bool restarted = false, may_go_on = false;
     if (below(200) == 0) {
       restarted = true;
       s.restart();
@@ -303,9 +309,12 @@ struct Chaos {
         if (below(8) != 0) s.on(Heartbeat{NodeId{id}});
       s.on(Tick{});
     } else {
-      s.on(event());
+      const ClusterEvent next = event();
+      may_go_on = std::holds_alternative<ActorWaits>(next) || std::holds_alternative<NodeJoined>(next);
+      s.on(next);
+      for (const auto& [id, actor] : s.head->actors()) waited += actor.waits ? 1 : 0;
     }
-    check_quotas(restarted);
+    check_quotas(restarted, may_go_on);
     for (const auto& action : s.last) {
       if (const auto* start = std::get_if<StartActor>(&action)) actors.push_back(start->actor);
       if (const auto* answered = std::get_if<JobAnswered>(&action); answered != nullptr && answered->job)
@@ -325,12 +334,14 @@ struct Chaos {
   std::vector<ActorId> actors;
   std::vector<GroupId> groups;
   ActorId last_actor{};
+  long waited = 0;                              ///< actors, after how many events
   std::map<std::string, scheduler::Room> used;  ///< by queue
 };
 
 }  // namespace
 
 TEST_CASE("whatever comes, the machine's indices agree and its records are bounded") {
+  long waited = 0;
   int started = 0, drivers = 0, lives = 0, in_groups = 0, removed = 0, together = 0, parked = 0,
       jobs_parked = 0, taken_over = 0;
   for (int run = 0; run < 20; ++run) {
@@ -358,6 +369,7 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
       for (const auto& [number, spawn] : chaos.s.head->waiting().all())
         parked += spawn.stopped_by != 0 ? 1 : 0;
     }
+    waited += chaos.waited;
     // The store holds what the machine holds, and no more.
     for (const auto& [key, record] : chaos.s.store) {
       const auto* actor = std::get_if<ActorRecord>(&record);
@@ -387,4 +399,5 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
   CHECK(parked > 0);
   CHECK(jobs_parked > 0);  // some twenty
   CHECK(taken_over > 0);
+  CHECK(waited > 50);  // some five hundred
 }
