@@ -13,6 +13,7 @@ std::unique_ptr<ActorDirectory> Process::make_directory() {
     const auto sent = calls_.take_where([&](const PendingCall& call) {
       return call.moving != nullptr && call.to.actor == actor && call.to.home() != but;
     });
+    taken.reserve(sent.size());
     for (const auto& call : sent) taken.push_back(call.moving);
     return taken;
   };
@@ -139,7 +140,7 @@ Result<void> Process::send_moving(const std::shared_ptr<MovingCall>& call, Proce
     header.id = calls_.add(
         {call->state, wire::FrameKind::kCall, {to.node, to.process, call->actor}, bytes, call, call->method});
   }
-  const auto sent = routes_->send(header, call->args.bytes);
+  auto sent = routes_->send(header, call->args.bytes);
   if (sent || call->state == nullptr) return sent;
   // Else it has failed meanwhile, with what it was sent to.
   return calls_.take(header.id, to) ? sent : Result<void>();

@@ -19,13 +19,13 @@ Objects::Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region,
 
 // The owner's side.
 
-/// Empty: this process gives nothing so.
 void Objects::end_direct() {
   std::unique_ptr<DirectConnections> direct;  // its threads end without the lock
   const std::lock_guard lock(mutex_);
   direct.swap(direct_);
 }
 
+/// Empty: this process gives nothing so.
 DirectAddress Objects::direct_address() {
   const std::lock_guard lock(mutex_);
   if (direct_ == nullptr || closed_) return {};

@@ -133,10 +133,9 @@ std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {
   const Helper* frame = may_wait ? this_thread.helper : nullptr;
   LeasePool::Actions actions;
   std::optional<ErrorInfo> closed;
-  bool here = false;
   {
     std::unique_lock lock(mutex_);
-    while (!closed_ && !here && !pool_.has_room()) {
+    while (!closed_ && !pool_.has_room()) {
       if (!may_wait) {
         throw LimitExceeded(
             {ErrorCode::kLimit, "cannot submit " + std::string(spec.name),
@@ -144,22 +143,19 @@ std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {
                  " tasks of this process wait for workers, and this thread must not wait for room",
              "submit fewer at a time, or from the main program or a task, which are held back"});
       }
-      here = frame != nullptr;
-      if (here) break;
+      if (frame != nullptr) {
+        lock.unlock();
+        run_here({std::move(spec), answer});
+        return answer;
+      }
       ++waiting_for_room_;
       room_.wait(lock);
       --waiting_for_room_;
     }
     closed = closed_;
-    if (!closed && !here) {
-      add(std::move(spec), frame == nullptr ? 0 : frame->number(), answer, actions);
-    }
+    if (!closed) add(std::move(spec), frame == nullptr ? 0 : frame->number(), answer, actions);
   }
-  if (closed) {
-    answer->resolve(not_submitted(*std::move(closed)));
-  } else if (here) {
-    run_here({std::move(spec), answer});
-  }
+  if (closed) answer->resolve(not_submitted(*std::move(closed)));
   carry_out(std::move(actions));
   return answer;
 }
@@ -250,8 +246,9 @@ bool Tasks::run_own(std::uint64_t frame) {
     if (task) task->spec.retries = own.retries;
   }
   carry_out(std::move(actions));
-  if (task) run_here(*std::move(task));
-  return task.has_value();
+  if (!task) return false;
+  run_here(*std::move(task));
+  return true;
 }
 
 void Tasks::run_here(Pending task) {
