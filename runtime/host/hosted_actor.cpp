@@ -89,8 +89,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
   }
   void run(std::function<void()> work) override { executor()(std::move(work)); }
   void run_after(Duration delay, std::function<void()> work) override {
-    hand_over(ctrl());
-    caf::delayed_anon_send(caf::actor(this), delay, RunMessage{std::move(work)});
+    enqueue_after(handle(), delay, RunMessage{std::move(work)});
   }
   void stop(std::string reason) override {
     troupe::enqueue(handle(), caf::make_message(StopMessage{bounded_text(std::move(reason))}), nullptr);
@@ -414,6 +413,13 @@ caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, Act
 void enqueue(const caf::strong_actor_ptr& actor, caf::message message, caf::execution_unit* unit) {
   hand_over(actor.get());
   actor->enqueue(nullptr, caf::make_message_id(), std::move(message), unit);
+}
+
+void enqueue_after(const caf::strong_actor_ptr& actor, Duration delay, RunMessage message) {
+  auto element = caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(message));
+  hand_over(actor.get());
+  caf::actor_clock& clock = actor->home_system->clock();
+  clock.schedule_message(clock.now() + delay, actor, std::move(element));
 }
 
 bool thread_may_wait() {
