@@ -22,8 +22,8 @@ std::unique_ptr<ActorDirectory> Process::make_directory() {
       if (!ending_) directory_->resume(actor);
     });
   };
-  floor.resolve = [this](std::shared_ptr<CallState> state, ErrorInfo error) {
-    later(Duration::zero(), [state = std::move(state), error = std::move(error)] { state->resolve(error); });
+  floor.resolve = [this](std::shared_ptr<CallState> state, const ErrorInfo& error) {
+    fail_later({std::move(state)}, error);
   };
   floor.notify = [this](OnDeath callback, Death death) {
     later(Duration::zero(), [this, callback = std::move(callback), death = std::move(death)] {

@@ -255,6 +255,12 @@ TEST_CASE("whatever is asked while nodes die and the driver ends comes to an end
   stop = true;
   for (auto& asker : askers) asker.join();
   places.reset();
+  // Was: a call of an actor that is started again had no end where a callback made it as the driver ended.
   CHECK(asked.size() > 15);
-  CHECK(std::all_of(asked.begin(), asked.end(), [](const auto& one) { return one->ready(); }));
+  for (std::size_t kind = 0; kind < 5; ++kind) {
+    INFO("of those in place " << kind);
+    std::size_t open = 0;
+    for (std::size_t i = kind; i < asked.size(); i += 5) open += asked[i]->ready() ? 0 : 1;
+    CHECK(open == 0);
+  }
 }
