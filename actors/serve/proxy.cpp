@@ -32,7 +32,7 @@ std::shared_ptr<HttpEndpoint> endpoint_of(const ProxyListen& listen) {
   std::optional<Predecessor> former;
   if (!listen.in_place_of.empty()) former = find_former_proxy(listen.in_place_of, node_here());
   if (former) options.port = static_cast<std::uint16_t>(former->port);
-  const auto endpoint = std::make_shared<HttpEndpoint>(
+  auto endpoint = std::make_shared<HttpEndpoint>(
       options, former, std::set<std::string>(listen.names.begin(), listen.names.end()));
   this_actor().session().process().later(kFirstRoutes, [weak = std::weak_ptr(endpoint)] {
     if (const auto there = weak.lock()) there->know_all();

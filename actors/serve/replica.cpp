@@ -116,7 +116,7 @@ torch::Tensor Replica::compute(const torch::Tensor& input) {
                       "return a row for each sample");
     pieces.push_back(as_sent(output));
   }
-  const torch::Tensor all = pieces.size() == 1 ? pieces.front() : torch::cat(pieces);
+  torch::Tensor all = pieces.size() == 1 ? pieces.front() : torch::cat(pieces);
   if (all.dim() > static_cast<std::int64_t>(data::kMaxDimensions))
     refuse_output("it has " + std::to_string(all.dim()) + " dimensions",
                   "use at most " + std::to_string(data::kMaxDimensions));

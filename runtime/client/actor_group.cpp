@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <sstream>
 
 #include "runtime/client/session.hpp"
@@ -13,7 +12,6 @@ namespace troupe {
 namespace detail {
 namespace {
 
-constexpr std::size_t kDead = std::numeric_limits<std::size_t>::max();
 constexpr std::size_t kMostNames = 8;  ///< in an error
 
 constexpr std::uint64_t kHostOfActor = signature_hash("troupe::detail::host_of");

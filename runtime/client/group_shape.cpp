@@ -55,7 +55,7 @@ std::string GroupShape::name_of(std::size_t place) const {
   if (dimensions_.size() < 2) return name;
   std::string coordinates;
   for (auto at = dimensions_.rbegin(); at != dimensions_.rend(); place /= at->size, ++at)
-    coordinates = ", " + at->name + "=" + std::to_string(place % at->size) + coordinates;
+    coordinates.insert(0, ", " + at->name + "=" + std::to_string(place % at->size));
   return name + " (" + coordinates.substr(2) + ")";
 }
 

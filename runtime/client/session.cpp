@@ -103,7 +103,7 @@ class FirstFailure {
   /// The first member that fails takes the others with it at once: they may wait for it.
   static std::shared_ptr<FirstFailure> of(const std::vector<std::shared_ptr<CallState>>& starting,
                                           const GroupShape& shape) {
-    const auto self = std::make_shared<FirstFailure>();
+    auto self = std::make_shared<FirstFailure>();
     using States = std::vector<std::weak_ptr<CallState>>;
     const auto all = std::make_shared<const States>(starting.begin(), starting.end());
     for (std::size_t i = 0; i < starting.size(); ++i) {

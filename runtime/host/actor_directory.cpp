@@ -72,6 +72,10 @@ void ActorDirectory::resolve(const Call& call, ErrorInfo error, After& after) {
   after.push_back([this, state = call->state, error = std::move(error)] { floor_.resolve(state, error); });
 }
 
+void ActorDirectory::notify(const OnDeath& callback, Death death, After& after) {
+  after.push_back([this, callback, death = std::move(death)] { floor_.notify(callback, death); });
+}
+
 void ActorDirectory::call(Call call) {
   After after;
   std::optional<ProcessAddress> to;
@@ -121,9 +125,10 @@ void ActorDirectory::monitor(ActorId actor, OnDeath callback) {
   After after;
   {
     const std::lock_guard lock(mutex_);
-    if (const std::string* why = ended_.find(actor)) {
-      after.push_back([this, callback, death = Death{*why, false}] { floor_.notify(callback, death); });
-    } else if (!closed_) {
+    const std::string* why = ended_.find(actor);
+    if (closed_ || why != nullptr) {
+      notify(callback, {why == nullptr ? closed_->why : *why, false}, after);
+    } else {
       entry_of(actor, after).monitors.push_back(std::move(callback));
     }
   }
@@ -167,8 +172,7 @@ void ActorDirectory::told(const cluster::ActorPlace& place) {
         decide(entry, lost, between_lives(why), after);
         for (const Call& call : entry.waiting) say_why(entry, call);
         if (died_since) {
-          for (const auto& callback : entry.monitors)
-            after.push_back([this, callback, death = Death{why, true}] { floor_.notify(callback, death); });
+          for (const auto& callback : entry.monitors) notify(callback, {why, true}, after);
         }
       }
     }
@@ -181,8 +185,7 @@ void ActorDirectory::end(ActorId actor, Entry& entry, const std::string& reason,
   for (const Call& call : entry.lost) resolve(call, died(reason), after);
   for (const Call& call : floor_.take_sent(actor, {})) resolve(call, died(reason), after);
   for (const Call& call : entry.waiting) resolve(call, died(reason), after);
-  for (const auto& callback : entry.monitors)
-    after.push_back([this, callback, death = Death{reason, false}] { floor_.notify(callback, death); });
+  for (const auto& callback : entry.monitors) notify(callback, {reason, false}, after);
   ended_.remember(actor, reason);
   entries_.erase(actor);
 }
@@ -252,6 +255,7 @@ void ActorDirectory::close(const ErrorInfo& why) {
     for (const auto& [actor, entry] : entries_) {
       for (const Call& call : entry.lost) resolve(call, why, after);
       for (const Call& call : entry.waiting) resolve(call, why, after);
+      for (const auto& callback : entry.monitors) notify(callback, {why.why, false}, after);
     }
     entries_.clear();
   }

@@ -55,7 +55,7 @@ class ActorDirectory {
   void answered(const Call& call, ProcessAddress at, const ErrorInfo& error, bool never_sent);
   /// The while is over.
   void resume(ActorId actor);
-  /// The node is gone: nothing is told any more.
+  /// The node is gone: nothing is told any more. To who monitors an actor that is its death.
   void close(const ErrorInfo& why);
 
   /// Bytes of calls to one actor that wait.
@@ -82,6 +82,7 @@ class ActorDirectory {
   void wait(Entry& entry, Call call);
   static void say_why(const Entry& entry, const Call& call);
   void resolve(const Call& call, ErrorInfo error, After& after);
+  void notify(const OnDeath& callback, Death death, After& after);
   /// A life ended with them: sent again, or failed with `why`.
   void decide(Entry& entry, const std::vector<Call>& calls, const ErrorInfo& why, After& after);
   void end(ActorId actor, Entry& entry, const std::string& reason, After& after);

@@ -89,8 +89,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
   }
   void run(std::function<void()> work) override { executor()(std::move(work)); }
   void run_after(Duration delay, std::function<void()> work) override {
-    hand_over(ctrl());
-    caf::delayed_anon_send(caf::actor(this), delay, RunMessage{std::move(work)});
+    enqueue_after(handle(), delay, RunMessage{std::move(work)});
   }
   void stop(std::string reason) override {
     troupe::enqueue(handle(), caf::make_message(StopMessage{bounded_text(std::move(reason))}), nullptr);
@@ -122,7 +121,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
     objects::BorrowScope borrows;
     auto object = registry.make(number, is_far ? fetched_->bytes->view() : wire::ByteView(args_));
     if (!object) return fail_start(object.error());
-    if (const auto loaded = load_state(**object); !loaded) return fail_start(loaded.error());
+    if (const auto loaded = load_last_state(**object); !loaded) return fail_start(loaded.error());
     object_ = *std::move(object);
     wire::Bytes().swap(args_);
     fetched_.reset();
@@ -156,7 +155,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
     return what.outcome().ok();
   }
 
-  Result<void> load_state(ActorObject& object) {
+  Result<void> load_last_state(ActorObject& object) {
     const auto fetched = std::exchange(state_, nullptr);
     if (keeper_ == nullptr) return {};
     const auto state = wire::decode<std::optional<wire::Bytes>>(*fetched->outcome());
@@ -289,7 +288,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
     if (ended.next) keep(me, *std::move(ended.next));
     in_turn(me, [this] {
       save();
-      for (const ProcessAddress caller : std::exchange(held_back_, {})) resume(caller);
+      for (const ProcessAddress caller : std::exchange(held_back_, {})) take_up(caller);
       end_if_stopped();
     });
   }
@@ -311,9 +310,9 @@ class Host final : public caf::event_based_actor, public ActorContext {
     home_.when_drained(call.from, std::move(resume));
   }
 
-  void on_resume(ResumeMessage& message) { resume(message.caller); }
+  void on_resume(ResumeMessage& message) { take_up(message.caller); }
 
-  void resume(ProcessAddress caller) {
+  void take_up(ProcessAddress caller) {
     for (auto at = waiting_.find(caller); at != waiting_.end(); at = waiting_.find(caller)) {
       auto& calls = at->second;
       if (must_wait(*calls.front())) return wait_for(*calls.front());
@@ -414,6 +413,13 @@ caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, Act
 void enqueue(const caf::strong_actor_ptr& actor, caf::message message, caf::execution_unit* unit) {
   hand_over(actor.get());
   actor->enqueue(nullptr, caf::make_message_id(), std::move(message), unit);
+}
+
+void enqueue_after(const caf::strong_actor_ptr& actor, Duration delay, RunMessage message) {
+  auto element = caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(message));
+  hand_over(actor.get());
+  caf::actor_clock& clock = actor->home_system->clock();
+  clock.schedule_message(clock.now() + delay, actor, std::move(element));
 }
 
 bool thread_may_wait() {

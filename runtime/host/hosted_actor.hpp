@@ -103,6 +103,7 @@ caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, Act
                                  OnActorReady on_ready, OnActorEnd on_end);
 /// Puts a message into an actor's mailbox. With `unit` the actor may take its turn in the calling thread.
 void enqueue(const caf::strong_actor_ptr& actor, caf::message message, caf::execution_unit* unit);
+void enqueue_after(const caf::strong_actor_ptr& actor, Duration delay, RunMessage message);
 
 /// Gives actors their turn in the thread that received the message, which saves the wake-up of a scheduler
 /// thread (38 microseconds a hop on the machines we measured). Used by the receiving thread only.

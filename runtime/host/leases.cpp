@@ -7,19 +7,16 @@ namespace troupe {
 
 void Leases::with_process(NodeId on, OnProcess then) {
   if (!on) return choose_home(std::move(then));
-  bool first = false;
-  std::optional<ProcessAddress> known;
-  {
-    const std::lock_guard lock(mutex_);
-    Lease& lease = leases_[on];
-    if (lease.known) {
-      known = lease.process;
-    } else {
-      first = lease.waiting.empty();
-      lease.waiting.push_back(std::move(then));
-    }
+  std::unique_lock lock(mutex_);
+  Lease& lease = leases_[on];
+  if (lease.known) {
+    const ProcessAddress process = lease.process;
+    lock.unlock();
+    return then(process);
   }
-  if (known) return then(*known);
+  const bool first = lease.waiting.empty();
+  lease.waiting.push_back(std::move(then));
+  lock.unlock();
   if (first) ask(on);
 }
 
@@ -53,18 +50,15 @@ void Leases::ask(NodeId on) {
 }
 
 void Leases::choose_home(OnProcess then) {
-  NodeId home;
-  bool first = false;
-  {
-    const std::lock_guard lock(mutex_);
-    if (homes_.empty()) {
-      first = homeless_.empty();
-      homeless_.push_back(std::move(then));
-    } else {
-      home = homes_[next_home_++ % homes_.size()];
-    }
+  std::unique_lock lock(mutex_);
+  if (!homes_.empty()) {
+    const NodeId home = homes_[next_home_++ % homes_.size()];
+    lock.unlock();
+    return with_process(home, std::move(then));
   }
-  if (home) return with_process(home, std::move(then));
+  const bool first = homeless_.empty();
+  homeless_.push_back(std::move(then));
+  lock.unlock();
   if (!first) return;
   const auto asked = node_.ask([](std::uint64_t request) { return wire::NodesAsk{request}; }, nullptr);
   asked.state->on_ready([this, state = asked.state] { home_known(state->outcome()); });

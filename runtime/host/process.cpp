@@ -192,8 +192,7 @@ void Process::run_turns() {
 void Process::later(Duration delay, std::function<void()> work) {
   if (delay == Duration::zero())
     return enqueue(callback_runner_, caf::make_message(RunMessage{std::move(work)}), nullptr);
-  hand_over(callback_runner_.get());
-  caf::delayed_anon_send(caf::actor_cast<caf::actor>(callback_runner_), delay, RunMessage{std::move(work)});
+  enqueue_after(callback_runner_, delay, RunMessage{std::move(work)});
 }
 
 // Calls.

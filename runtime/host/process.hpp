@@ -146,6 +146,8 @@ class Process final : public ProcessGate, public ActorHome {
   void kill_for_good(const ActorAddress& actor, std::string reason);
   Result<void> send_moving(const std::shared_ptr<MovingCall>& call, ProcessAddress to);
   void fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why);
+  /// In a thread of the runtime; where those have ended, at once.
+  void fail_later(std::vector<std::shared_ptr<CallState>> calls, const ErrorInfo& why);
   /// And every later one.
   void fail_all_calls(ErrorInfo not_sent, const ErrorInfo& no_answer);
   void ask_for_ring(ProcessId peer);

@@ -1,4 +1,5 @@
 // Answers: how they are given and taken, or stay out. Those that are too large for a message go as objects.
+#include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/host/process.hpp"
 #include "runtime/objects/object_messages.hpp"
@@ -30,6 +31,29 @@ ErrorInfo with_name(ErrorInfo error, const PendingCall& call) {
     error.what = method->name + ": " + error.what;
   return error;
 }
+
+/// Calls that fail when that is said, or else as this is dropped: who runs it may have ended.
+class Failing {
+ public:
+  Failing(std::vector<std::shared_ptr<CallState>> calls, ErrorInfo why)
+      : calls_(std::move(calls)), why_(std::move(why)) {}
+  ~Failing() {
+    try {
+      fail();
+    } catch (...) {
+      log(LogLevel::kError, describe_exception("a callback of an answer").message());
+    }
+  }
+  Failing(const Failing&) = delete;
+  Failing& operator=(const Failing&) = delete;
+  void fail() const {
+    for (const auto& call : calls_) call->resolve(why_);
+  }
+
+ private:
+  const std::vector<std::shared_ptr<CallState>> calls_;
+  const ErrorInfo why_;
+};
 
 }  // namespace
 
@@ -181,7 +205,7 @@ void Process::on_reply(Message message) {
 }
 
 void Process::fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why) {
-  auto failed = calls_.take_where([&](const PendingCall& call) { return gone(call.to.home()); });
+  const auto failed = calls_.take_where([&](const PendingCall& call) { return gone(call.to.home()); });
   wire::Kept kept;
   for (const PendingCall& call : failed) {
     auto its = call.moving != nullptr ? call.moving->args.kept : call.state->kept();
@@ -192,11 +216,16 @@ void Process::fail_calls(const std::function<bool(ProcessAddress)>& gone, const 
   for (const PendingCall& call : failed) {
     if (call.moving != nullptr) directory_->failed(call.moving, call.to.home(), why);
   }
-  std::erase_if(failed, [](const PendingCall& call) { return call.moving != nullptr; });
-  if (failed.empty()) return;
-  later(Duration::zero(), [failed = std::move(failed), why] {
-    for (const auto& call : failed) call.state->resolve(why);
-  });
+  std::vector<std::shared_ptr<CallState>> calls;
+  for (const PendingCall& call : failed) {
+    if (call.moving == nullptr) calls.push_back(call.state);
+  }
+  if (!calls.empty()) fail_later(std::move(calls), why);
+}
+
+void Process::fail_later(std::vector<std::shared_ptr<CallState>> calls, const ErrorInfo& why) {
+  later(Duration::zero(),
+        [failing = std::make_shared<const Failing>(std::move(calls), why)] { failing->fail(); });
 }
 
 void Process::fail_all_calls(ErrorInfo not_sent, const ErrorInfo& no_answer) {

@@ -13,6 +13,7 @@ std::unique_ptr<ActorDirectory> Process::make_directory() {
     const auto sent = calls_.take_where([&](const PendingCall& call) {
       return call.moving != nullptr && call.to.actor == actor && call.to.home() != but;
     });
+    taken.reserve(sent.size());
     for (const auto& call : sent) taken.push_back(call.moving);
     return taken;
   };
@@ -21,8 +22,8 @@ std::unique_ptr<ActorDirectory> Process::make_directory() {
       if (!ending_) directory_->resume(actor);
     });
   };
-  floor.resolve = [this](std::shared_ptr<CallState> state, ErrorInfo error) {
-    later(Duration::zero(), [state = std::move(state), error = std::move(error)] { state->resolve(error); });
+  floor.resolve = [this](std::shared_ptr<CallState> state, const ErrorInfo& error) {
+    fail_later({std::move(state)}, error);
   };
   floor.notify = [this](OnDeath callback, Death death) {
     later(Duration::zero(), [this, callback = std::move(callback), death = std::move(death)] {
@@ -139,7 +140,7 @@ Result<void> Process::send_moving(const std::shared_ptr<MovingCall>& call, Proce
     header.id = calls_.add(
         {call->state, wire::FrameKind::kCall, {to.node, to.process, call->actor}, bytes, call, call->method});
   }
-  const auto sent = routes_->send(header, call->args.bytes);
+  auto sent = routes_->send(header, call->args.bytes);
   if (sent || call->state == nullptr) return sent;
   // Else it has failed meanwhile, with what it was sent to.
   return calls_.take(header.id, to) ? sent : Result<void>();

@@ -73,6 +73,10 @@ Routes::RoutePtr Routes::find(ProcessAddress to) const {
 
 std::optional<ErrorInfo> Routes::why_closed(ProcessAddress to) const {
   const std::shared_lock lock(mutex_);
+  return why_closed_locked(to);
+}
+
+std::optional<ErrorInfo> Routes::why_closed_locked(ProcessAddress to) const {
   if (own_node_lost_) return own_node_lost_;
   if (const auto* why = dead_processes_.find(to)) return dead(*why);
   if (const auto* why = dead_nodes_.find(to.node)) return dead(*why);
@@ -81,11 +85,11 @@ std::optional<ErrorInfo> Routes::why_closed(ProcessAddress to) const {
 
 Result<Routes::RoutePtr> Routes::route_to(ProcessAddress to) {
   if (auto route = find(to)) return route;
-  if (auto why = why_closed(to)) return *std::move(why);
   RoutePtr route;
   bool fresh = false;
   {
     const std::lock_guard lock(mutex_);
+    if (auto why = why_closed_locked(to)) return *std::move(why);  // or it stayed open after close()
     auto& at = routes_[to];
     if (at == nullptr) {
       const bool near = to.node == self_.node && to.process;

@@ -82,6 +82,8 @@ class Routes {
   using RoutePtr = std::shared_ptr<Route>;
 
   Result<RoutePtr> route_to(ProcessAddress to);
+  /// REQUIRES: mutex_ is held.
+  std::optional<ErrorInfo> why_closed_locked(ProcessAddress to) const;
   RoutePtr find(ProcessAddress to) const;
   Result<void> send_routed(Route& route, const wire::FrameHeader& header, wire::ByteView body, SendMode mode);
   void flush(Route& route);

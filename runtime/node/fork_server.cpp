@@ -83,7 +83,7 @@ void set_title(const std::string& role) {
   const std::size_t room = std::strlen(program_invocation_name);
   const std::string title = "troupe-" + role;
   std::memset(program_invocation_name, ' ', room);
-  std::memcpy(program_invocation_name, title.data(), std::min(room, title.size()));
+  std::copy_n(title.begin(), std::min(room, title.size()), program_invocation_name);
   ::prctl(PR_SET_NAME, title.c_str());
 }
 
@@ -213,7 +213,7 @@ std::string ForkServer::end() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   signal_child(process_, SIGKILL);
   wait_ended(process_, kForks);
-  const std::string how = reap(process_);
+  std::string how = reap(process_);
   // A copy that has left the group had said before who it is; nobody else knows of it.
   std::set<pid_t> unsettled{unsettled_};
   for (int pid = 0; ::recv(socket_.get(), &pid, sizeof pid, MSG_DONTWAIT) == sizeof pid;)

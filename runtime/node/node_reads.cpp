@@ -52,7 +52,8 @@ std::string name_of_now() {
 }
 
 wire::LogPart as_part(wire::Bytes bytes) {
-  return {.attempt = 1, .end = bytes.size(), .closed = true, .bytes = std::move(bytes)};
+  const std::size_t end = bytes.size();
+  return {.attempt = 1, .end = end, .closed = true, .bytes = std::move(bytes)};
 }
 
 }  // namespace
@@ -175,6 +176,7 @@ void Node::dump(const wire::ReadLog& ask) {
   }
   const auto look = [dumping, pids](StuckProcesses& stuck) {
     std::vector<std::string> titles;
+    titles.reserve(pids.size());
     for (const auto pid : pids) titles.push_back(title_of(pid, stuck).title);
     return LookThread::Then([dumping, titles] {
       for (std::size_t i = 0; i < titles.size(); ++i) {

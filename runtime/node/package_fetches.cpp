@@ -123,6 +123,7 @@ std::vector<PackageFetches::Done> PackageFetches::tick(Instant now, Duration sli
     }
   }
   std::vector<Done> done;
+  done.reserve(stuck.size());
   for (const auto& hash : stuck) {
     done.push_back(end(hash, ErrorCode::kTimeout,
                        "its node sent nothing for " +
@@ -139,6 +140,7 @@ std::vector<PackageFetches::Done> PackageFetches::peer_died(NodeId node, const s
     if (fetch.from == node) ended.push_back(hash);
   }
   std::vector<Done> done;
+  done.reserve(ended.size());
   for (const auto& hash : ended)
     done.push_back(end(hash, ErrorCode::kUnavailable, "its node is gone: " + reason, "", out));
   return done;

@@ -73,7 +73,7 @@ std::vector<std::string> PackageStore::open(const std::string& folder, OnRead on
   }
   for (const fs::path& path : others) fs::remove(path, error);
   for (const std::string& hash : found) {
-    work_->post([hash, path = folder + "/" + hash, on_read] {
+    work_->post([hash, path = std::string(folder).append("/").append(hash), on_read] {
       auto executable = read_executable(hash, path);
       std::error_code ignored;
       if (!executable) {

@@ -187,7 +187,7 @@ Peers::Refused Peers::lost(NodeId node, bool outgoing, const std::string& why, A
   if (outgoing && peer.state != Peer::State::kUp) return std::nullopt;  // it never was up
   if (outgoing) peer.state = Peer::State::kConnecting;                  // the client tries again by itself
   if (!outgoing) peer.incoming = false;
-  const Refused refused = failed(node, why, out);
+  Refused refused = failed(node, why, out);
   ErrorInfo error = refused ? *refused : unavailable("the link to " + named(peer.info) + " broke: " + why);
   peer.held = 0;
   out.push_back(RefuseHeld{node, std::move(error)});  // also what found no room while the link was up

@@ -427,11 +427,15 @@ void Objects::asked(ProcessAddress from, std::uint64_t operation, const wire::By
     const auto ask = wire::decode<LocateAsk>(body);
     if (!ask) return responder.fail(refused_question());
     if (own_name(ask->number).is_computed()) return locate_computed(*ask, std::move(responder));
-    const std::lock_guard lock(mutex_);
-    const std::uint64_t ticket = ++last_ticket_;
-    questions_.emplace(ticket, std::move(responder));
-    owned_.locate(ask->number, from, ask->again, ticket, actions);
-  } else if (operation == kPart) {
+    {
+      const std::lock_guard lock(mutex_);
+      const std::uint64_t ticket = ++last_ticket_;
+      questions_.emplace(ticket, std::move(responder));
+      owned_.locate(ask->number, from, ask->again, ticket, actions);
+    }
+    return carry_out(std::move(actions));
+  }
+  if (operation == kPart) {
     const auto ask = wire::decode<PartAsk>(body);
     if (!ask) return responder.fail(refused_question());
     return give_part(*ask, std::move(responder));
@@ -473,7 +477,7 @@ void Objects::asked(ProcessAddress from, std::uint64_t operation, const wire::By
       return responder.fail(refused_question());
     }
   }
-  if (operation != kLocate) responder.answer({});
+  responder.answer({});
   carry_out(std::move(actions));
 }
 

@@ -84,7 +84,7 @@ Result<Objects::Lent> Objects::lend(const Ask& ask, std::uint64_t bytes, Full fu
   const auto lent = std::make_shared<Lent>();
   const bool room = full == Full::kMakesRoom;
   const auto then = [weak = weak_from_this(), state, lent, key, room](Result<Lent> got) {
-    if (got) *lent = *std::move(got);
+    if (got) *lent = std::move(*got);
     const bool in_time = state->resolve(got ? Outcome(wire::Bytes{}) : Outcome(got.error()));
     if (in_time || !room || !got || key.empty()) return;
     if (const auto self = weak.lock()) self->gate_.drop_region(key);  // it is new, and nobody will use it

@@ -146,10 +146,9 @@ std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {
   const Helper* frame = may_wait ? this_thread.helper : nullptr;
   LeasePool::Actions actions;
   std::optional<ErrorInfo> closed;
-  bool here = false;
   {
     std::unique_lock lock(mutex_);
-    while (!closed_ && !here && !pool_.has_room()) {
+    while (!closed_ && !pool_.has_room()) {
       if (!may_wait) {
         throw LimitExceeded(
             {ErrorCode::kLimit, "cannot submit " + std::string(spec.name),
@@ -157,22 +156,19 @@ std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {
                  " tasks of this process wait for workers, and this thread must not wait for room",
              "submit fewer at a time, or from the main program or a task, which are held back"});
       }
-      here = frame != nullptr;
-      if (here) break;
+      if (frame != nullptr) {
+        lock.unlock();
+        run_here({std::move(spec), answer});
+        return answer;
+      }
       ++waiting_for_room_;
       room_.wait(lock);
       --waiting_for_room_;
     }
     closed = closed_;
-    if (!closed && !here) {
-      add(std::move(spec), frame == nullptr ? 0 : frame->number(), answer, actions);
-    }
+    if (!closed) add(std::move(spec), frame == nullptr ? 0 : frame->number(), answer, actions);
   }
-  if (closed) {
-    answer->resolve(not_submitted(*std::move(closed)));
-  } else if (here) {
-    run_here({std::move(spec), answer});
-  }
+  if (closed) answer->resolve(not_submitted(*std::move(closed)));
   carry_out(std::move(actions));
   return answer;
 }

@@ -164,7 +164,7 @@ void print_processes(const wire::StatusAnswer& all, const std::vector<SeenProces
       if (const auto s = number_in(value); key == node::kUpNote && s) {
         up = as_time(*s);
       } else {
-        notes += (notes.empty() ? "" : " ") + key + "=" + value;
+        notes.append(notes.empty() ? "" : " ").append(key).append("=").append(value);
       }
     }
     std::printf("%-8lld %-18s %-18s %-32s %-7s %s\n", static_cast<long long>(status.pid),

@@ -42,10 +42,10 @@ std::optional<double> size_of(const std::string& text) {
   if (!value) return std::nullopt;
   const std::string unit = unit_at == std::string::npos ? "" : text.substr(unit_at);
   double scale = 1;
-  if (unit != "" && unit != "B") {
+  if (!unit.empty() && unit != "B") {
     const auto step = std::string("KMGT").find(unit[0]);
     const std::string rest = unit.substr(1);
-    if (step == std::string::npos || (rest != "" && rest != "iB" && rest != "B")) return std::nullopt;
+    if (step == std::string::npos || (!rest.empty() && rest != "iB" && rest != "B")) return std::nullopt;
     scale = std::pow(1024.0, static_cast<double>(step + 1));
   }
   return *value * scale;

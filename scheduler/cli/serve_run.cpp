@@ -152,8 +152,8 @@ void wait_until_up(JobClient& jobs, const std::string& id, const config::Serving
         std::fflush(stdout);
       }
       if (auto refused = refused_of(waits, program->refused)) {
-        refused->todo =
-            "its program goes on (troupe job logs --follow " + id + "): troupe job stop " + id + " ends it";
+        refused->todo = "its program goes on (troupe job logs --follow ";
+        refused->todo.append(id).append("): troupe job stop ").append(id).append(" ends it");
         throw_error(*std::move(refused));
       }
     }

@@ -30,7 +30,7 @@ void ClusterMachine::drain(NodeId id, Duration left, const std::string& reason) 
   Node& node = nodes_.at(id);
   if (node.leaving || node.info.gateway) return;
   const bool drains = node.drain.has_value();
-  if (!drains) node.drain.emplace();
+  if (!drains) node.drain = Drain{};
   node.drain->until = now_ + left;
   node.drain->reason = reason;
   if (drains) return;

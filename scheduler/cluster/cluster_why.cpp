@@ -201,7 +201,7 @@ std::string ClusterMachine::why(const SubmissionRecord& submission) const {
   if (placement.verdict == PlacementVerdict::kNever)
     return placement.reason + "; it waits for a node that has it";
   const std::string& queue = cluster::queue_of(submission.spec);
-  if (const std::string over = over_quota(queue, scheduler::Room::of(demand)); !over.empty()) return over;
+  if (std::string over = over_quota(queue, scheduler::Room::of(demand)); !over.empty()) return over;
   const SubmissionRecord* first = first_that_waits();
   if (first == nullptr || first->number == submission.number)
     return why_waits(demand) + held_by_actors(demand);

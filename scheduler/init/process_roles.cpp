@@ -330,7 +330,7 @@ int run_worker(SocketLink link) {
 /// Out of the environment, which children inherit.
 std::string take_role() {
   const char* variable = std::getenv(kRoleVariable);
-  const std::string role = variable == nullptr ? "" : variable;
+  std::string role = variable == nullptr ? "" : variable;
   ::unsetenv(kRoleVariable);
   return role;
 }

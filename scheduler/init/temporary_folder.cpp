@@ -46,7 +46,7 @@ void end_remains(const std::string& folder) {
 
 std::string temporary_base() {
   const char* variable = std::getenv("XDG_RUNTIME_DIR");
-  const std::string base = variable == nullptr || *variable == '\0' ? "/tmp" : variable;
+  std::string base = variable == nullptr || *variable == '\0' ? "/tmp" : variable;
   if (::access(base.c_str(), W_OK | X_OK) != 0) {
     throw_error(io_error("cannot make a folder for the cluster's state in " + base, errno,
                          "set XDG_RUNTIME_DIR to a folder that you may write"));

@@ -73,7 +73,7 @@ Future<std::vector<RunEvent>> RunAgent::events(std::uint64_t first) {
   const std::lock_guard lock(mutex_);
   asked_ = first;
   asking_.emplace();
-  const auto future = asking_->future();
+  auto future = asking_->future();
   answer();
   return future;
 }

@@ -10,7 +10,6 @@ namespace troupe::scheduler {
 namespace {
 
 using cluster::ActorDemand;
-using cluster::count_of_gpus;
 using cluster::deal_gpus;
 using cluster::format_amount;
 using cluster::format_cpus;

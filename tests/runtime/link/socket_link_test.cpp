@@ -188,9 +188,11 @@ TEST_CASE("socket: first exchange") {
     CHECK(received->fds.size() == 1);
   }
   SECTION("a large one: somebody reads it") {
-    std::thread reader([&] { CHECK(receive_control(pair.b, std::chrono::seconds(30)).ok()); });
+    bool received = false;
+    std::thread reader([&] { received = receive_control(pair.b, std::chrono::seconds(30)).ok(); });
     CHECK(send_control(pair.a, {}, wire::Ready{std::string(std::size_t{20} << 20, 'x')}));
     reader.join();
+    CHECK(received);
   }
   SECTION("nothing comes, although signals do") {
     struct sigaction quiet {};

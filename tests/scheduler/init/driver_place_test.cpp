@@ -3,9 +3,11 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <deque>
 #include <filesystem>
+#include <mutex>
 
 #include "runtime/link/socket/first_exchange.hpp"
 #include "tests/support/eventually.hpp"
@@ -69,6 +71,7 @@ struct Places {
   std::atomic<bool> head_is_away{false};
   std::atomic<int> bad_nodes{0};  ///< so many die as they take the driver
   std::atomic<int> asked{0};
+  std::mutex mutex;  ///< guards nodes while another one comes
   std::deque<FakeNode> nodes;
   DriverPlace place{"job", [this] { return next(); }, kQuick};
 
@@ -76,8 +79,13 @@ struct Places {
     ++asked;
     if (head_is_away)
       throw Timeout({ErrorCode::kTimeout, "cannot ask the head", "nobody answers there", "look at its log"});
+    const std::lock_guard lock(mutex);
     nodes.emplace_back(nodes.size() + 1, bad_nodes-- <= 0);
     return nodes.back().link();
+  }
+  FakeNode& latest() {
+    const std::lock_guard lock(mutex);
+    return nodes.back();
   }
   /// Of a question that is answered at once; none: it has to be waited for.
   std::optional<ErrorInfo> refusal() {
@@ -150,7 +158,7 @@ TEST_CASE("a node that dies costs its driver neither threads nor descriptors", "
   const auto before = held();
   const auto tasks = places.place.tasks();
   for (std::size_t deaths = 1; deaths <= 3; ++deaths) {
-    places.nodes.back().die();
+    places.latest().die();
     REQUIRE(eventually([&] { return places.place.config().node == NodeId{deaths + 1}; }));
   }
   CHECK(eventually([&] { return held() == before; }));
@@ -188,4 +196,71 @@ TEST_CASE("a try that failed does not cost the place after it", "[driver]") {
   REQUIRE(nodes->wait(20s));
   CHECK(nodes->outcome().ok());
   CHECK(places.asked == 3);
+}
+
+TEST_CASE("who monitors an actor hears that the program's node died, also where the actor is started again",
+          "[driver]") {
+  // Was: of one that is started again nothing, ever.
+  Places places;
+  std::atomic<int> told{0};
+  const auto monitor = [&](bool is_restartable) {
+    places.place.monitor({NodeId{9}, ProcessId{1}, placed_actor_id(77, is_restartable)},
+                         [&](const Death& death) {
+                           const bool names_node = death.reason.find("node 1") != std::string::npos;
+                           if (names_node && !death.restarts) ++told;
+                         });
+  };
+  monitor(false);
+  monitor(true);
+  places.head_is_away = true;
+  places.nodes[0].die();
+  CHECK(eventually([&] { return told == 2; }));
+  REQUIRE(eventually([&] { return places.refusal().has_value(); }));
+  monitor(true);
+  CHECK(eventually([&] { return told == 3; }));
+}
+
+TEST_CASE("whatever is asked while nodes die and the driver ends comes to an end", "[driver]") {
+  auto places = std::make_unique<Places>();
+  std::mutex mutex;
+  std::vector<std::shared_ptr<CallState>> asked;  // under mutex
+  std::atomic<bool> stop{false};
+  const auto ask = [&, place = &places->place] {
+    const ActorAddress far{NodeId{9}, ProcessId{1}, ActorId{5}};
+    const auto nodes = place->nodes();
+    const std::shared_ptr<CallState> all[] = {
+        nodes, place->call(far, 1, {}, false), place->find("x"),
+        place->call({NodeId{9}, {}, placed_actor_id(7, true)}, 1, {}, false),
+        place->tasks()->submit({.name = "a task"})};
+    const std::lock_guard lock(mutex);
+    asked.insert(asked.end(), std::begin(all), std::end(all));
+    return nodes;
+  };
+  std::vector<std::thread> askers;
+  for (int i = 0; i < 3; ++i) {
+    askers.emplace_back([&, place = &places->place] {
+      while (!stop) {
+        ask()->wait(1s);
+        place->later(Duration::zero(), [&, place] {
+          ask();
+          place->later(1ms, ask);
+        });
+      }
+    });
+  }
+  for (std::size_t deaths = 1; deaths <= 3; ++deaths) {
+    places->latest().die();
+    CHECK(eventually([&] { return places->place.config().node == NodeId{deaths + 1}; }));
+  }
+  stop = true;
+  for (auto& asker : askers) asker.join();
+  places.reset();
+  // Was: a call of an actor that is started again had no end where a callback made it as the driver ended.
+  CHECK(asked.size() > 15);
+  for (std::size_t kind = 0; kind < 5; ++kind) {
+    INFO("of those in place " << kind);
+    std::size_t open = 0;
+    for (std::size_t i = kind; i < asked.size(); i += 5) open += asked[i]->ready() ? 0 : 1;
+    CHECK(open == 0);
+  }
 }

@@ -29,6 +29,8 @@ extern "C" int setpgid(pid_t pid, pid_t group) noexcept {
   return static_cast<int>(done);
 }
 
+#ifndef __SANITIZE_THREAD__  // whose own thread keeps a program from being copied: there is no fork server
+
 namespace {
 
 /// The parent's pid, and the title, as /proc has them.
@@ -194,3 +196,5 @@ TEST_CASE("a program with a thread before main is not copied", "[fork_server]") 
   REQUIRE(server);
   CHECK_FALSE(server->start({.role = "stays"}));
 }
+
+#endif
