@@ -487,8 +487,8 @@ Commands add_commands(CLI::App& app, JobWords& words) {
                    "Of its queue's jobs that wait the highest starts first")
       ->capture_default_str()
       ->check(whole_number(-cluster::kMaxPriority, cluster::kMaxPriority));
-  all.submit->add_option("--queue", words.spec.queue,
-                         "The queue that it is in (troupe queue list) [default]");
+  all.submit->add_option("--queue", words.spec.queue, "The queue that it is in (troupe queue list) [default]")
+      ->check(not_empty("name one that troupe queue list shows, or leave it out"));
   all.submit->add_flag("--detach", words.detach, "Print the job's id alone, and follow nothing");
   all.list = add("list", "  troupe job list --state RUNNING --queue research --limit 20",
                  "Show the jobs, the newest first");

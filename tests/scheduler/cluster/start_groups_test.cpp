@@ -39,8 +39,8 @@ struct Together : Script {
 
 }  // namespace
 
-// Was: none was told, so a process that had 256 of a group of 1,000 under way asked for no more, and all failed
-// after two minutes without a reason, also where there was room.
+// Was: none was told, so a process that had 256 of a group of 1,000 under way asked for no more, and all
+// failed after two minutes without a reason, also where there was room.
 TEST_CASE("who starts together with others that are still to come is told that it waits") {
   Together s;
   s.node(1, 2);
