@@ -367,13 +367,10 @@ TEST_CASE("a head that was stopped itself gives what starts that time on top") {
 // that had just died was refused, and an actor that was being ended was ended again.
 TEST_CASE("nothing is due for a time in which the head itself was stopped") {
   Script s;
-  s.gateway();
-  s.node(1, 4);
-  s.node(2, 1);
-  const JobId job = s.job().job;
+  const NodeId at{2};
+  const JobId job = (s.gateway(), s.node(at.value, 1), s.job().job);
   const ActorId actor = s.up(job, 2);
-  const NodeId at = s.head->actors().at(actor).record.node;
-  REQUIRE(at == NodeId{2});
+  s.node(1, 4);
   s.on(KillRequested{kGateway, job, actor, "by hand"});
   s.on(NodeLeft{NodeId{1}, "it died"});
   s.spawn(job, 3, "", 4);
