@@ -17,9 +17,13 @@ if(PROJECT_IS_TOP_LEVEL)
       # GCC collects its garbage from 128 MB on: a tenth of the time for 200 MB less of 1.8 GB, at most.
       string(APPEND CMAKE_CXX_FLAGS_RELWITHDEBINFO " --param ggc-min-heapsize=2000000")
     endif()
-    find_program(TROUPE_GOLD ld.gold)  # of binutils: links in a third of the time
-    if(TROUPE_GOLD)
-      add_link_options(-fuse-ld=gold)
+    # Of binutils: links in a third of the time. Who has chosen a linker keeps it.
+    if(NOT CMAKE_LINKER_TYPE AND NOT "${CMAKE_CXX_FLAGS} ${CMAKE_EXE_LINKER_FLAGS} ${CMAKE_SHARED_LINKER_FLAGS}" MATCHES "-fuse-ld=")
+      include(CheckLinkerFlag)
+      check_linker_flag(CXX -fuse-ld=gold TROUPE_HAS_GOLD)
+      if(TROUPE_HAS_GOLD)
+        add_link_options(-fuse-ld=gold)
+      endif()
     endif()
   endif()
   find_program(TROUPE_CCACHE ccache)
@@ -56,6 +60,11 @@ function(troupe_use_precompiled target from)
   if(TARGET ${from} AND NOT has)
     set_property(TARGET ${target} PROPERTY CXX_COMPILER_LAUNCHER ${TROUPE_PCH_LAUNCHER})
     target_precompile_headers(${target} REUSE_FROM ${from})
+    get_target_property(is_pic ${from} POSITION_INDEPENDENT_CODE)
+    get_target_property(type ${target} TYPE)
+    if(is_pic AND type STREQUAL EXECUTABLE)
+      target_compile_options(${target} PRIVATE -fPIC)  # CMake has -fPIE for programs
+    endif()
   endif()
 endfunction()
 

@@ -96,15 +96,27 @@ void ProcessGroup::check_allocation(std::string_view call, std::size_t count, DT
 
 Buffer ProcessGroup::allocate(std::size_t count, DType dtype) {
   check_allocation("allocate", count, dtype);
-  return {reserve(count, dtype, false).front(), count, dtype, facts_.device, nullptr};
+  const Buffer made{reserve(count, dtype, false).front(), count, dtype, facts_.device, nullptr};
+  allocated_[made.data] = made.count * element_size(dtype);
+  return made;
 }
 
 void ProcessGroup::deallocate(const Buffer& buffer) {
   fork_guard_.check("process group");
   if (!abort_reason().empty()) return;  // somebody may still be at it
+  const auto had = allocated_.find(buffer.data);
+  const std::size_t bytes = is_known(buffer.dtype) ? buffer.count * element_size(buffer.dtype) : 0;
+  if (had != allocated_.end() && had->second != bytes)
+    throw_error(
+        {ErrorCode::kBadInput, "cannot deallocate a buffer of " + group_called(facts_.name),
+         "it has " + std::to_string(bytes) + " bytes, and its allocate() gave " + std::to_string(had->second),
+         "give all that allocate() gave, at once"});
   const Released released =
       buffer.data == nullptr ? Released::kNotReserved : release(static_cast<std::byte*>(buffer.data));
-  if (released == Released::kYes) return;
+  if (released == Released::kYes) {
+    if (had != allocated_.end()) allocated_.erase(had);
+    return;
+  }
   const bool is_used = released == Released::kInFlight;
   throw_error(
       {ErrorCode::kBadInput, "cannot deallocate a buffer of " + group_called(facts_.name),

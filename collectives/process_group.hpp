@@ -8,6 +8,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -94,12 +95,12 @@ class ProcessGroup {
     return {static_cast<T*>(allocate(count, dtype_of<T>()).data), count};
   }
   /// Gives back what allocate() gave, for later calls of it. Collective as allocate(): every rank, in the
-  /// same order of both; it waits for no other rank. Throws BadInput for anything else, memory that was given
-  /// back and that of a tree among it, and while an operation of this rank on it is in flight: wait() for
-  /// that first. On a GPU it waits until the group's streams are through with their operations, and throws
-  /// Timeout or CollectiveAborted, with the memory still there, where one of them does not end well; memory
-  /// that a CUDA graph uses is given back after its last replay. Does nothing in an aborted group, which
-  /// keeps its memory to its end.
+  /// same order of both; it waits for no other rank. Throws BadInput for anything else, a part of it, memory
+  /// that was given back and that of a tree among it, and while an operation of this rank on it is in flight:
+  /// wait() for that first. On a GPU it waits until the group's streams are through with their operations,
+  /// and throws Timeout or CollectiveAborted, with the memory still there, where one of them does not end
+  /// well; memory that a CUDA graph uses is given back after its last replay. Does nothing in an aborted
+  /// group, which keeps its memory to its end.
   void deallocate(const Buffer& buffer);
   template <class T>
   void deallocate(std::span<T> values) {
@@ -320,8 +321,9 @@ class ProcessGroup {
   const ForkGuard fork_guard_;
   std::shared_ptr<GroupOrigin> origin_;
   std::shared_ptr<flight::FlightRecorder> recorder_;
-  std::vector<TreeBuffer> trees_;  ///< of allocate_tree
-  std::uint64_t collectives_ = 0;  ///< launched
+  std::vector<TreeBuffer> trees_;           ///< of allocate_tree
+  std::map<void*, std::size_t> allocated_;  ///< of allocate: their bytes, until they are given back
+  std::uint64_t collectives_ = 0;           ///< launched
 };
 
 }  // namespace troupe::collectives

@@ -53,6 +53,7 @@ void DeploymentMachine::excuse_own_pause() {
   }
   for (auto& [id, proxy] : proxies_) proxy.heard += pause;
   router_.excuse_pause(pause);
+  current_.failing_since += pause;
   if (next_) next_->failing_since += pause;
 }
 

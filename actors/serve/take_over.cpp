@@ -15,10 +15,13 @@ namespace {
 using PlainJson = nlohmann::json;
 
 constexpr Duration kOtherAnswers = std::chrono::seconds(10);
+/// Of who needs no answer: it is read in the order of the questions, however late.
+constexpr Duration kOtherHears = std::chrono::seconds(1);
 
-Result<ServingAnswer> ask_other(const Predecessor& other, const char* what) {
+Result<ServingAnswer> ask_other(const Predecessor& other, const char* what,
+                                Duration timeout = kOtherAnswers) {
   const std::string question = PlainJson{{"do", what}, {"port", other.port}}.dump();
-  auto answer = std::move(ask_serving(std::span(&other.pid, 1), question, kOtherAnswers, other.who).front());
+  auto answer = std::move(ask_serving(std::span(&other.pid, 1), question, timeout, other.who).front());
   if (!answer) return answer;
   const PlainJson said = PlainJson::parse(answer->text, nullptr, false);
   if (said.is_object() && !said.contains("error")) return answer;
@@ -171,7 +174,7 @@ Result<void> tell_taken(const Predecessor& predecessor) {
 }
 
 void tell_not_taken(const Predecessor& predecessor) {
-  static_cast<void>(ask_other(predecessor, "not_taken"));  // one that does not hear it keeps the place for us
+  static_cast<void>(ask_other(predecessor, "not_taken", kOtherHears));
 }
 
 }  // namespace troupe::serve

@@ -34,7 +34,7 @@ std::optional<ErrorInfo> CopyQueue::full(std::uint64_t store_bytes, Instant now)
                      "those of its call take " + std::to_string(together) +
                          " bytes together, and the callee's node lends " + std::to_string(store_bytes),
                      "give less to one call, or set TROUPE_REGIONS_BYTES"};
-  if (now < copy.of_call->came + kWaits) return std::nullopt;
+  if (now < copy.of_call->waits_until()) return std::nullopt;
   return ErrorInfo{
       ErrorCode::kLimit, what,
       "its call has waited for a minute, and what is in use on the callee's node leaves none: it lends " +

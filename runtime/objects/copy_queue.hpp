@@ -1,6 +1,7 @@
 /// Copies of arguments that have no memory yet: who gets the next, and who waits no longer. Pure.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -12,8 +13,18 @@ namespace troupe::objects {
 
 /// What the arguments of one call take here together, as far as it is known.
 struct CallBytes {
+  /// They wait for room so long, from when the call came: others of its node may have tried to make the copy
+  /// before, one after another.
+  static constexpr Duration kWaits = std::chrono::seconds(60);
+
   std::uint64_t known = 0;
-  Instant came{};  ///< the call, here
+  Instant came{};    ///< the call, here
+  Duration apart{};  ///< of the time since then, what does not count
+
+  /// No link reaches the owner of one of them, until then at least: so long none of them wants room. That is
+  /// given on top, once: a call fails two minutes after it came at the latest.
+  void is_apart_until(Instant then) { apart = std::max(apart, std::min(then - came, kWaits)); }
+  Instant waits_until() const { return came + apart + kWaits; }
 };
 
 /// In the order in which their calls came: those of later calls would else hold what an earlier one, which is
@@ -35,9 +46,6 @@ class CopyQueue {
   /// It has memory, or failed. True: there is another first one, and it is to be asked for. One that is added
   /// later is asked for by who adds it. REQUIRES: there is one.
   bool end_first();
-
-  /// From when its call came: others of its node may have tried to make the copy before, one after another.
-  static constexpr Duration kWaits = std::chrono::seconds(60);
 
  private:
   std::deque<Copy> copies_;

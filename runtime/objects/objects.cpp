@@ -63,6 +63,7 @@ Handle::~Handle() {
 void Objects::close(const std::string& why) {
   std::unordered_map<std::uint64_t, Responder> questions;
   std::unordered_map<ObjectName, FetchPtr> here;
+  std::set<FetchPtr> apart;
   std::vector<HandlePtr> offers;
   std::unordered_map<std::uint64_t, Computed> unknown;
   std::vector<std::pair<FetchPtr, ErrorInfo>> unanswered;
@@ -82,10 +83,12 @@ void Objects::close(const std::string& why) {
     received.swap(received_);
     questions.swap(questions_);  // their responders fail them
     here.swap(here_);
+    apart.swap(apart_);
   }
   taken_.notify_all();
   argument_gone_.notify_all();
   for (const auto& [name, fetch] : here) fetch->done.resolve(is_over());  // those that are there stay so
+  for (const auto& fetch : apart) fetch->done.resolve(is_over());
   for (const auto& [known, why_none] : unanswered) known->done.resolve(why_none);
 }
 

@@ -287,6 +287,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void carry_out(BorrowTable::Actions actions);
   void borrow_answered(const ObjectName& name, const Outcome& outcome);
   // The reader's.
+  FetchPtr fetch_shared(const ObjectName& name, bool waits, const std::shared_ptr<CallBytes>& of_call);
+  void read_argument(const ObjectName& name, const FetchPtr& argument, const FetchPtr& shared);
+  bool is_wanted_still(const FetchPtr& argument);
   void locate(const ObjectName& name, FetchPtr fetch, int tries, const ObjectName& unread = {},
               const std::string& why = {});
   void located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome);
@@ -327,7 +330,6 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void follow(const ObjectName& name, const FetchPtr& fetch, const ObjectName& place, int broken);
   LookAgain after_broken(const Outcome& outcome, int times) const;
   bool locates_again(const ObjectName& name, const FetchPtr& fetch, int broken, const Outcome& outcome);
-  bool argument_comes_again(const ObjectName& name, const FetchPtr& fetch, const ErrorInfo& why);
   void keep_copy(const ObjectName& of, OnPlace then);
   void own_copy(FetchPtr there, std::shared_ptr<const void> held, OnPlace then);
   CallState::Load load_of(HandlePtr answer);
@@ -381,7 +383,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// Resolved once the owners know of what an answer referred to. By who answered, and which call.
   std::map<std::pair<ProcessAddress, std::uint64_t>, std::shared_ptr<CallState>> received_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them
-  std::set<ObjectName> let_go_;                    ///< of those: copies that the node keeps for other readers
+  std::set<FetchPtr> apart_;     ///< arguments whose owner no link reached, until asked again
+  std::set<ObjectName> let_go_;  ///< of those: copies that the node keeps for other readers
   CopyQueue copies_;
   /// Copies that this process was told to make, until they end: by which question of its own.
   std::unordered_map<ObjectName, std::uint64_t> making_;

@@ -30,8 +30,20 @@ ErrorInfo comes_and_goes(const ObjectName& name, std::string why) {
 
 }  // namespace
 
+/// An argument has a Fetch of its own, so that others who read the object hear at once of what it waits for.
 std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits,
                                       const std::shared_ptr<CallBytes>& of_call) {
+  auto shared = fetch_shared(name, waits, of_call);
+  const bool is_here = shared->done.ready() && shared->done.outcome().ok();
+  if (of_call == nullptr || is_here || name.is_computed() || name.owner == gate_.address()) return shared;
+  auto argument = std::make_shared<ArgumentFetch>(waiter_, of_call);
+  read_argument(name, argument, shared);
+  return argument;
+}
+
+/// One try for all who read the object.
+std::shared_ptr<Fetch> Objects::fetch_shared(const ObjectName& name, bool waits,
+                                             const std::shared_ptr<CallBytes>& of_call) {
   FetchPtr fresh = of_call == nullptr ? std::make_shared<Fetch>(waiter_)
                                       : std::make_shared<ArgumentFetch>(waiter_, of_call);
   fresh->waits = waits || !name.is_computed();
@@ -156,7 +168,7 @@ void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
     bool is_first = false;
     {
       const std::lock_guard lock(mutex_);
-      argument.of_call->known -= std::exchange(argument.known_bytes, bytes + kTagBytes);  // of an earlier try
+      argument.known_bytes = bytes + kTagBytes;
       is_first = copies_.add({name, fetch, bytes + kTagBytes, argument.of_call});
     }
     if (is_first) next_copy();  // else whoever is goes on with it
@@ -261,22 +273,43 @@ void Objects::end_copy(const ObjectName& name, const FetchPtr& fetch, Result<Byt
   done(name, fetch, std::move(mapped));
 }
 
-/// True: no link reached the owner of an argument, which is asked again: to its caller the call's failure
-/// would be that of whoever was called. Others hear of it at once.
-bool Objects::argument_comes_again(const ObjectName& name, const FetchPtr& fetch, const ErrorInfo& why) {
-  if (!fetch->is_argument || name.is_computed()) return false;  // those have their own way
-  const LookAgain next = after_broken(why, fetch->broken_links++);
-  if (!next.again) return false;
-  gate_.later(next.after, [weak = weak_from_this(), name, fetch] {
-    if (const auto self = weak.lock()) self->locate(name, fetch, 0);
+/// Where no link reached the owner, or the try was that of a reader that waits for no room, there is another
+/// one: to its caller the call's failure would be that of whoever was called.
+void Objects::read_argument(const ObjectName& name, const FetchPtr& argument, const FetchPtr& shared) {
+  shared->done.on_ready([weak = weak_from_this(), name, argument, shared] {
+    const auto self = weak.lock();
+    const Outcome& outcome = shared->done.outcome();
+    const auto again = [weak, name, argument] {
+      const auto objects = weak.lock();
+      if (objects == nullptr || !objects->is_wanted_still(argument)) return;
+      objects->read_argument(name, argument, objects->fetch_shared(name, true, call_of(*argument)));
+    };
+    if (self != nullptr && !outcome.ok()) {
+      if (outcome.error().code == ErrorCode::kLimit && !shared->is_argument) return again();
+      if (const LookAgain next = self->after_broken(outcome, argument->broken_links++); next.again) {
+        {
+          const std::lock_guard lock(self->mutex_);
+          call_of(*argument)->is_apart_until(MonotonicClock().now() + next.after);
+          self->apart_.insert(argument);
+        }
+        return self->gate_.later(next.after, again);
+      }
+    }
+    argument->bytes = shared->bytes;
+    argument->done.resolve(outcome);
   });
-  return true;
+}
+
+/// Else it ended with this process.
+bool Objects::is_wanted_still(const FetchPtr& argument) {
+  const std::lock_guard lock(mutex_);
+  apart_.erase(argument);
+  return !argument->done.ready();
 }
 
 /// Memory of a copy that it has opened goes with what is known of the object here. What is not known (any
 /// more) is not forgotten when its owner dies or frees it: nobody else would give that memory back.
 void Objects::done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> bytes) {
-  if (!bytes && argument_comes_again(name, fetch, bytes.error())) return;
   bool gives_back = false;
   {
     const std::lock_guard lock(mutex_);
@@ -284,6 +317,10 @@ void Objects::done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPt
     const bool is_known = at != here_.end() && at->second == fetch;
     gives_back = fetch->is_copy && !closed_ && !(bytes && is_known);
     if (!bytes && is_known) here_.erase(at);
+    if (!bytes && fetch->is_argument) {
+      auto& argument = static_cast<ArgumentFetch&>(*fetch);
+      argument.of_call->known -= std::exchange(argument.known_bytes, 0);
+    }
   }
   if (gives_back) gate_.drop_region(copy_region(name));
   if (bytes) fetch->bytes = *bytes;

@@ -23,7 +23,7 @@ struct Fetch {
   std::optional<ErrorInfo> why_beside;       ///< as these: why they are in no memory that others can map
   bool is_copy = false;      ///< as these: they are in a copy, and not in their owner's memory
   bool waits = true;         ///< for an object that is being computed; else it fails
-  bool is_argument = false;  ///< of a call that waits for it: its copy waits for room, and broken links
+  bool is_argument = false;  ///< of a call that waits for it: its copy waits for room
   int broken_links = 0;      ///< of an argument: so often its owner was not reached
 };
 

@@ -28,6 +28,8 @@ CLI::Validator whole_number(std::int64_t least, std::int64_t most);
 /// nothing.)
 CLI::Validator number_of(const std::string& what, int most);
 
+/// The usage line of its --help ends with that.
+void end_usage_with(CLI::App& app, const std::string& words);
 /// Of an option that names a head: HOST:PORT.
 CLI::Validator host_and_port();
 /// Refuses "": left out, and not empty, it is the default (a variable of a script that is not set).

@@ -455,10 +455,10 @@ Commands add_commands(CLI::App& app, JobWords& words) {
         ->check(CLI::IsMember({"table", "json"}));
   };
   all.submit = add("submit", "  troupe job submit --name sums --num-cpus 2 --retries 1 -- python3 sums.py",
-                   "Submit a job: troupe job submit [options] -- PROGRAM args");
+                   "Submit a job");
+  end_usage_with(*all.submit, "-- PROGRAM [args...]");
   all.submit->add_option("--name", words.spec.name, "For people; no two jobs that have not ended share one");
-  all.submit->add_flag("--replace", words.spec.replace,
-                       "Stop the job that has its name first, and wait for its end");
+  all.submit->add_flag("--replace", words.spec.replace, "Stop the job of its name first, and await its end");
   all.submit->add_option("--id", words.spec.id,
                          "Submitted twice under one id, a job runs once [default: a new one]");
   all.submit->add_option(
@@ -487,8 +487,8 @@ Commands add_commands(CLI::App& app, JobWords& words) {
                    "Of its queue's jobs that wait the highest starts first")
       ->capture_default_str()
       ->check(whole_number(-cluster::kMaxPriority, cluster::kMaxPriority));
-  all.submit->add_option("--queue", words.spec.queue,
-                         "The queue that it is in (troupe queue list) [default]");
+  all.submit->add_option("--queue", words.spec.queue, "The queue that it is in (troupe queue list) [default]")
+      ->check(not_empty("name one that troupe queue list shows, or leave it out"));
   all.submit->add_flag("--detach", words.detach, "Print the job's id alone, and follow nothing");
   all.list = add("list", "  troupe job list --state RUNNING --queue research --limit 20",
                  "Show the jobs, the newest first");

@@ -3,7 +3,9 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <memory>
 #include <sstream>
+#include <utility>
 
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/escape.hpp"
@@ -105,7 +107,24 @@ int say_wrong(const std::string& wrong) {
   return 2;
 }
 
+/// What follows -- is no option of CLI11's.
+class UsageAndMore final : public CLI::Formatter {
+ public:
+  explicit UsageAndMore(std::string more) : more_(std::move(more)) {}
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string usage = CLI::Formatter::make_usage(app, std::move(name));
+    return usage.insert(std::min(usage.find('\n'), usage.size()), " " + more_);
+  }
+
+ private:
+  const std::string more_;
+};
+
 }  // namespace
+
+void end_usage_with(CLI::App& app, const std::string& words) {
+  app.formatter(std::make_shared<UsageAndMore>(words));
+}
 
 int say_usage(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {

@@ -44,18 +44,17 @@ ProcessAddress address_of(const ActorRecord& r) {
 }  // namespace
 
 ClusterMachine::ClusterMachine(ClusterConfig config, Random& ids)
-    : config_(config), ids_(ids), membership_(config.membership) {}
+    : config_(config), ids_(ids), membership_(config.membership), time_(2 * config.membership.heartbeat) {}
 
 std::vector<ClusterAction> ClusterMachine::on(const ClusterEvent& event, Instant now) {
-  TROUPE_ASSERT(now >= now_, "time does not go back");
-  now_ = now;
+  now_ = time_.at(now);
   log_.clear();
   std::visit([&](const auto& e) { handle(e); }, event);
   return follow_up();
 }
 
 std::vector<ClusterAction> ClusterMachine::withdraw_submission(const std::string& id, Instant now) {
-  now_ = now;
+  now_ = time_.at(now);
   SubmissionRecord* submission = submissions_.find(id);
   if (submission == nullptr) return {};
   withdraw(*submission);
@@ -64,7 +63,7 @@ std::vector<ClusterAction> ClusterMachine::withdraw_submission(const std::string
 
 std::vector<ClusterAction> ClusterMachine::spawn_refused(const SpawnRequested& spawn, const ErrorInfo& why,
                                                          Instant now) {
-  now_ = now;
+  now_ = time_.at(now);
   const Group* group = groups_.find(spawn.spec.demand.group);
   const bool is_its = group != nullptr && group->record.spec.job == spawn.spec.job &&
                       holds_job(spawn.requester.from.node, spawn.spec.job);
@@ -128,7 +127,6 @@ void ClusterMachine::handle(const Tick&) {
       refresh(change.node);
     }
   }
-  give_starts_time();
   while (const auto id = actors_.pop_due(now_)) {
     Actor& actor = actors_.at(*id);
     if (actor.record.state == ActorState::kStarting) {
@@ -149,7 +147,7 @@ void ClusterMachine::handle(const Tick&) {
   while (submissions_.pop_due(now_)) look_at_queue_ = true;
 }
 
-/// What waited for a node like one that has died is refused when none has come in time.
+/// What waited for a node like one that has died, or has drained, is refused when none has come in time.
 void ClusterMachine::forget_losses() {
   if (std::erase_if(losses_, [&](const Loss& loss) { return loss.until <= now_; }) == 0) return;
   if (index_.nodes().empty()) return;
@@ -161,16 +159,6 @@ void ClusterMachine::forget_losses() {
   }
   for (const Requester& requester : hopeless) settle(*waiting_.take(requester));
   end_hopeless_starts();
-}
-
-bool ClusterMachine::may_come_back(const ActorDemand& demand) const {
-  return !demand.affinity && !demand.group &&
-         std::any_of(losses_.begin(), losses_.end(), [&](const Loss& loss) {
-           const OtherResources& had = loss.size.other;
-           return loss.size.cpu_e4 >= demand.cpu_e4 && loss.size.gpu_e4 >= demand.gpu_e4 &&
-                  has_amounts(had.amounts, {}, demand.other.amounts) &&
-                  has_labels(had.labels, demand.other.labels);
-         });
 }
 
 void ClusterMachine::trim() {
@@ -385,16 +373,6 @@ void ClusterMachine::place_again(ActorId id, int attempts) {
     if (!actor.record.spec.demand.group) lost_starts_.insert(actor.record.requester);
   }
   end_if_deserted(job);
-}
-
-/// As members are: a head that was stopped, or whose clock jumped, cannot have heard that they are up.
-void ClusterMachine::give_starts_time() {
-  const Duration stopped = membership_.stopped() - std::exchange(stopped_, membership_.stopped());
-  if (stopped == Duration{0}) return;
-  for (const auto& [id, one] : actors_.all()) {
-    Actor& actor = actors_.at(id);
-    actor.started_at = std::min(now_, actor.started_at + stopped);
-  }
 }
 
 /// Whoever spawned it hears that it takes long, once; then it is given up.

@@ -19,6 +19,7 @@
 #include "scheduler/cluster/membership.hpp"
 #include "scheduler/cluster/name_claims.hpp"
 #include "scheduler/cluster/queue_table.hpp"
+#include "scheduler/cluster/running_time.hpp"
 #include "scheduler/cluster/submission_table.hpp"
 #include "scheduler/cluster/time_queue.hpp"
 #include "scheduler/cluster/waiting_spawns.hpp"
@@ -37,7 +38,8 @@ struct ClusterConfig {
   /// An actor whose node dies while it starts is placed again, on so many nodes in all: it may be why they
   /// die.
   int start_attempts = 3;
-  /// A spawn that only a node could hold that has just died waits this long for one like it.
+  /// A spawn that only a node could hold that has just died waits this long for one like it; of a node that
+  /// drains, from when that is gone.
   Duration lost_node_grace = std::chrono::seconds(60);
   /// Ended actors are remembered (so that a request that is repeated hears how it ended) this long, and so
   /// many.
@@ -92,7 +94,8 @@ class ClusterMachine {
   /// `ids` gives identities and must outlive the machine.
   ClusterMachine(ClusterConfig config, Random& ids);
 
-  /// Call with Tick at least once a heartbeat. `now` never goes back.
+  /// Call with Tick at least once a heartbeat: a caller that does not was stopped, and time stood still
+  /// meanwhile (RunningTime). `now` never goes back.
   std::vector<ClusterAction> on(const ClusterEvent& event, Instant now);
 
   /// A node that leaves when nothing runs there, or when its time is over: it decides.
@@ -366,7 +369,6 @@ class ClusterMachine {
   void actor_alive(Actor& actor, ProcessId process);
   StartActor start_of(const Actor& actor, std::string reason) const;
   void wait(PendingSpawn spawn);
-  void give_starts_time();
   void start_is_due(Actor& actor);
   std::string not_started(const Actor& actor, Duration after) const;
   std::string why_waits_briefly(const PendingSpawn& spawn) const;
@@ -398,7 +400,7 @@ class ClusterMachine {
   const ClusterConfig config_;
   Random& ids_;
   Membership membership_;
-  Duration stopped_{0};  ///< of its gaps, those that starts were given on top
+  RunningTime time_;
   std::map<NodeId, Node> nodes_;
   scheduler::NodeIndex index_;  ///< nodes_ without gateways and those that leave or drain
   ActorTable actors_;

@@ -30,7 +30,7 @@ void ClusterMachine::handle(const NodeJoined& e) {
   out_.push_back(NodeAccepted{id});
   // Until now any size could have come: what waits for one that has not is given time.
   refresh(id);
-  if (was_seen) grant_grace(had);
+  if (was_seen || draining_.contains(id)) grant_grace(had);
   if (first && !waiting_.empty()) losses_.push_back({{-1}, now_ + config_.lost_node_grace});
   if (!was_seen && !e.node.gateway) take_place_of_dead(id);
   take_leases(id, node, e.leases);
@@ -133,6 +133,20 @@ void ClusterMachine::grant_grace(const ActorDemand& size) {
   if (!index_.has_room_for(size)) losses_.push_back({size, now_ + config_.lost_node_grace});
 }
 
+/// A node that could hold it has died, or leaves before long: one like it may follow.
+bool ClusterMachine::may_come_back(const ActorDemand& demand) const {
+  if (demand.affinity || demand.group) return false;
+  const auto could_hold = [&](const ActorDemand& size) {
+    return size.cpu_e4 >= demand.cpu_e4 && size.gpu_e4 >= demand.gpu_e4 &&
+           has_amounts(size.other.amounts, {}, demand.other.amounts) &&
+           has_labels(size.other.labels, demand.other.labels);
+  };
+  const auto was_lost = [&](const Loss& loss) { return could_hold(loss.size); };
+  const auto drains = [&](NodeId node) { return could_hold(size_of(nodes_.at(node).info)); };
+  return std::any_of(losses_.begin(), losses_.end(), was_lost) ||
+         std::any_of(draining_.begin(), draining_.end(), drains);
+}
+
 void ClusterMachine::refuse_bound_to(NodeId id, const std::string& why) {
   for (const Requester& requester : waiting_.bound_to(id)) {
     const auto spawn = waiting_.take(requester);
@@ -166,6 +180,8 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
     out_.push_back(NodeDead{peer, id, reason});
   }
   remove_from_index(id);
+  if (node.drain || node.leaving)
+    grant_grace(size_of(node.info));  // from now on: until now it could have gone on
   for (const JobId lease : node.leases) jobs_.find(lease)->leases.erase(id);
 
   const std::string died = "its node " + node.info.name + " is dead: " + reason;

@@ -84,10 +84,17 @@ void ClusterMachine::end_hopeless_starts() {
   for (const auto& [id, never] : hopeless) remove_group(groups_.at(id), never);
 }
 
-/// The last that comes may start all, or show that no wait would help.
+/// The last that comes may start all, or show that no wait would help. The others are told that they wait:
+/// their process asks for no more than some hundreds at a time that are not (RequestQueue::kUnderWay).
 void ClusterMachine::wait_together(PendingSpawn spawn, Group& group) {
+  const Requester to = spawn.requester;
   waiting_.add(std::move(spawn));
-  if (!are_all_there(group) || place_group(group)) return;
+  if (!are_all_there(group)) {
+    if (is_live(to.from.node))
+      out_.push_back(SpawnWaits{to, "not all that are to start with it have been asked for yet"});
+    return;
+  }
+  if (place_group(group)) return;
   if (const std::string never = why_never(group); !never.empty()) return remove_group(group, never);
   tell_members(group);
 }

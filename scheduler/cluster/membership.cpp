@@ -16,29 +16,20 @@ std::string silent_for(Duration silence) {
 
 }  // namespace
 
-Instant Membership::judged(Instant now) {
-  const Duration gap = last_call_ < Instant{0} ? Duration{0} : now - last_call_;
-  if (gap > 2 * config_.heartbeat) stopped_ += gap;
-  last_call_ = std::max(last_call_, now);
-  return now - stopped_;
-}
-
 bool Membership::join(NodeId node, Instant now) {
-  const Instant at = judged(now);
   Member& member = members_[node];
   if (member.liveness == Liveness::kDead) return false;
-  member = {at, Liveness::kAlive};
-  next_.set(node, at + config_.suspect);
+  member = {now, Liveness::kAlive};
+  next_.set(node, now + config_.suspect);
   return true;
 }
 
 Liveness Membership::heard(NodeId node, Instant now) {
-  const Instant at = judged(now);
   const auto it = members_.find(node);
   if (it == members_.end()) return Liveness::kUnknown;
   const Liveness before = it->second.liveness;
   if (before == Liveness::kDead) return before;
-  it->second = {std::max(it->second.last_heard, at), Liveness::kAlive};
+  it->second = {std::max(it->second.last_heard, now), Liveness::kAlive};
   next_.set(node, it->second.last_heard + config_.suspect);
   return before;
 }
@@ -57,11 +48,10 @@ void Membership::forget(NodeId node) {
 }
 
 std::vector<LivenessChange> Membership::tick(Instant now) {
-  const Instant at = judged(now);
   std::vector<LivenessChange> changes;
-  while (const auto node = next_.pop_due(at)) {
+  while (const auto node = next_.pop_due(now)) {
     Member& member = members_.at(*node);
-    const Duration silence = at - member.last_heard;
+    const Duration silence = now - member.last_heard;
     const Liveness found = silence >= config_.dead ? Liveness::kDead : Liveness::kSuspect;
     TROUPE_ASSERT(silence >= config_.suspect && member.liveness != found, "a member is due when it changes");
     member.liveness = found;

@@ -26,8 +26,8 @@ struct LivenessChange {
   std::string reason;
 };
 
-/// Not thread-safe. Time is passed in. A judge that was stopped itself (called by nobody for longer than two
-/// heartbeats) gives every member that time on top: it cannot have heard them.
+/// Not thread-safe. Time is passed in: RunningTime, as a judge that was stopped itself cannot have heard
+/// them.
 ///
 /// A heartbeat takes O(log n), a tick O(log n) for every member that changed.
 class Membership {
@@ -47,22 +47,16 @@ class Membership {
   std::vector<LivenessChange> tick(Instant now);
 
   Liveness liveness(NodeId node) const;
-  /// The sum of the gaps so far in which nobody judged.
-  Duration stopped() const { return stopped_; }
 
  private:
   struct Member {
-    Instant last_heard{};  ///< in judged time
+    Instant last_heard{};
     Liveness liveness = Liveness::kAlive;
   };
-  /// Time without the gaps in which nobody judged.
-  Instant judged(Instant now);
 
   MembershipConfig config_;
   std::map<NodeId, Member> members_;
   TimeQueue<NodeId> next_;  ///< when a living member turns suspect, and a suspect dead
-  Instant last_call_{-1};
-  Duration stopped_{0};
 };
 
 }  // namespace troupe::cluster

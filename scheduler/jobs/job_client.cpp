@@ -125,9 +125,21 @@ class JobClient::Impl {
     if (!bytes) return bytes.error();
     return wire::decode<Answer>(*bytes);
   }
+  /// Who waits for longer than a head needs is told so, once.
   JobInfo about(const std::string& id, Duration timeout = kHeadAnswers) {
-    const auto answer = ask<wire::SubmissionAnswer>(wire::SubmissionAsk{0, id}, timeout).value();
-    return info_of(answer.record, answer.why);
+    const Duration first = std::min(timeout, kHeadAnswers);
+    auto answer = ask<wire::SubmissionAnswer>(wire::SubmissionAsk{0, id}, first);
+    const bool is_away = !answer && (answer.error().code == ErrorCode::kUnavailable ||
+                                     answer.error().code == ErrorCode::kTimeout);
+    if (is_away && timeout > first) {
+      const auto seconds = [](Duration time) {
+        return std::to_string(time / std::chrono::seconds(1)) + " s";
+      };
+      log(LogLevel::kWarning, "the head has not answered for " + seconds(first) + "; it is waited for, for " +
+                                  seconds(timeout - first) + " more at most: " + answer.error().why);
+      answer = ask<wire::SubmissionAnswer>(wire::SubmissionAsk{0, id}, timeout - first);
+    }
+    return info_of(answer.value().record, answer.value().why);
   }
 
   /// Until the head has all of it. What it has already is not sent.

@@ -220,9 +220,10 @@ void check_complex(ProcessGroup& group) {
 /// Rank 0 has called what the others call once it has tried to give the memory back.
 void check_memory(ProcessGroup& group) {
   const int me = group.rank(), n = group.size();
-  const auto cannot_give = [&](void* at, const std::string& why) {
-    refused<BadInput>(group, {why},
-                      [&] { group.deallocate(Buffer{.data = at, .count = 1, .dtype = DType::kUInt8}); });
+  const auto cannot_give = [&](void* at, const std::string& why, std::size_t count = 1) {
+    refused<BadInput>(group, {why}, [&] {
+      group.deallocate(Buffer{.data = at, .count = count, .dtype = DType::kFloat32});
+    });
   };
   const std::string unknown = "its allocate() did not give it, or it was given back", busy = "in flight";
   const auto values = group.allocate<float>(5000), second = group.allocate<float>(1000);
@@ -232,6 +233,8 @@ void check_memory(ProcessGroup& group) {
   float elsewhere = 0;
   cannot_give(&elsewhere, unknown);
   cannot_give(nullptr, unknown);
+  // Was: a part of it, from its beginning, gave all of it back.
+  cannot_give(values.data(), "it has 40 bytes, and its allocate() gave 20000", 10);
   cannot_give(&values[16], unknown);
   cannot_give(tree.partials.front(), unknown);
   int token = 0;
@@ -241,15 +244,15 @@ void check_memory(ProcessGroup& group) {
   const auto await_others = [&] { group.recv(std::span(&token, 1), 0, 1)->wait(); };
   if (n > 1 && me == 0) {
     const auto sum = group.all_reduce(values);
-    cannot_give(values.data(), busy);
+    cannot_give(values.data(), busy, 5000);
     group.deallocate(other);
     const auto both = group.batch({Op::all_reduce(buffer_of(second), ReduceOp::kSum), Op::barrier()});
-    cannot_give(second.data(), busy);
+    cannot_give(second.data(), busy, 1000);
     others_go_on();
     both->wait();
     sum->wait();
     const auto got = group.recv(second, 1, 2);
-    cannot_give(second.data(), busy);
+    cannot_give(second.data(), busy, 1000);
     others_go_on();
     got->wait();
     require(second[999] == 1, "a message in memory of the group");
@@ -265,7 +268,7 @@ void check_memory(ProcessGroup& group) {
   }
   require(values[4999] == static_cast<float>(n - 1), "a sum in memory of the group");
   group.deallocate(values);
-  cannot_give(values.data(), unknown);
+  cannot_give(values.data(), unknown, 5000);
   group.deallocate(second);
   const auto again = group.allocate<float>(5000);
   require(std::count(again.begin(), again.end(), 0.0F) == 5000,

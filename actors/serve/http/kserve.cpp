@@ -56,8 +56,12 @@ class RequestReader {
   Error read(element root, std::string binary) {
     object all;
     if (root.get(all)) return bad("it is no object");
+    std::vector<std::string_view> seen;
     for (const auto [key, value] : all) {
       Error wrong;
+      if (std::find(seen.begin(), seen.end(), key) != seen.end())
+        return bad("it has " + std::string(key) + " twice");  // one that is known
+      seen.push_back(key);
       if (key == "inputs") {
         wrong = read_inputs(value, std::move(binary));
       } else if (key == "outputs") {
@@ -129,7 +133,7 @@ class RequestReader {
   Error read_inputs(element value, std::string binary) {
     array inputs;
     if (value.get(inputs)) return bad("inputs is no list of tensors");
-    if (has_input_ || inputs.size() != 1) return bad("it has another number of inputs than one");
+    if (inputs.size() != 1) return bad("it has another number of inputs than one");
     has_input_ = true;
     const element input = inputs.at(0).value();
     std::string_view name, datatype;

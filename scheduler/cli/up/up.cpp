@@ -414,6 +414,7 @@ int up(int argc, char** argv) {
   if (separator != argv + argc) o.program.assign(separator + 1, argv + argc);
   CLI::App app("Runs a program on a cluster of the hosts that a launcher starts it on", "troupe up");
   app.footer(kFooter);
+  end_usage_with(app, "-- PROGRAM [args...]");
   app.add_option("--shared", o.shared, "Folder that all hosts see, for as long as the run lasts")
       ->required()
       ->check(not_empty("name a folder"));

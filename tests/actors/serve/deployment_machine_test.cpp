@@ -382,6 +382,20 @@ TEST_CASE("a machine that was stopped itself does not call its replicas silent")
   for (const auto& action : actions) CHECK_FALSE(std::holds_alternative<StopReplica>(action));
 }
 
+// Was: the time in which the program was stopped counted as time in which no replica came up.
+TEST_CASE("a machine that was stopped itself does not call its deployment out of order") {
+  DeploymentMachine machine({.replicas = 1, .start_timeout = 20s});
+  const Instant begin = 1h;
+  (void)machine.start(begin);
+  for (ReplicaId id = 1; id <= 2; ++id) {
+    (void)machine.on(ReplicaUp{id}, begin);
+    (void)machine.on(ReplicaDied{id, "killed by signal 6"}, begin);
+  }
+  REQUIRE(machine.wake_at() < begin + 1s);
+  for (const auto& action : machine.on(Arrived{1000, 1, begin + 600s}, begin + 300s))
+    CHECK_FALSE(std::holds_alternative<Fail>(action));
+}
+
 TEST_CASE("replicas follow the load: up at once, down when fewer were enough for the delay, losing nothing") {
   auto options = still({1, 4});
   options.config.downscale_delay = 60s;

@@ -46,8 +46,8 @@ TEST_CASE("A copy waits a minute for room that others hold, and not at all for w
   const auto call = std::make_shared<CallBytes>(CallBytes{0, 1s});
   queue.add(copy_of(1, 600, call));
   CHECK_FALSE(queue.full(1000, 1s));
-  CHECK_FALSE(queue.full(1000, 1s + CopyQueue::kWaits - 1ms));
-  const auto late = queue.full(1000, 1s + CopyQueue::kWaits);
+  CHECK_FALSE(queue.full(1000, 1s + CallBytes::kWaits - 1ms));
+  const auto late = queue.full(1000, 1s + CallBytes::kWaits);
   REQUIRE(late);
   CHECK(late->code == ErrorCode::kLimit);
   CHECK(late->why.find("its call has waited for a minute, and") == 0);
@@ -70,6 +70,21 @@ TEST_CASE("A copy whose turn comes late has what is left of its call's minute") 
   queue.end_first();
   CHECK_FALSE(queue.full(1000, 60s));
   CHECK(queue.full(1000, 61s));
+}
+
+// Was: the time in which no link reached the argument's owner was part of its minute, so one whose owner came
+// back late had none left, and failed at the first look at a full store.
+TEST_CASE("A call whose argument no link reached waits for room from then on, a minute later at the latest") {
+  CopyQueue queue;
+  const auto call = std::make_shared<CallBytes>(CallBytes{0, 1s});
+  call->is_apart_until(31s);
+  call->is_apart_until(21s);  // another argument of it
+  queue.add(copy_of(1, 600, call));
+  CHECK_FALSE(queue.full(1000, 90s));
+  CHECK(queue.full(1000, 91s));
+  call->is_apart_until(90s);
+  CHECK_FALSE(queue.full(1000, 120s));
+  CHECK(queue.full(1000, 121s));
 }
 
 TEST_CASE("What was offered is taken by the one that it was offered to, once") {

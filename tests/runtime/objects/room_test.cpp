@@ -112,13 +112,14 @@ class Store final : public testing::LocalGate {
     return !now.empty();
   }
 
-  void fail_unanswered(const ErrorInfo& why) {
+  void fail_unanswered(const ErrorInfo& why) { answer_unanswered(why); }
+  void answer_unanswered(const Outcome& what) {
     std::vector<std::shared_ptr<CallState>> all;
     {
       const std::lock_guard lock(mutex_);
       all.swap(unanswered_);
     }
-    for (const auto& one : all) one->resolve(why);
+    for (const auto& one : all) one->resolve(what);
   }
 
   std::vector<HandlePtr> put(int count) {
@@ -704,6 +705,77 @@ TEST_CASE("An argument whose owner no link reaches is asked for again, as long a
     CHECK(located.load() == (how == Breaks::kTwice ? 3 : how == Breaks::kForGood ? broken_links + 1 : 2));
     if (how == Breaks::kOnceInACopy) CHECK((*references->at(0))->view().size() == kLarge);
   }
+}
+
+// Was: whether an argument behind a broken link was asked for again, and whether a reader heard of it at
+// once, was decided by who of both had come first.
+TEST_CASE("An argument and a reader share a try, and behind a broken link each has its own way") {
+  const ErrorInfo broke{ErrorCode::kUnavailable, "a call has no answer", "the link broke", ""};
+  for (const bool argument_first : {true, false}) {
+    INFO(argument_first);
+    Store store;
+    int located = 0;
+    std::optional<Outcome> said;  // nothing: it does not answer yet
+    store.on_ask_of = [&](std::uint64_t operation, const wire::Bytes&) -> std::optional<Outcome> {
+      if (operation != kLocate) return Outcome(wire::Bytes{});
+      ++located;
+      return said;
+    };
+    const ObjectName name{kOther, 5};
+    auto body = given(name);
+    std::shared_ptr<const References> references;
+    if (argument_first) references = store.objects->references(body).value();
+    const auto reader = store.objects->fetch(name);
+    if (!argument_first) references = store.objects->references(body).value();
+    CHECK(located == 1);
+    store.fail_unanswered(broke);
+    CHECK(reader->done.ready());
+    REQUIRE_FALSE(references->ready());
+    said = Outcome(wire::encode(Location{Where::kInline, 1, 0, wire::Bytes(1)}));
+    CHECK(store.do_delayed());
+    REQUIRE(references->ready());
+    CHECK((*references->at(0))->view().size() == 1);
+    CHECK(located == 2);
+  }
+}
+
+TEST_CASE("An argument that a reader's try found no room for waits for it by itself") {
+  Store store;
+  store.on_ask_of = [](std::uint64_t operation, const wire::Bytes& body) -> std::optional<Outcome> {
+    if (operation == kLocate) return std::nullopt;
+    if (operation != kPart) return Outcome(wire::Bytes{});
+    return Outcome(wire::Bytes(wire::decode<PartAsk>(body).value().bytes));
+  };
+  const auto used = store.put(4);
+  auto looks = store.objects->fetch(used[0]->name());  // that one does not leave
+  const ObjectName name{kOther, 5};
+  const auto reader = store.objects->fetch(name);
+  auto body = given(name);
+  const auto references = store.objects->references(body).value();
+  const auto answer = [&] {
+    store.answer_unanswered(wire::encode(Location{Where::kFetch, 4 * kBytes, 0, {}}));
+    return store.do_delayed();
+  };
+  CHECK(test::eventually([&] { return answer(), reader->done.ready(); }, 60s));
+  CHECK_FALSE(reader->done.outcome().ok());
+  REQUIRE_FALSE(references->ready());
+  looks = nullptr;
+  CHECK(test::eventually([&] { return answer(), references->ready(); }, 60s));
+  REQUIRE(references->at(0) != nullptr);
+  CHECK(*references->at(0) != nullptr);
+}
+
+TEST_CASE("A call whose argument is to be asked for again ends with its process") {
+  Store store;
+  store.on_ask_of = [](std::uint64_t, const wire::Bytes&) {
+    return Outcome(ErrorInfo{ErrorCode::kUnavailable, "a call has no answer", "the link broke", ""});
+  };
+  auto body = given({kOther, 5});
+  const auto references = store.objects->references(body).value();
+  CHECK_FALSE(references->ready());
+  store.objects->close("the test is over");
+  CHECK(references->ready());
+  CHECK(store.do_delayed());
 }
 
 // Was: whoever waited for an object that had left for disk looked at it after it had gone.

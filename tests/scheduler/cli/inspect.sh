@@ -28,6 +28,11 @@ for command in start stop status token key 'key list' 'key remove' group 'group 
   "$troupe" $command --help | grep '^ .*troupe ' >/dev/null || fail "troupe $command --help has no example"
 done
 
+for command in 'job submit' up; do
+  "$troupe" $command --help | grep '^Usage: .* -- PROGRAM' >/dev/null || fail "the usage of troupe $command has no program"
+done
+"$troupe" job submit --queue '' -- true 2>&1 | grep -q 'it is empty' || fail "an empty queue is the default one"
+
 # Was: errors of flags had a second line, and what they quoted went to the terminal as it was.
 for words in "job list --limit" "status --output" "stop --folder" "flight-recorder" "nonsense"; do
   said=$("$troupe" $words $'\e[31m\xff' 2>&1)

@@ -74,6 +74,43 @@ TEST_CASE(
   CHECK(s.get<SpawnAnswered>()->error.why == "node n1 drains: by hand");
 }
 
+// Was: the minute in which a node like it may come counted from the drain's beginning, so of a drain of ten
+// minutes what only that node could hold was refused long before its successor came.
+TEST_CASE("what only a node could hold that drains waits until a minute after it is gone") {
+  Script s;
+  s.gateway();
+  s.node(1, 4);
+  s.node(2, 1);
+  const JobId job = s.job().job;
+  s.on(drain_of(1, 600'000));
+  s.spawn(job, 2, "", 4);
+  CHECK(s.get<SpawnWaits>() != nullptr);
+  s.pass(300, {NodeId{1}, NodeId{2}, kGateway});
+  s.spawn(job, 3, "", 4);
+  CHECK(s.get<SpawnWaits>() != nullptr);
+  const std::vector<NodeId> others{NodeId{2}, kGateway};
+  SECTION("another one comes") {
+    s.on(NodeLeaving{NodeId{1}, "it has drained"});
+    s.on(NodeLeft{NodeId{1}, "it left"});
+    s.pass(59, others);
+    s.node(3, 4);
+    REQUIRE(s.get<StartActor>() != nullptr);
+    CHECK(s.get<StartActor>()->node == NodeId{3});
+  }
+  SECTION("none comes") {
+    s.on(NodeLeft{NodeId{1}, "it left"});
+    s.pass(59, others);
+    CHECK(s.all<SpawnAnswered>().empty());
+    s.pass(1, others);
+    CHECK(s.all<SpawnAnswered>().size() == 2);
+  }
+  SECTION("it has less when it registers again, and stays") {
+    s.on(NodeJoined{{NodeId{1}, "n1", "", "", 2 * kCpu, false}, {}, {}, {}});
+    s.pass(60, {NodeId{1}, NodeId{2}, kGateway});
+    CHECK(s.all<SpawnAnswered>().size() == 2);
+  }
+}
+
 TEST_CASE(
     "who spawned an actor is told that its node drains, also when it comes up then, and that it stays") {
   Script s;

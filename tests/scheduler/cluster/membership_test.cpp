@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "scheduler/cluster/running_time.hpp"
+
 using namespace troupe;
 using namespace troupe::cluster;
 using std::chrono::milliseconds;
@@ -40,14 +42,15 @@ TEST_CASE("a suspect that is heard again has its time anew") {
 
 TEST_CASE("a judge that was stopped itself declares nobody dead for it") {
   Membership members({});
-  members.join(NodeId{1}, seconds(0));
-  CHECK(members.tick(seconds(0)).empty());
-  CHECK(members.tick(seconds(60)).empty());
+  RunningTime time(seconds(2));
+  members.join(NodeId{1}, time.at(seconds(0)));
+  CHECK(members.tick(time.at(seconds(0))).empty());
+  CHECK(members.tick(time.at(seconds(60))).empty());
   CHECK(members.liveness(NodeId{1}) == Liveness::kAlive);
   // What was heard right after the stop does not count for longer than any other heartbeat.
-  members.heard(NodeId{1}, seconds(60) + milliseconds(1));
-  for (int t = 61; t <= 66; ++t) members.tick(seconds(t));
+  members.heard(NodeId{1}, time.at(seconds(60) + milliseconds(1)));
+  for (int t = 61; t <= 66; ++t) members.tick(time.at(seconds(t)));
   CHECK(members.liveness(NodeId{1}) == Liveness::kSuspect);
-  members.tick(seconds(67));
+  members.tick(time.at(seconds(67)));
   CHECK(members.liveness(NodeId{1}) == Liveness::kDead);
 }

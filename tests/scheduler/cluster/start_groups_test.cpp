@@ -39,6 +39,21 @@ struct Together : Script {
 
 }  // namespace
 
+// Was: none was told, so a process that had 256 of a group of 1,000 under way asked for no more, and all
+// failed after two minutes without a reason, also where there was room.
+TEST_CASE("who starts together with others that are still to come is told that it waits") {
+  Together s;
+  s.node(1, 2);
+  const JobId job = s.job().job;
+  const GroupId group = s.make(job, 3, 2, 1);
+  s.member(job, 10, group, 0, 1);
+  REQUIRE(s.get<SpawnWaits>() != nullptr);
+  CHECK(s.get<SpawnWaits>()->to.request == 10);
+  s.member(job, 11, group, 1, 1);
+  CHECK(s.get<SpawnWaits>() == nullptr);
+  CHECK(s.all<StartActor>().size() == 2);
+}
+
 TEST_CASE("actors that start together hold nothing until there is room for all, then each holds its own") {
   Together s;
   s.node(1, 2);

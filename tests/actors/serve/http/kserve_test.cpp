@@ -153,7 +153,9 @@ TEST_CASE("what is said beside the tensors") {
            {R"(,"outputs":[3])", "an output is asked for whose name is not \"output\""},
            {R"(,"id":7)", "id is no string"},
            {R"(,"batch":7)", "it has the unknown key \"batch\""},
-           {R"(,"inputs":[])", "it has another number of inputs than one"}}) {
+           {R"(,"inputs":[])", "it has inputs twice"},
+           {R"(,"id":"a","id":"b")", "it has id twice"},
+           {R"(,"outputs":[],"outputs":[{"name":"output"}])", "it has outputs twice"}}) {
     CHECK(why_not(input(one, more)) == why);
   }
 }
@@ -165,6 +167,7 @@ TEST_CASE("what is not the model's input says so") {
   CHECK(why_not("{}") == "it has no inputs");
   CHECK(why_not("[]") == "it is no object");
   CHECK(why_not(R"({"inputs":{}})") == "inputs is no list of tensors");
+  CHECK(why_not(R"({"inputs":[]})") == "it has another number of inputs than one");
   CHECK(why_not(R"({"inputs":[1]})") == "its input's name is not \"input\"");
   CHECK(why_not(R"({"inputs":[{"name":"x"}]})") == "its input's name is not \"input\"");
   CHECK(why(R"("shape":[1,2],"data":[1,2])") == "its input has no datatype");
