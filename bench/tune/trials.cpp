@@ -18,10 +18,6 @@ double median(std::vector<double> values) {
   return values.at(values.size() / 2);
 }
 
-Instant now() {
-  return MonotonicClock().now();
-}
-
 /// Two layers of 2048 x 2048: with Adam's two averages 101 MB.
 struct Large {
   double lr = 1e-3;
@@ -80,7 +76,7 @@ std::vector<Instant> run_epoch(train::Run& run) {
   for (;;) {
     const auto event = run.next_event(std::chrono::seconds(60));
     if (!event) throw std::runtime_error("a trial came no further");
-    if (std::holds_alternative<report::StepDone>(*event)) steps.push_back(now());
+    if (std::holds_alternative<report::StepDone>(*event)) steps.push_back(MonotonicClock().now());
     if (std::holds_alternative<report::EpochDone>(*event)) return steps;
   }
 }
@@ -98,7 +94,7 @@ double trial_start_ms(const DriverSession& session, int times) {
   std::vector<double> starts;
   train::Workers workers;
   for (int i = 0; i <= times; ++i) {
-    const Instant begin = now();
+    const Instant begin = MonotonicClock().now();
     auto run = train::start_in(workers, session, Small{.lr = 1e-3 / (i + 1)}, options(), nullptr);
     const double start = start_of(run_epoch(run), begin);
     if (i > 0) starts.push_back(start);  // the first one's are cold
@@ -119,7 +115,7 @@ double clone_ms(const DriverSession& session, int times) {
   for (int i = 1; i <= times; ++i) {
     states.add(i, donor.share()).value();
     const auto state = states.find(i).value();
-    const Instant begin = now();
+    const Instant begin = MonotonicClock().now();
     const train::Workers workers = trial.release();
     trial = train::start_in(workers, session, Large{.lr = 1e-3 / i}, options(), &state);
     clones.push_back(start_of(run_epoch(trial), begin));

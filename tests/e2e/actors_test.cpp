@@ -15,6 +15,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/support/eventually.hpp"
 
+namespace actors_test {
+
 using namespace troupe;
 using namespace std::chrono_literals;
 
@@ -297,3 +299,5 @@ TEST_CASE("of many that spawn an actor by name if there is none, one does", "[ac
   CHECK(test::eventually([&] { return session.spawn<Counter>(options) != first; }));
   CHECK(session.spawn<Counter>(options).call<&Counter::add>(1).get(10s) == 1);
 }
+
+}  // namespace actors_test

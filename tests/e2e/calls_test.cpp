@@ -6,6 +6,8 @@
 #include "tests/e2e/other_node.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace calls_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -112,3 +114,5 @@ TEST_CASE("200,000 small calls to another node: a full queue is no death", "[cal
   INFO(tally.to_string());
   CHECK(tally.right == kCalls);
 }
+
+}  // namespace calls_test

@@ -25,6 +25,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/two_nodes.hpp"
 
+namespace cluster_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -622,3 +624,5 @@ TEST_CASE("a head and a node of `troupe start` that hang are killed and started 
       [&] { return count(cluster.troupe("status --folder " + cluster.root + "/a").output, " alive") == 2; },
       60s));
 }
+
+}  // namespace cluster_test

@@ -12,6 +12,8 @@
 #include "tests/actors/serve/http/raw_client.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace composition_test {
+
 using namespace troupe;
 using namespace std::chrono_literals;
 using Catch::Contains;
@@ -248,3 +250,5 @@ TEST_CASE("program: serves a parent and a child", "[.program]") {
   tells.join();
   for (auto& one : asked) CHECK(one.get().body == "{\"outputs\": [[4,6]]}\n");
 }
+
+}  // namespace composition_test

@@ -16,6 +16,8 @@
 #include "tests/e2e/other_node.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace deaths_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -553,3 +555,5 @@ TEST_CASE("a head that is stopped does not outlive its program, nor does what an
   CHECK(eventually([&] { return program.processes().empty(); }, 20s));
   for (const auto& name : names_in(folder.path())) CHECK_FALSE(name.starts_with("troupe-"));
 }
+
+}  // namespace deaths_test

@@ -9,6 +9,8 @@
 #include "tests/e2e/two_nodes.hpp"
 #include "tests/support/contains.hpp"
 
+namespace detached_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -56,7 +58,7 @@ DriverSession join(const std::string& root, const std::string& machine = "/a") {
 }
 
 struct Cluster : TwoNodes {
-  DriverSession join() const { return ::join(root); }
+  DriverSession join() const { return detached_test::join(root); }
   std::string ask(const std::string& words) const {
     return troupe(words + " --folder " + root + "/a").output;
   }
@@ -316,3 +318,5 @@ TEST_CASE("a detached actor that could not outlive its program is refused with t
   CHECK(contains(message_of<BadConfig>([&] { session.spawn_group<Counter>(2, detached, 1); }),
                  "cannot spawn a detached group"));
 }
+
+}  // namespace detached_test

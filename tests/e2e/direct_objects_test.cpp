@@ -11,6 +11,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace direct_objects_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -161,3 +163,5 @@ TEST_CASE("A receiver that dies in the middle while the link is broken keeps nob
   }
   CHECK(in_the_middle);
 }
+
+}  // namespace direct_objects_test

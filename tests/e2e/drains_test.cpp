@@ -12,6 +12,8 @@
 #include "troupe/jobs.hpp"
 #include "troupe/session.hpp"
 
+namespace drains_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -212,3 +214,5 @@ TEST_CASE("what cannot be drained is refused with the reason", "[drains]") {
   CHECK(other.code == 1);
   CHECK(contains(other.output, "run it on the node's own machine, or on the head's"));
 }
+
+}  // namespace drains_test

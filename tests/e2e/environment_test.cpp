@@ -17,6 +17,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace environment_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -229,3 +231,5 @@ TEST_CASE("a forked child gets one clear error, and takes no answer of its paren
   CHECK(before.get(30s) == 1);
   for (int i = 2; i < 100; ++i) CHECK(adder.call<&Adder::add>(1).get(30s) == i);
 }
+
+}  // namespace environment_test

@@ -11,6 +11,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace forks_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -150,3 +152,5 @@ TEST_CASE("a cluster starts while its fork servers are killed, or stopped", "[fo
     CHECK_FALSE(has_zombie());
   }
 }
+
+}  // namespace forks_test

@@ -8,6 +8,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace gpus_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -82,3 +84,5 @@ TEST_CASE("more GPUs than any node has are refused, and so is a node that is to 
           cluster_with(2, {.gpus_per_node = 3});
         }).find("it is to have 3 GPUs, and there are 2 for it") != std::string::npos);
 }
+
+}  // namespace gpus_test

@@ -11,6 +11,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace groups_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -217,3 +219,5 @@ TEST_CASE("a member that was started again joins the process group again", "[gro
   group.form_process_group("native", 60s);
   CHECK(group.call_all<&Worker::sum>(2.0F).get(60s) == std::vector<float>(3, 12.0F));
 }
+
+}  // namespace groups_test

@@ -15,6 +15,8 @@
 #include "tests/e2e/two_nodes.hpp"
 #include "troupe/session.hpp"
 
+namespace jobs_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -429,3 +431,5 @@ TEST_CASE("bad jobs: one error, and nothing is left", "[jobs]") {
   CHECK(cluster.job("wait", cluster.detached("-- true")).code == 0);  // it held up nobody
   cluster.job("stop", never);
 }
+
+}  // namespace jobs_test

@@ -12,6 +12,8 @@
 #include "tests/e2e/other_node.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace large_arguments_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -296,3 +298,5 @@ TEST_CASE("What a store has no room for is one clear error") {
   CHECK(echo.call<&Echo::doubled>(numbers(300'000)).get(60s).size() == 300'000);
   CHECK(none_left(session, echo));
 }
+
+}  // namespace large_arguments_test

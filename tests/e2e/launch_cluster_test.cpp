@@ -15,6 +15,8 @@
 #include "scheduler/init/cluster_folder.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace launch_cluster_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -216,3 +218,5 @@ TEST_CASE("a launcher that is told to end, or killed, takes the ranks of all nod
   CHECK(eventually([&] { return cluster.sleepers() == 0; }, 60s));
   CHECK(eventually([&] { return fs::is_empty(cluster.folder("tmp")); }));
 }
+
+}  // namespace launch_cluster_test

@@ -21,6 +21,8 @@
 #include "tests/e2e/support.hpp"
 #include "tests/support/contains.hpp"
 
+namespace launch_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -433,3 +435,5 @@ TEST_CASE("spawn throws what the first failure was, and ends the others") {
   CHECK_THROWS_AS(launch::spawn<&exit_with>(0, 0), BadConfig);
   CHECK(children(::getpid()).empty());
 }
+
+}  // namespace launch_test

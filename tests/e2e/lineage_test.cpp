@@ -14,6 +14,8 @@
 #include "tests/e2e/other_node.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace lineage_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -370,3 +372,5 @@ TEST_CASE("What is computed while processes die is right") {
   }
   CHECK(nothing_left(session));
 }
+
+}  // namespace lineage_test

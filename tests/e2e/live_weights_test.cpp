@@ -18,6 +18,8 @@
 #include "tests/actors/serve/http/raw_client.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace live_weights_test {
+
 using namespace troupe;
 using namespace std::chrono_literals;
 using Catch::Contains;
@@ -228,3 +230,5 @@ TEST_CASE("what a loop of one's own has trained is written to a file, and read a
   train::copy_weights_from(file, "", {{"odd", to}});  // what was refused has left the former file
   CHECK(torch::equal(to, 2 * odd));
 }
+
+}  // namespace live_weights_test

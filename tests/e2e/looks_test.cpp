@@ -12,6 +12,8 @@
 #include "tests/e2e/two_nodes.hpp"
 #include "troupe/session.hpp"
 
+namespace looks_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -169,3 +171,5 @@ TEST_CASE("the worker of a job's light actors is dumped with its job", "[looks]"
   }
   CHECK(is_there);
 }
+
+}  // namespace looks_test

@@ -14,6 +14,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace many_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -128,3 +130,5 @@ TEST_CASE("A million tasks of one process are all answered, in a bounded memory"
   REQUIRE(::getrusage(RUSAGE_SELF, &used) == 0);
   CHECK(used.ru_maxrss / 1024 < kMostMiB);
 }
+
+}  // namespace many_test

@@ -12,6 +12,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace objects_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -189,3 +191,5 @@ TEST_CASE("A disk that takes nothing is an error of the put, and nothing is lost
   CHECK(put(session, 1)[0].get() == Numbers(kCount, 0.0F));
   for (int i = 0; i < 2; ++i) CHECK(objects[std::size_t(i)].get() == Numbers(kCount, float(i)));
 }
+
+}  // namespace objects_test

@@ -8,6 +8,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/two_nodes.hpp"
 
+namespace placement_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -150,3 +152,5 @@ TEST_CASE("a program's groups are listed by the command line, and go with it", "
       [&] { return cluster.troupe("group list -o json --folder " + cluster.root + "/a").output == "[]\n"; },
       60s));
 }
+
+}  // namespace placement_test

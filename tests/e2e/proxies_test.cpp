@@ -16,6 +16,8 @@
 #include "tests/e2e/two_nodes.hpp"
 #include "tests/e2e/weights.hpp"
 
+namespace proxies_test {
+
 using namespace troupe;
 using namespace std::chrono_literals;
 using Catch::Contains;
@@ -309,3 +311,5 @@ TEST_CASE("program: is interrupted while a proxy does not listen", "[.program]")
   interrupts.join();
   CHECK(served.wait() == SIGINT);
 }
+
+}  // namespace proxies_test

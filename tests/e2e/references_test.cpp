@@ -13,6 +13,8 @@
 #include "tests/e2e/other_node.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace references_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -273,3 +275,5 @@ TEST_CASE("Whoever is killed takes along what it owns, and no more") {
   }
   CHECK(nothing_left(session));
 }
+
+}  // namespace references_test

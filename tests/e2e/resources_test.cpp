@@ -8,6 +8,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/two_nodes.hpp"
 
+namespace resources_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -127,3 +129,5 @@ TEST_CASE("a job's program above its request is ended with the reason, with all 
   CHECK(ended.output.find(" of memory and had asked for 32 MiB, and its node is short of memory") !=
         std::string::npos);
 }
+
+}  // namespace resources_test

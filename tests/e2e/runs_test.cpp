@@ -14,6 +14,8 @@
 #include "tests/e2e/small_net.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace runs_test {
+
 using namespace troupe;
 using namespace std::chrono_literals;
 
@@ -554,3 +556,5 @@ TEST_CASE("a run whose session has ended says so", "[runs]") {
   CHECK_THROWS_WITH(runs.pause(), Catch::Contains("its session has ended"));
   CHECK_THROWS_WITH(runs.wait(), Catch::Contains("its session has ended"));
 }
+
+}  // namespace runs_test

@@ -13,6 +13,8 @@
 #include "tests/e2e/serving_cluster.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace serving_file_test {
+
 using namespace troupe;
 using Catch::Contains;
 using e2e::Ran;
@@ -160,3 +162,5 @@ port = 0
   CHECK(e2e::eventually([&] { return waiting() == 0; }));
   CHECK(e2e::shell(TROUPE_CLI " serve stop constant").code == 0);
 }
+
+}  // namespace serving_file_test

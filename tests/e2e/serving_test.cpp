@@ -20,6 +20,8 @@
 #include "tests/e2e/support.hpp"
 #include "tests/e2e/weights.hpp"
 
+namespace serving_test {
+
 using namespace troupe;
 using namespace std::chrono_literals;
 using Catch::Contains;
@@ -632,3 +634,5 @@ TEST_CASE("HTTPS with a certificate and its key; and what is neither is told", "
   CHECK_THROWS_AS(serve::run(session, "other", Plain{}, weights_of_version(2), other), BadConfig);
   served.stop();
 }
+
+}  // namespace serving_test

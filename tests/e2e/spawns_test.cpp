@@ -15,6 +15,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace spawns_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -203,3 +205,5 @@ TEST_CASE("program: prints into a pipe that nobody reads", "[.program]") {
   reader.join();
   CHECK(all);
 }
+
+}  // namespace spawns_test

@@ -14,6 +14,8 @@
 #include "tests/e2e/support.hpp"
 #include "tests/e2e/trial_again.hpp"
 
+namespace sweep_functions_test {
+
 using namespace troupe;
 using namespace std::chrono_literals;
 
@@ -260,3 +262,5 @@ TEST_CASE("functions with a state are paused and copied: they go on from it") {
     if (entry.is_directory()) shown.insert(entry.path().filename());
   CHECK(shown == sessions);
 }
+
+}  // namespace sweep_functions_test

@@ -19,6 +19,8 @@
 #include "tests/e2e/support.hpp"
 #include "tests/e2e/trial_again.hpp"
 
+namespace sweeps_test {
+
 using namespace troupe;
 using namespace std::chrono_literals;
 
@@ -965,3 +967,5 @@ TEST_CASE("Ctrl-C ends a sweep in order, and it is resumed; a metric that nobody
           tune::run(session, Job{}, options);
         }).find("there is no metric 'validation/accurcy': the job reports test/") != std::string::npos);
 }
+
+}  // namespace sweeps_test

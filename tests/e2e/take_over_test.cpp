@@ -23,6 +23,8 @@
 #include "tests/e2e/serving_cluster.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace take_over_test {
+
 using namespace troupe;
 using namespace std::chrono_literals;
 using Catch::Contains;
@@ -389,3 +391,5 @@ TEST_CASE("whose place is taken is told by the programs' answers") {
   CHECK(serve::proxy_among(proxies, "f", "z")->who == Serving::kProxy);
   CHECK_FALSE(serve::proxy_among(proxies, "h", "x"));
 }
+
+}  // namespace take_over_test

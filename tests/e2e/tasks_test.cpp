@@ -15,6 +15,8 @@
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace tasks_test {
+
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
@@ -540,3 +542,5 @@ TEST_CASE("What a reference cannot do is refused in words") {
   CHECK(code_of([&] { session.submit<&sum>(ObjectRef<std::vector<float>>()); }) == "bad config");
   CHECK(no_objects(session));
 }
+
+}  // namespace tasks_test

@@ -7,6 +7,8 @@
 #include "runtime/core/random.hpp"
 #include "scheduler/init/init.hpp"
 
+namespace tensors_test {
+
 using namespace troupe;
 using namespace std::chrono_literals;
 
@@ -122,3 +124,5 @@ TEST_CASE("bytes that are no tensor are refused, and take no memory for a number
     if (decoded) CHECK(decoded->numel() <= 64);
   }
 }
+
+}  // namespace tensors_test

@@ -15,6 +15,8 @@
 #include "scheduler/init/embedded_cluster.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace training_data_test {
+
 using namespace troupe;
 using train::ChaosStep;
 
@@ -485,3 +487,5 @@ TEST_CASE("batches of more bytes than a message holds reach trainers on another 
   options.trainers = 2;  // one of them is not on the loader's node
   CHECK(outcome_of(session, FilmJob{}, options) == alone);
 }
+
+}  // namespace training_data_test

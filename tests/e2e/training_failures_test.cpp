@@ -15,6 +15,8 @@
 #include "runtime/core/random.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace training_failures_test {
+
 using namespace troupe;
 using Catch::Contains;
 using e2e::TempFolder;
@@ -481,3 +483,5 @@ TEST_CASE("trainers on other disks train on: one that sees the folder writes, an
   CHECK(third.result.failed_checkpoints > 0);
   CHECK(count(third, "no trainer that is left sees the folder") > 0);
 }
+
+}  // namespace training_failures_test

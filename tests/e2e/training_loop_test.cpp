@@ -18,6 +18,8 @@
 #include "tests/e2e/small_net.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace training_loop_test {
+
 using namespace troupe;
 using Catch::Contains;
 using e2e::TempFolder;
@@ -404,3 +406,5 @@ TEST_CASE("weights of another floating-point type are converted, of any other na
                     Contains("bias ([2] of Long there, the module's is [2] of Float)"));
   CHECK(train::copy_matching_weights("f", whole, "", tensors).other.size() == 1);
 }
+
+}  // namespace training_loop_test

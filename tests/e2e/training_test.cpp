@@ -22,6 +22,8 @@
 #include "scheduler/init/embedded_cluster.hpp"
 #include "tests/e2e/support.hpp"
 
+namespace training_test {
+
 using namespace troupe;
 using e2e::TempFolder;
 using train::ChaosStep;
@@ -616,3 +618,5 @@ TEST_CASE("bad input is one clear error, and the cluster goes on", "[training]")
   CHECK(failure_of(session, unwritable).find("/proc/no/such/place") != std::string::npos);
   CHECK(run(session, small(4, 2)).result.state_hash.size() == 64);
 }
+
+}  // namespace training_test

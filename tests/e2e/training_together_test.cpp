@@ -11,6 +11,8 @@
 #include "tests/e2e/support.hpp"
 #include "tests/support/contains.hpp"
 
+namespace training_together_test {
+
 using namespace troupe;
 using test::contains;
 using train::ChaosStep;
@@ -411,3 +413,5 @@ TEST_CASE("trainers whose memory, resources or labels no node has are refused, w
           o.trainer_resources = {{"slot", 0.5}}, o.trainer_labels = {{"zone", "a"}};
         }) == "it did not throw");
 }
+
+}  // namespace training_together_test

@@ -48,11 +48,11 @@ class Scene {
     now_ += std::chrono::milliseconds(1);
     Route route = machine_.route({kNode, sender_}, header, wire::kHeaderBytes + body.size(), now_);
     look_at(route.actions);
-    if (route.verdict == Verdict::kBreach) {
+    if (route.verdict == node::Verdict::kBreach) {
       on(LocalBroke{sender_, route.error.why});
       return false;
     }
-    if (route.verdict != Verdict::kToNode) return true;
+    if (route.verdict != node::Verdict::kToNode) return true;
     auto message = wire::decode_control(header, body);
     if (!message) {
       on(LocalBroke{sender_, message.error().why});

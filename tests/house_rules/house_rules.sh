@@ -67,10 +67,9 @@ sources | awk '
 # Every source is compiled by somebody: a CMakeLists.txt or a script names it, by its path from that file's folder or
 # behind a variable. (Two test files were lost for weeks when a merge dropped their names.)
 find cmake $rooms examples tests bench \( -name CMakeLists.txt -o -name '*.cmake' -o -name '*.sh' \) |
-  xargs grep -HoE '[][A-Za-z0-9_./${}]+\.(cpp|cu)\b|troupe_e2e_test\([a-z_0-9]+' |
+  xargs grep -HoE '[][A-Za-z0-9_./${}]+\.(cpp|cu)\b' |
   awk -v sources="$(sources)" '
     { at = index($0, ":"); folder = substr($0, 1, at - 1); sub(/\/[^\/]*$/, "", folder); name = substr($0, at + 1)
-      if (sub(/^troupe_e2e_test\(/, "", name)) name = name "_test.cpp"
       if (name ~ /\$/) { sub(/^.*[$][{]?[A-Za-z_]*[}]?\//, "", name); tails[name] = 1; next }
       named[folder "/" name] = 1 }
     END {

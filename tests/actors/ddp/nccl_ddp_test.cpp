@@ -19,12 +19,12 @@
 #include "runtime/core/error.hpp"
 #include "tests/actors/ddp/nccl_ranks.hpp"
 #include "tests/actors/ddp/recording_device.hpp"
+#include "tests/collectives/nccl_faults.hpp"
 #include "tests/collectives/ranks.hpp"
 
 namespace troupe::train::testing {
 namespace {
 
-using namespace std::chrono_literals;
 using collectives::testing::NcclDouble;
 
 constexpr int kWidth = 600;  ///< 1.4 MB a weight: two buckets
@@ -274,19 +274,9 @@ TEST_CASE("a backward whose reduction fails throws, and survivors go on with the
         for (const auto& value : net->parameters()) values.push_back(value.detach().clone());
         return values;
       }();
-      std::thread node;
+      std::jthread node;
       both.arrive_and_wait();
-      if (group->rank() == 1) {
-        if (how == "error") library.async_error(1, 6);  // ncclRemoteError
-        if (how == "call") library.fail_call(1, "ncclGroupEnd", 2);
-        if (how == "hang") {
-          library.hang(1);
-          node = std::thread([group] {
-            std::this_thread::sleep_for(100ms);
-            group->abort("the process of rank 1 is gone");
-          });
-        }
-      }
+      if (group->rank() == 1) node = collectives::testing::fail_rank_1(library, how, group);
       const std::string what = thrown_by([&] {
         const bool throws = how == "throws" && group->rank() == 1;  // when the second layer's are in
         if (throws) {
@@ -296,7 +286,7 @@ TEST_CASE("a backward whose reduction fails throws, and survivors go on with the
         steps(ddp, optimizer, 2, 3);
       });
       if (how == "throws" && group->rank() == 1) net->first->weight.remove_hook(0);
-      if (node.joinable()) node.join();
+      node = {};
       const bool ahead = what == "nothing thrown";
       if (ahead && !(how == "error" && group->rank() == 0)) return "nothing was thrown";
       step = ahead ? 3 : 2;

@@ -11,12 +11,12 @@
 #include "collectives/nccl/nccl_group.hpp"
 #include "tests/actors/ddp/nccl_ranks.hpp"
 #include "tests/actors/ddp/recording_device.hpp"
+#include "tests/collectives/nccl_faults.hpp"
 #include "tests/collectives/ranks.hpp"
 
 namespace troupe::train::testing {
 namespace {
 
-using namespace std::chrono_literals;
 using collectives::testing::NcclDouble;
 
 const std::vector<std::string> kBoth{"first", "second"};
@@ -104,19 +104,9 @@ TEST_CASE("a sharded backward whose reduction fails throws, no shard takes it, a
       kept = wrapped.full_optimizer_state_dict(optimizer);
       std::vector<torch::Tensor> before;
       for (const torch::Tensor& shard : wrapped.parameters()) before.push_back(shard.detach().clone());
-      std::thread node;
+      std::jthread node;
       both.arrive_and_wait();
-      if (group->rank() == 1) {
-        if (how == "error") library.async_error(1, 6);  // ncclRemoteError
-        if (how == "call") library.fail_call(1, "ncclGroupEnd", 2);
-        if (how == "hang") {
-          library.hang(1);
-          node = std::thread([group] {
-            std::this_thread::sleep_for(100ms);
-            group->abort("the process of rank 1 is gone");
-          });
-        }
-      }
+      if (group->rank() == 1) node = collectives::testing::fail_rank_1(library, how, group);
       const std::string what = thrown_by([&] {
         if (how != "throws") return steps(wrapped, optimizer, 2, 3);
         optimizer.zero_grad();
@@ -124,7 +114,7 @@ TEST_CASE("a sharded backward whose reduction fails throws, no shard takes it, a
         torch::Tensor x = input(group->rank()).requires_grad_();
         wrapped(group->rank() == 1 ? Thrower::apply(x) : x).square().mean().backward();
       });
-      if (node.joinable()) node.join();
+      node = {};
       const bool ahead = what == "nothing thrown";
       if (ahead && !(how == "error" && group->rank() == 0)) return "nothing was thrown";
       for (std::size_t i = 0; i < before.size() && !ahead; ++i) {

@@ -17,6 +17,7 @@
 #include "tests/actors/ddp/on_host.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 #include "tests/collectives/nccl_double.hpp"
+#include "tests/collectives/nccl_faults.hpp"
 #include "tests/collectives/ranks.hpp"
 #include "tests/support/contains.hpp"
 #include "tests/support/eventually.hpp"
@@ -26,6 +27,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using collectives::ProcessGroup;
+using collectives::testing::fail_rank_1;
 using collectives::testing::NcclDouble;
 using test::contains;
 
@@ -207,10 +209,7 @@ TEST_CASE("gradients over NCCL have the bits of the trainers' own group, for any
 
 TEST_CASE("a step whose gradients cannot be reduced is not applied, and runs again with the same bits") {
   const std::string expected = hash_of_one(3, false);
-  // How the second trainer fails in step 1: NCCL reports an error, though its kernel looks done, its kernel
-  // hangs until somebody aborts the trainers' group (as a node does when a process is gone), or a call of
-  // NCCL returns an error.
-  const std::string how = GENERATE("error", "hang", "call");
+  const std::string how = GENERATE("error", "hang", "call");  // in step 1
   CAPTURE(how);
   NcclDouble library;
   std::vector<std::unique_ptr<Trained>> trained(2);
@@ -224,21 +223,13 @@ TEST_CASE("a step whose gradients cannot be reduced is not applied, and runs aga
     trained[rank]->step(*group, 0);
     before[rank] = trained[rank]->hash();
     have_stepped.arrive_and_wait();  // or the fault may come into the other's step 0
-    std::thread node;
-    if (rank == 1 && how == "hang") library.hang(1);
-    if (rank == 1 && how == "error") library.async_error(1, 6);  // ncclRemoteError
-    if (rank == 1 && how == "call") library.fail_call(1, "ncclGroupEnd", 2);
-    if (rank == 1 && how == "hang") {
-      node = std::thread([group] {
-        std::this_thread::sleep_for(100ms);
-        group->abort("the process of rank 1 is gone");
-      });
-    }
+    std::jthread node;
+    if (rank == 1) node = fail_rank_1(library, how, group);
     try {
       group->barrier()->wait();
       trained[rank]->step(*group, 1);
     } catch (...) {
-      if (node.joinable()) node.join();
+      node = {};
       after[rank] = trained[rank]->hash();
       const std::string reason = group->abort_reason();
       trained[rank]->engine->detach();
@@ -326,21 +317,8 @@ TEST_CASE("a sharded step that NCCL fails is not applied; from its state before,
       }
     }
     both.arrive_and_wait();  // or the fault may come into the other's walk
-    std::thread node;
-    if (group->rank() == 1) {
-      if (how == "error") library.async_error(1, 6);  // ncclRemoteError
-      if (how == "call") library.fail_call(1, "ncclGroupEnd", 2);
-      if (how == "hang") {
-        library.hang(1);
-        node = std::thread([group] {
-          std::this_thread::sleep_for(100ms);
-          group->abort("the process of rank 1 is gone");
-        });
-      }
-    }
-    const std::shared_ptr<void> joined(nullptr, [&](void*) {
-      if (node.joinable()) node.join();
-    });
+    std::jthread node;
+    if (group->rank() == 1) node = fail_rank_1(library, how, group);
     trained.step(*group, 1);
   });
   for (const auto& what : thrown) CHECK(what != "");
