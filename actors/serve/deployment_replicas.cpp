@@ -340,7 +340,7 @@ ErrorInfo DeploymentMachine::not_ready_in_time(const Replica& replica) const {
   const bool loads = replica.state == ReplicaState::kWarming && replica.loaded < replica.weights;
   std::string why = "it was not ready after " + seconds(config_.start_timeout) + ": ";
   if (replica.state == ReplicaState::kStarting) {
-    why += "its process did not run yet";
+    why += "it waited for a node, or its constructor went on (a model that loads for long)";
   } else if (loads) {
     why += "its weights were on their way, " + mebibytes(replica.loaded) + " of " +
            mebibytes(replica.weights) + " MiB were there";
@@ -349,7 +349,7 @@ ErrorInfo DeploymentMachine::not_ready_in_time(const Replica& replica) const {
   }
   return {ErrorCode::kTimeout, "a replica did not come up", why,
           replica.state == ReplicaState::kStarting
-              ? "see whether a node has its CPUs free, or raise start_timeout"
+              ? "see in troupe status whether a node has its CPUs free, or raise start_timeout"
               : "raise start_timeout"};
 }
 

@@ -63,6 +63,7 @@ struct RoomAsk {
 struct RoomAnswer {
   std::uint64_t freed = 0;
   std::string why_not_more;
+  bool is_read = false;  ///< of what stayed some is read by other processes
 };
 
 /// Of a kReply: its body is not the answer, but the name of the object that holds it.

@@ -242,6 +242,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   struct Room {
     std::uint64_t freed = 0;
     std::string why_not_more;
+    bool is_read = false;  ///< of what stayed some is read by other processes
   };
   struct Leaving {
     SpillTable::Spill spill;
@@ -258,6 +259,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void do_next();
   /// Asks for memory, and makes room if there is none: with all processes of the node that can.
   void obtain(const Ask& ask, std::uint64_t bytes, OnRegion then, int round = 0);
+  std::string what_stays() const;
+  void obtain_later(const Ask& ask, std::uint64_t bytes, const OnRegion& then, int round);
   void ask_others(std::vector<ProcessId> holders, std::uint64_t bytes, Room room,
                   std::function<void(Objects&, Room)> then);
   Room make_room(std::uint64_t wanted);

@@ -10,6 +10,9 @@ namespace {
 
 /// Others may take the room that was made.
 constexpr int kMostRounds = 20;
+/// Whoever dies with them mapped reads objects until the kernel has taken its memory down, after its death is
+/// known; who is asked to let go may be at it.
+constexpr Duration kReadersLetGo = std::chrono::milliseconds(100);
 /// Another process writes objects to disk meanwhile; one that is stopped never answers.
 constexpr Duration kOtherMakesRoom = std::chrono::minutes(2);
 
@@ -58,14 +61,47 @@ void Objects::obtain(const Ask& ask, std::uint64_t bytes, OnRegion then, int rou
       const auto made = [ask, bytes, then, round, answer](Objects& us, Room room) {
         // The first round's letting go lets the second one spill.
         if (room.freed > 0 || round == 0) return us.obtain(ask, bytes, then, round + 1);
+        if (room.is_read && room.why_not_more.empty()) return us.obtain_later(ask, bytes, then, round + 1);
         Lent none{{}, answer};
-        none.answer.why.why += room.why_not_more.empty() ? "; all that is there is in use"
+        none.answer.why.why += room.why_not_more.empty() ? "; all that is there is in use" + us.what_stays()
                                                          : "; no room could be made: " + room.why_not_more;
         then(std::move(none));
       };
       here.ask_others(answer.holders, bytes, here.make_room(bytes), made);
     });
   });
+}
+
+void Objects::obtain_later(const Ask& ask, std::uint64_t bytes, const OnRegion& then, int round) {
+  // What is to be done later may go with its process: whoever waits for the memory hears of that.
+  const std::shared_ptr<OnRegion> told(new OnRegion(then), [](const OnRegion* left) {
+    if (*left) (*left)(process_ends());
+    delete left;
+  });
+  gate_.later(kReadersLetGo, [weak = weak_from_this(), ask, bytes, told, round] {
+    if (const auto self = weak.lock()) self->obtain(ask, bytes, std::exchange(*told, nullptr), round);
+  });
+}
+
+/// " (of this process's objects 3 are looked at here, ...)"
+std::string Objects::what_stays() const {
+  std::size_t looked_at = 0, moving = 0, others = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [number, own] : values_) {
+      if (own.bytes <= kInlineBytes) continue;
+      if (own.segment == nullptr) {
+        if (!own.value->done.ready() && own.value.use_count() > 1) ++moving;
+      } else if (own.value.use_count() > 1 || own.value->bytes.use_count() > 1) {
+        ++looked_at;
+      } else {
+        ++others;
+      }
+    }
+  }
+  return " (of this process's objects " + std::to_string(looked_at) + " are looked at here, " +
+         std::to_string(others) + " are read elsewhere, " + std::to_string(moving) +
+         " are awaited from disk)";
 }
 
 /// One after another, until there is enough.
@@ -85,6 +121,7 @@ void Objects::ask_others(std::vector<ProcessId> holders, std::uint64_t bytes, Ro
     } else if (said->outcome().ok()) {
       if (const auto more = wire::decode<RoomAnswer>(*said->outcome())) {
         room.freed += more->freed;
+        room.is_read = room.is_read || more->is_read;
         if (room.why_not_more.empty()) room.why_not_more = more->why_not_more;
       }
     }
@@ -104,7 +141,7 @@ void Objects::give_room(std::uint64_t bytes, Responder responder) {
     const Room room = self.make_room(bytes);
     // The node answers in order: once it has refused this, it has heard of the room.
     self.ask_region_(own_region(self.gate_.address(), 0), 0, [later, room](const Result<Lent>&) {
-      later->answer(wire::encode(RoomAnswer{room.freed, room.why_not_more}));
+      later->answer(wire::encode(RoomAnswer{room.freed, room.why_not_more, room.is_read}));
     });
   });
 }
@@ -128,6 +165,7 @@ Objects::Room Objects::make_room(std::uint64_t wanted) {
       if (!spilled) room.why_not_more = spilled.error().message();
       if (!room.why_not_more.empty() || one.is_read) {
         stuck.insert(one.spill.number);
+        room.is_read = room.is_read || one.is_read;
         stay(one);
       } else {
         room.freed += one.spill.bytes;

@@ -367,7 +367,8 @@ TEST_CASE("of a replica that does not come up in time it is told what it was at"
     }
     return why;
   };
-  CHECK_THAT(told({}), Catch::Contains("its process did not run yet (see whether a node has its CPUs free"));
+  CHECK_THAT(told({}), Catch::Contains(
+                           "or its constructor went on (a model that loads for long) (see in troupe status"));
   CHECK_THAT(told({ReplicaUp{1}, ReplicaLoads{1, 48U << 20, 96U << 20}}),
              Catch::Contains("its weights were on their way, 48 of 96 MiB were there (raise start_timeout)"));
   CHECK_THAT(told({ReplicaUp{1}, ReplicaLoads{1, 96U << 20, 96U << 20}}),

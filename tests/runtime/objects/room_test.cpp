@@ -1,5 +1,6 @@
 // The objects of one process whose node and disk do what a test says.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -110,6 +111,11 @@ class Store final : public testing::LocalGate {
     }
     for (const auto& work : now) work();
     return !now.empty();
+  }
+
+  bool has_delayed() const {
+    const std::lock_guard lock(mutex_);
+    return !delayed.empty();
   }
 
   void fail_unanswered(const ErrorInfo& why) { answer_unanswered(why); }
@@ -853,6 +859,36 @@ TEST_CASE("What a call keeps of a large argument is a handle of its object") {
 }
 
 // Was: the second argument of the call waited a minute for the first one to go.
+// Was: a store full of what a worker had read that was killed a moment ago was "in use", and a value that a
+// task wanted back from disk was LimitExceeded.
+TEST_CASE("What a process read that has just died leaves for disk once its memory is taken down") {
+  Store store;
+  const auto objects = store.put(4);
+  std::vector<UniqueFd> readers;  // of another process, as far as locks go
+  for (const auto& object : objects) {
+    const auto at = std::make_shared<CallState>(nullptr);
+    store.objects->asked({{1}, {9}}, kLocate, wire::encode(LocateAsk{object->name().number}), Responder(at));
+    REQUIRE(at->wait(20s));
+    const auto where = wire::decode<Location>(at->outcome().value()).value();
+    const auto lent = store.lend(own_region(object->name().owner, where.region), 1).value();
+    readers.push_back(reopen(lent.fd, O_RDONLY).value());
+    REQUIRE(::flock(readers.back().get(), LOCK_SH) == 0);
+  }
+  const auto put = [&](const std::function<void()>& once_it_waits) {
+    auto late = std::async(std::launch::async, [&] { return store.put(1); });
+    REQUIRE(test::eventually([&] { return store.has_delayed(); }));
+    once_it_waits();
+    const auto deadline = std::chrono::steady_clock::now() + 20s;
+    while (late.wait_for(1ms) != std::future_status::ready) {
+      store.do_delayed();
+      if (std::chrono::steady_clock::now() > deadline) std::abort();
+    }
+    return late.get();
+  };
+  CHECK_THROWS_AS(put([] {}), LimitExceeded);  // they go on reading
+  CHECK(put([&] { readers.pop_back(); }).size() == 1);
+}
+
 TEST_CASE("A put does not wait for the room that its own call's arguments hold") {
   Store store;
   const auto three = wire::Bytes(3 * kBytes);
