@@ -186,7 +186,7 @@ TEST_CASE("a loss() that changes the net's weights ends the job; what get() thro
              Contains("sample 33 could not be read") && Contains("no such luck") && !Contains("loss threw"));
 }
 
-// By hand (`test_training_failures "[slow]"`): 40 s each.
+// By hand (`test_training "[slow]"`): 40 s each.
 // The trainers of rank 0 alone were looked at.
 TEST_CASE("state that escapes in one trainer, some steps after the first, ends the job", "[training]") {
   auto session = init(0, nullptr);
