@@ -156,8 +156,8 @@ std::string Registry::text() const {
           },
           series.second);
     if (lines.empty()) continue;
-    out += "# HELP " + name + ' ' + escape(family.help, false) + '\n';
-    out += "# TYPE " + name + ' ' + std::string(kKinds[family.kind]) + '\n' + lines;
+    out.append("# HELP ").append(name).append(" ").append(escape(family.help, false)).append("\n");
+    out.append("# TYPE ").append(name).append(" ").append(kKinds[family.kind]).append("\n").append(lines);
   }
   return out;
 }

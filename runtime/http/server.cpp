@@ -57,7 +57,7 @@ void check_options(const ServerOptions& options, const Handler& handler) {
 
 asio::ip::address address_of(const std::string& host) {
   boost::system::error_code ec;
-  const auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, ec);
+  auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, ec);
   if (ec)
     throw BadConfig("cannot listen on '" + host + "'", "it is not a numeric address",
                     "give 127.0.0.1, 0.0.0.0 for every address of this host, or one of them");

@@ -30,6 +30,7 @@ void measure(std::vector<MemoryClaim>& claims, const BytesOf& bytes_of, bool tho
 
 bool any_has_more(const std::vector<MemoryClaim>& claims) {
   std::vector<MemoryUse> uses;
+  uses.reserve(claims.size());
   for (const MemoryClaim& claim : claims) uses.push_back(claim.use);
   return any_is_over(uses);
 }

@@ -192,7 +192,7 @@ void RegionNames::process_died(ProcessId process, const std::string& reason, Ins
     if (holder != region.holders.end() && region.abortable) aborts[holder->second].push_back(region.id);
   }
   for (auto& [label, regions] : aborts) {
-    out.push_back(AbortRegions{std::move(regions), label + " died: " + reason});
+    out.push_back(AbortRegions{std::move(regions), std::string(label).append(" died: ").append(reason)});
   }
   for (auto at = regions_.begin(); at != regions_.end();) {
     const Region& region = at->second;

@@ -203,7 +203,8 @@ std::string merged(const ServingPages& serving) {
         const std::string_view of = line.substr(7);
         const std::string name(of.substr(0, of.find(' ')));
         family = name.starts_with(kFamilies) ? &families[name] : nullptr;
-        head = is_help ? std::string(line) + "\n" : head + std::string(line) + "\n";
+        if (is_help) head.clear();
+        head.append(line).append("\n");
         if (is_type && family != nullptr && family->head.empty()) family->head = head;
         continue;
       }
