@@ -31,7 +31,8 @@ done
 for command in 'job submit' up; do
   "$troupe" $command --help | grep '^Usage: .* -- PROGRAM' >/dev/null || fail "the usage of troupe $command has no program"
 done
-"$troupe" job submit --queue '' -- true 2>&1 | grep -q 'it is empty' || fail "an empty queue is the default one"
+said=$("$troupe" job submit --queue '' -- true 2>&1) && fail "an empty queue is the default one"
+[[ $said == *'--queue: it is empty'* ]] || fail "of an empty queue it says: $said"
 
 # Was: errors of flags had a second line, and what they quoted went to the terminal as it was.
 for words in "job list --limit" "status --output" "stop --folder" "flight-recorder" "nonsense"; do
