@@ -70,6 +70,7 @@ class Hosted::Channel final : public NodeChannel {
     if (closed_) return;
     note_parts(message);
     if (owner_.cluster.scenario.floor.forget_lost_nodes && is<wire::NodeLost>(message)) return;
+    if (takes_turn(message) && owner_.cluster.scenario.floor.ignore_turns) return;
     if (is<wire::Answer>(message)) {
       const auto answer = wire::decode_control(message.header, message.body).value();
       if (const auto asked = asked_.extract(std::get<wire::Answer>(answer).request))
@@ -178,6 +179,15 @@ class Hosted::Channel final : public NodeChannel {
     if (ask == nullptr || !ask->reason.starts_with("its lease ended")) return false;
     say_done(ask->request);
     return true;
+  }
+
+  /// Whether a worker is to be given back for others.
+  bool takes_turn(const Message& message) {
+    if (!is<wire::ActorLeaves>(message)) return false;
+    const auto control = wire::decode_control(message.header, message.body).value();
+    const bool is_turn = std::get<wire::ActorLeaves>(control).for_others;
+    owner_.cluster.submissions.turns += is_turn ? 1 : 0;
+    return is_turn;
   }
 
   /// False: it says nothing of a task that waits, or is to say it.
