@@ -96,6 +96,7 @@ struct ClusterConfig {
 /// Costs: an event of one node, actor or request takes O(log n), plus O(log n) for each node, actor and spawn
 /// that changes by it. A tick looks at what is due. While submissions wait, what makes room takes O(different
 /// demands that wait * log n) more, and O(n) if room is kept for the first or they are of several queues.
+/// While spawns or groups have waited for half a second, a tick takes O(actors + nodes) more.
 class ClusterMachine {
  public:
   /// `ids` gives identities and must outlive the machine.
@@ -248,6 +249,7 @@ class ClusterMachine {
   NodeView view_of(NodeId id) const;
   NodeView shown(NodeId id) const;
   void show_rooms(const Turn& turn);
+  bool lacks_room(const Group& group) const;
   bool still_waits(const Turn& turn) const;
   void take_turns();
   void end_turn(std::size_t at);

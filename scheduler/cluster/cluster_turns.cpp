@@ -56,30 +56,41 @@ void ClusterMachine::show_rooms(const Turn& turn) {
   }
 }
 
+/// Whether nothing but room on nodes is lacking.
+bool ClusterMachine::lacks_room(const Group& group) const {
+  return group.record.state == GroupState::kWaiting &&
+         (!group.record.spec.start_only || are_all_there(group)) && over_quota(group).empty();
+}
+
 bool ClusterMachine::still_waits(const Turn& turn) const {
-  if (turn.group) {
-    const Group* group = groups_.find(turn.group);
-    return group != nullptr && group->record.state == GroupState::kWaiting;
-  }
+  const auto is_there = [&](const auto& room) { return index_.nodes().contains(room.first); };
+  if (!std::all_of(turn.rooms.begin(), turn.rooms.end(), is_there)) return false;
+  const Group* group = groups_.find(turn.group);
+  if (turn.group) return group != nullptr && lacks_room(*group);
   return waiting_.contains(turn.spawn) && waiting_.at(turn.spawn).stopped_by == 0;
 }
 
 /// Gives those whose turn it is the room that came free, and forgets those that wait no longer.
 void ClusterMachine::take_turns() {
-  const auto is_there = [&](const auto& room) { return index_.nodes().contains(room.first); };
+  for (std::size_t i = 0; i < turns_.size();) {
+    if (still_waits(turns_[i])) {
+      ++i;
+    } else {
+      end_turn(i);
+    }
+  }
   const auto is_freed = [&](const auto& room) {
     return std::find(freed_.begin(), freed_.end(), room.first) != freed_.end();
   };
   for (std::size_t i = 0; i < turns_.size();) {
     const auto& rooms = turns_[i].rooms;
-    const bool waits = still_waits(turns_[i]) && std::all_of(rooms.begin(), rooms.end(), is_there);
-    if (waits && std::none_of(rooms.begin(), rooms.end(), is_freed)) {
+    if (std::none_of(rooms.begin(), rooms.end(), is_freed)) {
       ++i;
       continue;
     }
     const Turn turn = turns_[i];
     end_turn(i);
-    if (!waits || get_its_room(turn)) continue;
+    if (!still_waits(turn) || get_its_room(turn)) continue;
     turns_.insert(turns_.begin() + static_cast<std::ptrdiff_t>(i), turn);
     show_rooms(turn);
     ++i;
@@ -145,6 +156,7 @@ std::map<NodeId, std::vector<BundleDemand>> ClusterMachine::kept_for_others(std:
 
 void ClusterMachine::set_turn(std::size_t at, Turn turn) {
   if (at == turns_.size()) turns_.emplace_back();
+  if (turns_[at].rooms == turn.rooms) return;
   const Turn before = std::exchange(turns_[at], std::move(turn));
   show_rooms(before);
   show_rooms(turns_[at]);
@@ -208,8 +220,7 @@ void ClusterMachine::give_group_turn(LeaseTurns& leases) {
   } else {
     const auto is_starved = [&](const auto& one) {
       const Group& group = groups_.at(one.second);
-      return now_ - std::max(group.since, group.lost_at) >= config_.lease_turn &&
-             (!group.record.spec.start_only || are_all_there(group)) && over_quota(group).empty();
+      return now_ - std::max(group.since, group.lost_at) >= config_.lease_turn && lacks_room(group);
     };
     at = std::find_if(waiting.lower_bound(next_group_turn_), waiting.end(), is_starved);
   }
