@@ -110,6 +110,13 @@ class Hosted::Channel final : public NodeChannel {
   static Duration bound_of() {
     return std::is_same_v<T, wire::RegionAsk> || std::is_same_v<T, wire::RingAsk> ? seconds(25) : seconds(80);
   }
+  /// Processes that never stop submitting ask for more workers than there are CPUs: theirs is a share.
+  template <class T>
+  bool may_wait_for_good(const T& ask) const {
+    if constexpr (std::is_same_v<T, wire::SpawnAsk>)
+      return owner_.cluster.scenario.greedy_tasks && ask.spec.is_worker_of_tasks();
+    return false;
+  }
   /// Every request is answered, but one that was taken back.
   void note_request(const wire::FrameHeader& header, wire::ByteView body) {
     const auto control = wire::decode_control(header, body).value();
@@ -118,7 +125,8 @@ class Hosted::Channel final : public NodeChannel {
           if constexpr (std::is_same_v<T, wire::SpawnCancel>) {
             if (const auto asked = asked_.extract(ask.request)) owner_.met(asked.mapped());
           } else if constexpr (requires { ask.request; }) {
-            if (ask.request != 0 && !asked_.contains(ask.request))  // 0: a kill that nobody waits for
+            // 0: a kill that nobody waits for
+            if (ask.request != 0 && !asked_.contains(ask.request) && !may_wait_for_good(ask))
               asked_[ask.request] = owner_.expect("an answer of its node", bound_of<T>());
           }
         },
