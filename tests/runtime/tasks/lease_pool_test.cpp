@@ -198,47 +198,48 @@ TEST_CASE("A worker that others wait for ends what it runs and is given back, th
   f.grant((f.submit(), f.asked[0]));
   f.now += 1ms;
   f.end(1);  // short ones
-  const auto runs = f.submit(), second = f.submit(), third = f.submit();
+  const auto runs = f.submit(), second = f.submit(), third = f.submit(), fourth = f.submit();
   f.end(runs);
   REQUIRE(f.on.at(third) == f.asked[0]);
+  const auto want = [&] { f.pool.wanted(f.asked[0], "an actor waits", f.now, f.out), f.take(); };
   SECTION("it runs one") {
-    f.pool.wanted(f.asked[0], "an actor waits", f.now, f.out), f.take();
+    want();
     CHECK(f.asked_back == std::map<TaskNumber, std::uint32_t>{{third, 1}});
     f.give_back(third);
-    const auto fourth = f.submit();
     f.pool.leaves(f.asked[0], true, f.now, f.out), f.take();  // a drain that is cancelled is another thing
     f.tick(10s);
     CHECK(f.returned.empty());  // however long that takes
     f.end(second);
-    CHECK(f.on.at(third) == f.asked[0]);  // it did not get it again
     CHECK(f.pool.waiting(third).runs_on == 0);
     f.tick(0s);
     CHECK(f.returned == std::set<LeaseNumber>{f.asked[0]});
     CHECK(f.reason == "an actor waits");
     f.grant(f.asked[1]);  // which had been asked for
+    CHECK(f.on.at(third) == f.asked[1]);
     f.end(third);
     f.end(fourth);
   }
   SECTION("what stands behind has begun already") {
-    f.pool.wanted(f.asked[0], "an actor waits", f.now, f.out), f.take();
+    want();
     f.end(second);
     f.end(third);
+    CHECK(f.pool.waiting(fourth).runs_on == 0);
     f.tick(0s);
     CHECK(f.returned == std::set<LeaseNumber>{f.asked[0]});
+    f.grant(f.asked[1]);
+    f.end(fourth);
   }
   SECTION("it runs none") {
-    f.end(second);
-    f.end(third);
-    f.pool.wanted(f.asked[0], "an actor waits", f.now, f.out), f.take();
+    for (const auto task : {second, third, fourth}) f.end(task);
+    want();
     f.tick(0s);
     CHECK(f.returned == std::set<LeaseNumber>{f.asked[0]});
   }
   SECTION("it dies") {
-    f.pool.wanted(f.asked[0], "an actor waits", f.now, f.out), f.take();
+    want();
     f.die(f.asked[0]);
     f.grant(f.asked[1]);
-    f.end(second);
-    f.end(third);
+    for (const auto task : {second, third, fourth}) f.end(task);
   }
   f.tick(1s);
   CHECK(f.pool.tasks() == 0);
