@@ -56,10 +56,20 @@ NodeView without(NodeView node, const BundleDemand& kept) {
   return node;
 }
 
+void LeaseTurns::count(const ProcessAddress& owner, const ActorDemand& demand, int more) {
+  std::vector<Held>& all = held_[owner];
+  const auto at = std::find_if(all.begin(), all.end(), [&](const Held& one) { return one.demand == demand; });
+  if (at != all.end()) {
+    at->count += more;
+  } else {
+    all.push_back({demand, more});
+  }
+}
+
 void LeaseTurns::add(const Actor& worker, bool may_be_told) {
   const ActorRecord& record = worker.record;
   const bool goes = record.state == ActorState::kEnding || worker.wanted_at.has_value();
-  if (!goes) held_[record.requester.from].push_back({record.spec.demand, record.actor});
+  if (!goes) count(record.requester.from, record.spec.demand, 1);
   if (record.spec.demand.group) return;  // its room is its bundle's
   if (goes) {
     going_[record.node].push_back(&worker);
@@ -71,7 +81,7 @@ void LeaseTurns::add(const Actor& worker, bool may_be_told) {
 }
 
 void LeaseTurns::add_kept(const ProcessAddress& owner, const ActorDemand& demand) {
-  held_[owner].push_back({demand, {}});
+  count(owner, demand, 1);
 }
 
 void LeaseTurns::told(const Actor& worker) {
@@ -79,8 +89,7 @@ void LeaseTurns::told(const Actor& worker) {
   std::erase(open_[node], &worker);
   if (open_[node].empty()) open_.erase(node);
   going_[node].push_back(&worker);
-  std::erase_if(held_[worker.record.requester.from],
-                [&](const Held& one) { return one.actor == worker.record.actor; });
+  count(worker.record.requester.from, worker.record.spec.demand, -1);
 }
 
 bool LeaseTurns::may_take(const Starved& waits, const Actor& worker,
@@ -95,7 +104,7 @@ bool LeaseTurns::may_take(const Starved& waits, const Actor& worker,
     const auto at = held_.find(process);
     if (at == held_.end()) return sum;
     for (const Held& one : at->second) {
-      if (!same_process || one.demand == of) sum += size_for(waits.demand, one.demand);
+      if (!same_process || one.demand == of) sum += one.count * size_for(waits.demand, one.demand);
     }
     return sum;
   };

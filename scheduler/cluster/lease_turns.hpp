@@ -62,15 +62,16 @@ class LeaseTurns {
  private:
   struct Held {
     ActorDemand demand;
-    ActorId actor{};  ///< none: it is kept
+    std::int64_t count = 0;
   };
+  void count(const ProcessAddress& owner, const ActorDemand& demand, int more);
   bool may_take(const Starved& waits, const Actor& worker, const std::vector<const Actor*>& taken) const;
 
   const Config config_;
   const Instant now_;
   std::map<NodeId, std::vector<const Actor*>> open_;   ///< those that may be told; the oldest lease first
   std::map<NodeId, std::vector<const Actor*>> going_;  ///< those that were
-  std::map<ProcessAddress, std::vector<Held>> held_;   ///< by who leases
+  std::map<ProcessAddress, std::vector<Held>> held_;   ///< by who leases; each demand once
 };
 
 }  // namespace troupe::cluster
