@@ -1,4 +1,5 @@
-/// Actors that this process spawned and whose nodes drain: who wanted to know is told.
+/// Actors that this process spawned, and that are to leave: their nodes drain, or others wait for their room.
+/// Who wanted to know is told.
 #pragma once
 
 #include <functional>
@@ -31,7 +32,7 @@ class LeavingActors {
   const Run run_;
   std::mutex mutex_;  ///< guards the two below
   std::map<ActorId, Watched> watched_;
-  std::map<ActorId, std::string> leaving_;  ///< why
+  std::map<ActorId, Leaving> leaving_;
 };
 
 }  // namespace troupe

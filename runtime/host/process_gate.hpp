@@ -67,10 +67,11 @@ struct Death {
 using OnDeath = std::function<void(const Death&)>;
 
 /// An actor's node drains, and the actor ends with it unless it ends before; or (`stays`) it does not any
-/// more.
+/// more. Or it is a worker of tasks, and others have waited for its room.
 struct Leaving {
   std::string reason;
   bool stays = false;
+  bool for_others = false;  ///< it gets no further task, and is given back after the one that it runs
 };
 using OnLeaving = std::function<void(const Leaving&)>;
 

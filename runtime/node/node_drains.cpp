@@ -16,7 +16,7 @@ void NodeMachine::said(const cluster::DrainNode& e) {
 }
 
 void NodeMachine::said(const cluster::ActorLeaves& e) {
-  out_.push_back(SendLocal{e.to.from.process, wire::ActorLeaves{e.actor, e.reason, e.stays}, {}});
+  out_.push_back(SendLocal{e.to.from.process, wire::ActorLeaves{e.actor, e.reason, e.stays, e.for_others}, {}});
 }
 
 void NodeMachine::handle(const DrainAsked& e) {

@@ -110,7 +110,8 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
   };
   // It may be that no other node can hold such a worker, or has the room.
   for (const LeaseNumber to : up == 0 ? group.leaving : std::set<LeaseNumber>()) {
-    if (!group.queue.empty() && leases_.at(to).tasks.empty()) give(*group.queue.begin(), to);
+    const Lease& lease = leases_.at(to);
+    if (!group.queue.empty() && lease.tasks.empty() && lease.wanted.empty()) give(*group.queue.begin(), to);
   }
   for (std::size_t load = 0; load < kPlaces; ++load) {
     const std::size_t least = load == 0 ? 1 : std::max<std::size_t>(1, kManyAWorker * up);
@@ -177,7 +178,7 @@ bool LeasePool::is_open(const Lease& lease) const {
 }
 
 void LeasePool::place(LeaseNumber number, const Lease& lease, Class& group) {
-  if (lease.leaves) {
+  if (lease.leaves || !lease.wanted.empty()) {
     group.leaving.insert(number);
     return;
   }
@@ -187,7 +188,7 @@ void LeasePool::place(LeaseNumber number, const Lease& lease, Class& group) {
 }
 
 void LeasePool::unplace(LeaseNumber number, const Lease& lease, Class& group) {
-  if (lease.leaves) {
+  if (lease.leaves || !lease.wanted.empty()) {
     group.leaving.erase(number);
     return;
   }
@@ -249,6 +250,19 @@ void LeasePool::leaves(LeaseNumber number, bool stays, Instant now, Actions& out
   lease.leaves = !stays;
   place(number, lease, group);
   if (lease.leaves && has_behind(lease)) runs_long(number, lease, out);
+  fill(lease.demand, now, out);
+  wake_if_idle(lease, out);
+}
+
+void LeasePool::wanted(LeaseNumber number, const std::string& why, Instant now, Actions& out) {
+  const auto at = leases_.find(number);
+  if (at == leases_.end() || !at->second.up || !at->second.wanted.empty()) return;
+  Lease& lease = at->second;
+  Class& group = classes_.at(lease.demand);
+  unplace(number, lease, group);
+  lease.wanted = why.empty() ? "others wait for its room" : why;
+  place(number, lease, group);
+  if (has_behind(lease)) runs_long(number, lease, out);
   fill(lease.demand, now, out);
   wake_if_idle(lease, out);
 }
@@ -390,7 +404,7 @@ bool LeasePool::has_up(const Class& group) {
 }
 
 Instant LeasePool::idle_until(const Lease& lease) const {
-  const bool at_once = lease.leaves && has_up(classes_.at(lease.demand));
+  const bool at_once = !lease.wanted.empty() || (lease.leaves && has_up(classes_.at(lease.demand)));
   return at_once ? lease.idle_since : lease.idle_since + limits_.idle;
 }
 
@@ -435,7 +449,8 @@ void LeasePool::tick(std::uint64_t wake_number, Instant now, Actions& out) {
   }
   for (const LeaseNumber number : over) {
     const auto lease = leases_.find(number);
-    const std::string why = lease->second.leaves ? "its node drains" : "nothing waits for it";
+    std::string why = lease->second.leaves ? "its node drains" : "nothing waits for it";
+    if (!lease->second.wanted.empty()) why = lease->second.wanted;
     end_lease(lease, Begun::kAll, {ErrorCode::kUnavailable, why, "", ""}, now, out);
   }
   for (const LeaseNumber number : stuck)

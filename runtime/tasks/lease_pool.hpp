@@ -154,6 +154,9 @@ class LeasePool {
   /// Its node drains (`stays`: not any more): while another worker with its demand is up no task goes there,
   /// and it is given back after those that it has.
   void leaves(LeaseNumber lease, bool stays, Instant now, Actions& out);
+  /// Others have waited for its room (`why`): no task goes there any more, and it is given back after the one
+  /// that it runs.
+  void wanted(LeaseNumber lease, const std::string& why, Instant now, Actions& out);
   /// That attempt of the task ended with an answer, or what its code threw. False: it is not the present one.
   bool ended(TaskNumber task, std::uint32_t attempt, Instant now, Actions& out);
   /// That attempt ended with what its code threw, and is to be tried again for that. False: it has no retry
@@ -209,12 +212,13 @@ class LeasePool {
     Instant begun{};               ///< when the oldest began, as far as is known
     bool is_long = false;  ///< the oldest runs long: nothing goes behind it, and what was there is asked for
     bool leaves = false;   ///< its node drains
+    std::string wanted{};  ///< why it goes to others after its task; empty: it does not
     Instant idle_since{};
   };
   struct Class {
     std::set<TaskNumber> queue;
     std::set<LeaseNumber> asked;
-    std::set<LeaseNumber> leaving;                      ///< they get tasks while none is up
+    std::set<LeaseNumber> leaving;  ///< they get tasks while none is up, unless others want them
     std::array<std::set<LeaseNumber>, kPlaces + 1> up;  ///< by how many tasks they have
     /// Of those the ones where another may stand behind, if the first is of a short function: by that.
     std::array<std::map<std::uint64_t, std::set<LeaseNumber>>, kPlaces + 1> open;

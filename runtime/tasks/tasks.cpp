@@ -326,7 +326,7 @@ void Tasks::act(const LeasePool::AskLease& ask) {
   spawn.constructor = RunnerEntry::kId;
   spawn.args =
       detail::encode_constructor(wire::kUnbounded, RunnerEntry::kClass, gate_.address(), ask.demand).bytes;
-  spawn.type = "worker of tasks";
+  spawn.type = cluster::kWorkerOfTasks;
   spawn.label = "task";
   spawn.cpu_e4 = ask.demand.cpu_e4;
   spawn.gpu_e4 = ask.demand.gpu_e4;
@@ -375,7 +375,12 @@ void Tasks::watch_leaving(LeaseNumber lease, const ActorAddress& worker) {
     LeasePool::Actions actions;
     {
       const std::lock_guard lock(self->mutex_);
-      self->pool_.leaves(lease, leaving.stays, self->clock_.now(), actions);
+      const Instant now = self->clock_.now();
+      if (leaving.for_others) {
+        self->pool_.wanted(lease, leaving.reason, now, actions);
+      } else {
+        self->pool_.leaves(lease, leaving.stays, now, actions);
+      }
     }
     self->carry_out(std::move(actions));
   });

@@ -28,6 +28,9 @@ inline constexpr std::int64_t kGpu = 10000;
 /// What the reason of a refused spawn ends with if its name is another living actor's.
 inline constexpr std::string_view kNameIsTaken = " is taken";
 
+/// The class of workers of tasks, which no program can register.
+inline constexpr std::string_view kWorkerOfTasks = "worker of tasks";
+
 /// What an actor asks of a node.
 struct ActorDemand {
   std::int64_t cpu_e4 = 0;   ///< CPUs in 1/10000; 0 asks for nothing
@@ -67,6 +70,8 @@ struct ActorSpec {
   bool is_restartable() const { return max_restarts != 0; }
   /// What it is constructed with is kept by head and nodes, and not by whoever spawned it.
   bool is_kept() const { return detached && is_restartable(); }
+  /// A process leases it for its tasks.
+  bool is_worker_of_tasks() const { return type == kWorkerOfTasks; }
 };
 
 /// What an actor saved last, encoded; opaque to head and nodes, which keep it in memory alone, as the
@@ -518,12 +523,13 @@ struct DrainNode {
   std::string reason;
 };
 /// To the node of whoever spawned `actor`: its node drains, and the actor dies with it unless it ends before;
-/// or (`stays`) it does not any more.
+/// or (`stays`) it does not any more. Of a worker of tasks, too: others have waited for its room.
 struct ActorLeaves {
   Requester to;
   ActorId actor{};
   std::string reason;
   bool stays = false;
+  bool for_others = false;  ///< it gets no further task, and is given back after the one that it runs
 };
 
 /// A placement group, and why it is where it is, or waits.

@@ -227,6 +227,7 @@ struct ActorLeaves {
   ActorId actor;
   std::string reason;
   bool stays = false;
+  bool for_others = false;
 };
 /// Node to a process: end now. Driver to its node: all of this cluster is to end.
 struct Leave {

@@ -41,7 +41,8 @@ struct Actor {
   int not_begun = 0;            ///< starts in a row for which a node found no executable
   SavedState state{};           ///< of a kept one, beside its payload
   bool waits = false;           ///< a worker of tasks: the one that it runs does (ActorWaits)
-  bool has_waited = false;      ///< ever, or a head before this one may have heard so
+  std::optional<Instant> wanted_at{};  ///< the same: when it was to be given back, for others that wait
+  bool has_waited = false;             ///< ever, or a head before this one may have heard so
 };
 
 /// What it holds of its node, or of its bundle: all that it asked for, but for the CPUs of what waits.

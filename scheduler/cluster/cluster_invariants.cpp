@@ -186,9 +186,11 @@ void ClusterMachine::check_invariants() const {
     TROUPE_ASSERT(node.drain.has_value() == draining_.contains(id), "those that drain are known");
     TROUPE_ASSERT((seen == index_.nodes().end()) == hidden,
                   "placement sees all but gateways and those that leave or drain");
-    TROUPE_ASSERT(hidden || seen->second.cpu_used_e4 == std::min(node.cpu_used_e4, node.info.cpu_e4),
-                  "and sees them as they are");
-    TROUPE_ASSERT(hidden || seen->second.other_used == node.other_used, "also that");
+    const NodeView as_is = shown(id);
+    TROUPE_ASSERT(hidden || seen->second.cpu_used_e4 == as_is.cpu_used_e4,
+                  "and sees them as they are, without what is kept for those whose turn it is");
+    TROUPE_ASSERT(hidden || seen->second.other_used == as_is.other_used, "also that");
+    TROUPE_ASSERT(hidden || seen->second.gpus == as_is.gpus, "and of GPUs what they are");
     TROUPE_ASSERT(hidden || seen->second.gpus.size() == node.info.gpus.size(), "with their GPUs");
   }
   TROUPE_ASSERT(held == 0, "every actor is on a node");

@@ -74,6 +74,7 @@ std::vector<ClusterAction> ClusterMachine::spawn_refused(const SpawnRequested& s
 /// What has become possible by an event.
 std::vector<ClusterAction> ClusterMachine::follow_up() {
   look_at_queue_ = look_at_queue_ || !freed_.empty();
+  if (!turns_.empty()) take_turns();
   if (std::exchange(look_at_groups_, false) || !freed_.empty()) place_groups();
   for (const NodeId node : std::exchange(freed_, {})) {
     fill_bundles(node);
@@ -144,6 +145,7 @@ void ClusterMachine::handle(const Tick&) {
   tell_members_again();
   release_idle_bundles();
   search_again();
+  give_turns();
   while (submissions_.pop_due(now_)) look_at_queue_ = true;
 }
 
@@ -340,6 +342,7 @@ void ClusterMachine::wait(PendingSpawn spawn) {
   const Requester to = spawn.requester;
   const ActorId restarts = spawn.restarts;
   Group* group = groups_.find(spawn.spec.demand.group);
+  spawn.since = now_;
   if (group != nullptr && group->record.spec.start_only) return wait_together(std::move(spawn), *group);
   if (is_live(to.from.node) && !restarts) out_.push_back(SpawnWaits{to, why_waits_briefly(spawn)});
   waiting_.add(std::move(spawn));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/clock.hpp"
@@ -15,6 +16,7 @@
 #include "scheduler/cluster/actor_table.hpp"
 #include "scheduler/cluster/group_table.hpp"
 #include "scheduler/cluster/job_table.hpp"
+#include "scheduler/cluster/lease_turns.hpp"
 #include "scheduler/cluster/limits.hpp"
 #include "scheduler/cluster/membership.hpp"
 #include "scheduler/cluster/name_claims.hpp"
@@ -64,6 +66,13 @@ struct ClusterConfig {
   std::size_t max_bundles = 100'000;  ///< of all groups
   /// Looks at nodes for groups that wait, at an event; the groups behind have their turn at ticks.
   std::size_t group_looks = 200'000;
+  /// What has waited for so long for room that workers of tasks hold gets it from some that were leased for
+  /// as long: programs that never stop submitting take turns.
+  Duration lease_turn = std::chrono::milliseconds(500);
+  /// Others are asked for, too, when those have not gone after the first; room that only they could make is
+  /// not waited for after the second: their tasks take long.
+  Duration turn_soon = std::chrono::seconds(2);
+  Duration turn_within = std::chrono::seconds(10);
   /// Actors that start together have this long to be asked for, all of them.
   Duration start_together_within = std::chrono::minutes(2);
   /// They hear what they wait for, and of another reason after so long at the earliest.
@@ -89,6 +98,7 @@ struct ClusterConfig {
 /// Costs: an event of one node, actor or request takes O(log n), plus O(log n) for each node, actor and spawn
 /// that changes by it. A tick looks at what is due. While submissions wait, what makes room takes O(different
 /// demands that wait * log n) more, and O(n) if room is kept for the first or they are of several queues.
+/// While spawns or groups have waited for half a second, a tick takes O(actors + nodes) more.
 class ClusterMachine {
  public:
   /// `ids` gives identities and must outlive the machine.
@@ -231,6 +241,30 @@ class ClusterMachine {
   void restore_group(GroupRecord record);
   bool is_where_its_bundle_is(const ActorRecord& actor) const;
   std::size_t check_groups() const;
+
+  // cluster_turns.cpp
+  /// Room that is kept, as it comes free, for what has waited long.
+  struct Turn {
+    Requester spawn;  ///< whose, or
+    GroupId group{};  ///< of a group all that it lacks
+    std::vector<std::pair<NodeId, BundleDemand>> rooms;
+  };
+  NodeView view_of(NodeId id) const;
+  NodeView shown(NodeId id) const;
+  void show_rooms(const Turn& turn);
+  bool lacks_room(const Group& group) const;
+  bool still_waits(const Turn& turn) const;
+  void take_turns();
+  void end_turn(std::size_t at);
+  bool get_its_room(const Turn& turn);
+  void give_turns();
+  std::size_t turn_of(const Requester& spawn, GroupId group) const;
+  std::map<NodeId, std::vector<BundleDemand>> kept_for_others(std::size_t but) const;
+  void set_turn(std::size_t at, Turn turn);
+  void give_back(ActorId id, const std::string& why, LeaseTurns& leases);
+  void give_spawn_turns(LeaseTurns& leases);
+  void give_group_turn(LeaseTurns& leases);
+  bool make_room_for(const Group& group, std::size_t turn, LeaseTurns& leases);
 
   // cluster_start_groups.cpp
   std::optional<ErrorInfo> start_group_wrong(const Group& group, const ActorSpec& spec) const;
@@ -412,6 +446,9 @@ class ClusterMachine {
   std::size_t group_looks_ = 0;                       ///< at nodes, for groups, in this event
   std::optional<std::uint64_t> next_group_to_try_{};  ///< at the next tick, with those behind it
   std::optional<std::uint64_t> try_again_from_{};     ///< the same, when that has come to the end
+  std::vector<Turn> turns_;                           ///< in the order in which they were given
+  std::uint64_t next_turn_ = 0;        ///< from this spawn on turns are given with the next tick,
+  std::uint64_t next_group_turn_ = 0;  ///< and from this group on
   std::set<NodeId> draining_;
   std::map<NodeId, std::string> dead_nodes_;  ///< why
   /// Of actors that lost their nodes when the head, which had restarted, had no arguments of them.

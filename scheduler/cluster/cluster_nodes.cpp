@@ -44,6 +44,8 @@ void ClusterMachine::handle(const NodeJoined& e) {
   }
   reconcile(id, e.actors);
   reconcile_drivers(id, e.drivers);
+  // What was told to its processes before may have gone with the link.
+  for (const ActorId actor : actors_.asked_by(id)) actors_.at(actor).wanted_at.reset();
   freed_.push_back(id);
 }
 
@@ -308,7 +310,6 @@ void ClusterMachine::handle(const NodesWanted& e) {
 void ClusterMachine::refresh(NodeId id) {
   const Node& node = nodes_.at(id);
   if (id == kept_) look_at_queue_ = true;  // another node may lack less now
-  const bool doubtful = !node.registered || membership_.liveness(id) != Liveness::kAlive;
   const bool hidden = node.info.gateway || node.leaving || node.drain;
   const auto seen = index_.nodes().find(id);
   const bool was_seen = seen != index_.nodes().end();
@@ -317,14 +318,9 @@ void ClusterMachine::refresh(NodeId id) {
     if (was_seen) show_bundles(id);
     return;
   }
-  const bool changes = !was_seen || seen->second.suspect != doubtful || seen->second.name != node.info.name;
-  GpuUse gpus = node.gpu_used_e4;
-  gpus.resize(node.info.gpus.size());
-  const auto processes = static_cast<int>(node.actors.size() + node.drivers.size());
-  // One where more is held than it has is full: what asks for no CPUs may still go there.
-  const std::int64_t used_e4 = std::min(node.cpu_used_e4, node.info.cpu_e4);
-  index_.set({id, node.info.name, node.info.cpu_e4, used_e4, processes, doubtful, std::move(gpus),
-              node.info.other, node.other_used});
+  NodeView view = shown(id);
+  const bool changes = !was_seen || seen->second.suspect != view.suspect || seen->second.name != view.name;
+  index_.set(std::move(view));
   look_at_keepers_ = look_at_keepers_ || changes;
   if (changes) show_bundles(id);
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/clock.hpp"
 #include "runtime/wire/cluster.hpp"
 #include "scheduler/placement/weighted_set.hpp"
 
@@ -21,6 +22,7 @@ struct PendingSpawn {
   ActorSpec spec;
   int attempts = 0;              ///< nodes that died while they started it
   ActorId restarts{};            ///< whose next life it is; none: it is a first one
+  Instant since{};               ///< it waits
   std::uint64_t stopped_by = 0;  ///< the number of the queue that may hold no more; 0: it waits for a node
 };
 

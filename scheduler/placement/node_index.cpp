@@ -171,6 +171,10 @@ bool NodeIndex::fits(NodeId node, const ActorDemand& demand) const {
   return at != nodes_.end() && has_room(at->second, demand);
 }
 
+bool NodeIndex::fits(const NodeView& node, const ActorDemand& demand) {
+  return has_room(node, demand);
+}
+
 bool NodeIndex::has_free_gpus(NodeId node) const {
   const auto at = nodes_.find(node);
   return at != nodes_.end() && free_gpu(at->second.gpus) > 0;

@@ -57,6 +57,8 @@ class NodeIndex {
   std::int64_t free_of(NodeId node) const;
   /// Whether an actor could get what it asks for there now.
   bool fits(NodeId node, const cluster::ActorDemand& demand) const;
+  /// The same of a node that looks so.
+  static bool fits(const cluster::NodeView& node, const cluster::ActorDemand& demand);
   /// Whether a part of any of its GPUs is free.
   bool has_free_gpus(NodeId node) const;
   /// Whether some node, suspect or not, has so much at all. O(1) for CPUs alone.

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <numeric>
@@ -63,6 +64,10 @@ std::string join(const std::vector<std::string>& words, const std::string& betwe
   std::string all;
   for (const auto& word : words) all += (all.empty() ? "" : between) + word;
   return all;
+}
+int nap(int milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  return milliseconds;
 }
 int wait_for(const std::string& file) {
   return eventually([&] { return ::access(file.c_str(), F_OK) == 0; }, 60s) ? 7 : 0;
@@ -413,6 +418,28 @@ TEST_CASE("A task that waits on the last CPU runs its own task whose node died")
 TEST_CASE("A tree of tasks uses both nodes") {
   auto session = two_nodes();
   CHECK(session.submit<&leaves>(8).get(60s) == 256);
+}
+
+// A worker that always has a task was never given back: three threads that submitted short ones held all
+// CPUs, and an actor waited for two minutes, and was given up.
+TEST_CASE("An actor gets its CPU from a program that never stops submitting tasks, and these go on") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 2});
+  std::atomic<bool> ends = false;
+  std::atomic<int> done = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      while (!ends) done += session.submit<&nap>(3).get(60s) == 3 ? 1 : 0;
+    });
+  }
+  CHECK(eventually([&] { return done > 10 && session.process().tasks()->counts().leases > 1; }));
+  const auto actor = session.spawn<Keeper>({.num_cpus = 1, .isolated = true});
+  CHECK(actor.call<&Keeper::pid>().get(30s) > 0);
+  const int before = done;
+  CHECK(eventually([&] { return done > before + 10; }));
+  ends = true;
+  for (auto& thread : threads) thread.join();
+  session.kill(actor);
 }
 
 TEST_CASE("More tasks than fit the queue hold their submitter back") {

@@ -81,6 +81,8 @@ Scenario draw_scenario(std::uint64_t seed) {
   if (pick(0, 1) == 0) s.object_limits.part_bytes = std::uint64_t{64} << (10 + pick(0, 2));
   s.waiting_tasks = s.putters > 0 && s.tasks && pick(0, 1) == 0;
   s.spill_refused = disk == 0 ? 0 : disk == 1 ? 0.05 : disk == 2 ? 0.3 : 0.8;
+  s.greedy_tasks = s.waiting_tasks && s.putters > 1 && pick(0, 2) == 0;
+  if (s.greedy_tasks) s.lingers = seconds(60);
   return s;
 }
 
@@ -536,6 +538,7 @@ void Cluster::run() {
 void Cluster::look() {
   world.outside(seconds(1), "~look", [this] { look(); });
   check_waits();
+  if (!values.is_over()) submissions.look_for_starved(seconds(20));
   if (!faults_over) return;
   const auto lasts = [&](Instant since, Duration bound) {
     return world.now() - std::max(since, faults_over_at) > bound;

@@ -62,6 +62,7 @@ struct FloorMutations {
   bool take_back_all = false;          ///< a task that a worker has begun counts as taken back from it
   bool forget_reports = false;         ///< a sweep does not write down what it decided on a report
   bool forget_waits = false;           ///< a worker does not say that its task waits
+  bool ignore_turns = false;           ///< a process does not hear that others wait for its workers
   bool wait_for_good = false;          ///< a worker does not say that its task, which had waited, goes on
   bool start_too_often = false;        ///< the head starts an actor once more than its max_restarts lets it
 };
@@ -89,6 +90,7 @@ struct Scenario {
   Duration lingers{};             ///< so long do they go on when the job is done
   bool tasks = false;             ///< they submit some
   bool waiting_tasks = false;     ///< also such that hold CPUs while they wait for others
+  bool greedy_tasks = false;      ///< or so many that they want all CPUs, always
   std::uint64_t store_bytes = 0;  ///< for all regions of a node; 0: as many as there are
   double spill_refused = 0;       ///< the chance that a disk refuses what is spilled, until the last fault
   bool links_alone = false;       ///< no process has direct connections

@@ -70,6 +70,7 @@ class Hosted::Channel final : public NodeChannel {
     if (closed_) return;
     note_parts(message);
     if (owner_.cluster.scenario.floor.forget_lost_nodes && is<wire::NodeLost>(message)) return;
+    if (takes_turn(message) && owner_.cluster.scenario.floor.ignore_turns) return;
     if (is<wire::Answer>(message)) {
       const auto answer = wire::decode_control(message.header, message.body).value();
       if (const auto asked = asked_.extract(std::get<wire::Answer>(answer).request))
@@ -109,6 +110,13 @@ class Hosted::Channel final : public NodeChannel {
   static Duration bound_of() {
     return std::is_same_v<T, wire::RegionAsk> || std::is_same_v<T, wire::RingAsk> ? seconds(25) : seconds(80);
   }
+  /// Processes that never stop submitting ask for more workers than there are CPUs: theirs is a share.
+  template <class T>
+  bool may_wait_for_good(const T& ask) const {
+    if constexpr (std::is_same_v<T, wire::SpawnAsk>)
+      return owner_.cluster.scenario.greedy_tasks && ask.spec.is_worker_of_tasks();
+    return false;
+  }
   /// Every request is answered, but one that was taken back.
   void note_request(const wire::FrameHeader& header, wire::ByteView body) {
     const auto control = wire::decode_control(header, body).value();
@@ -117,7 +125,8 @@ class Hosted::Channel final : public NodeChannel {
           if constexpr (std::is_same_v<T, wire::SpawnCancel>) {
             if (const auto asked = asked_.extract(ask.request)) owner_.met(asked.mapped());
           } else if constexpr (requires { ask.request; }) {
-            if (ask.request != 0 && !asked_.contains(ask.request))  // 0: a kill that nobody waits for
+            // 0: a kill that nobody waits for
+            if (ask.request != 0 && !asked_.contains(ask.request) && !may_wait_for_good(ask))
               asked_[ask.request] = owner_.expect("an answer of its node", bound_of<T>());
           }
         },
@@ -178,6 +187,15 @@ class Hosted::Channel final : public NodeChannel {
     if (ask == nullptr || !ask->reason.starts_with("its lease ended")) return false;
     say_done(ask->request);
     return true;
+  }
+
+  /// Whether a worker is to be given back for others.
+  bool takes_turn(const Message& message) {
+    if (!is<wire::ActorLeaves>(message)) return false;
+    const auto control = wire::decode_control(message.header, message.body).value();
+    const bool is_turn = std::get<wire::ActorLeaves>(control).for_others;
+    owner_.cluster.submissions.turns += is_turn ? 1 : 0;
+    return is_turn;
   }
 
   /// False: it says nothing of a task that waits, or is to say it.

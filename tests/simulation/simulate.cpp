@@ -38,6 +38,7 @@ bool break_rule(const char* rule, Scenario& scenario) {
                      : is("back")       ? &scenario.floor.take_back_all
                      : is("waits")      ? &scenario.floor.forget_waits
                      : is("goes-on")    ? &scenario.floor.wait_for_good
+                     : is("turns")      ? &scenario.floor.ignore_turns
                      : is("reports")    ? &scenario.floor.forget_reports
                      : is("restarts")   ? &scenario.floor.start_too_often
                                         : nullptr;
@@ -100,6 +101,7 @@ int main(int argc, char** argv) {
           "    back        a task that its worker has begun counts as taken back from it\n"
           "    waits       a worker does not say that its task waits\n"
           "    goes-on     a worker does not say that its task, which had waited, goes on\n"
+          "    turns       a process does not hear that others wait for its workers\n"
           "    reports     a sweep does not write down what it decided on a report\n"
           "    restarts    the head starts an actor once more than its max_restarts lets it\n");
       return help ? 0 : 2;
@@ -149,8 +151,9 @@ int main(int argc, char** argv) {
       all.copies, all.copies_failed, all.copies_hit, all.full_windows, all.direct, all.direct_broken);
   std::printf(
       "%ld objects computed, %ld tasks answered, %ld begun again, %ld cancelled; %ld crashes; %ld times one "
-      "left its CPUs to others\n",
-      all.computed, all.tasks_answered, all.tasks_again, all.tasks_cancelled, all.crashes, all.tasks_waited);
+      "left its CPUs to others, %ld workers were given back for others\n",
+      all.computed, all.tasks_answered, all.tasks_again, all.tasks_cancelled, all.crashes, all.tasks_waited,
+      all.turns);
   std::printf("%d of %llu seeds broke an invariant\n", broken, static_cast<unsigned long long>(count));
   return broken == 0 ? 0 : 1;
 }

@@ -97,6 +97,7 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     CHECK(all.tasks_answered > 5000);
     CHECK(all.tasks_again > 50);
     CHECK(all.tasks_waited > 100);
+    CHECK(all.turns > 100);
     CHECK(all.computed > 2500);
     CHECK(all.states_taken > static_cast<long>(count));
     CHECK(all.generations > static_cast<long>(count) * 3 / 2);
@@ -291,6 +292,13 @@ TEST_CASE("a worker that does not say that its task waits is found, by the tasks
 TEST_CASE("a worker that does not say that its task goes on is found, by the head's books") {
   Scenario broken;
   broken.floor.wait_for_good = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+// The first one that asks has all CPUs, and tasks for ever.
+TEST_CASE("a process that gives no worker back for others is found, by the tasks that never run") {
+  Scenario broken;
+  broken.floor.ignore_turns = true;
   CHECK(seeds_until_found(broken) > 0);
 }
 

@@ -75,6 +75,31 @@ void Submissions::look(Duration bound) {
   }
 }
 
+void Submissions::wants(const Hosted& by) {
+  Greedy& greedy = greedy_[&by];
+  if (greedy.wants++ == 0) greedy.since = cluster_.world.now();
+}
+
+void Submissions::got(const Hosted& by) {
+  Greedy& greedy = greedy_.at(&by);
+  --greedy.wants;
+  greedy.since = cluster_.world.now();
+}
+
+void Submissions::look_for_starved(Duration bound) const {
+  const Instant now = cluster_.world.now();
+  for (const auto& [process, greedy] : greedy_) {
+    const bool is_there = process->alive && process->node->alive && !process->has_lost_node() &&
+                          !cluster_.declared_dead.contains(process->node->info.id);
+    if (!is_there || greedy.wants == 0) continue;
+    const Instant at_ease =
+        cluster_.last_fault_at ? std::max(greedy.since, *cluster_.last_fault_at + seconds(25)) : greedy.since;
+    if (now - at_ease > bound)
+      cluster_.world.violation("none of the " + std::to_string(greedy.wants) + " tasks of " + process->name +
+                               " runs, and others' do");
+  }
+}
+
 Words Submissions::words_of(std::uint64_t number, std::size_t words) const {
   SeededRandom random(mix(cluster_.scenario.seed, 5'000'000 + number));
   Words made(words);
@@ -116,6 +141,12 @@ std::uint64_t read_task(std::uint64_t task, const ObjectRef<Words>& value) {
   World& world = Hosted::current().cluster.world;
   if (world.chance(0.4)) sleep_for(world.between(seconds(1), seconds(6)));
   return std::accumulate(words.begin(), words.end(), std::uint64_t{0});
+}
+
+std::uint64_t busy_task(std::uint64_t task) {
+  work(task);
+  sleep_for(Hosted::current().cluster.world.between(milliseconds(200), milliseconds(1200)));
+  return task;
 }
 
 ObjectRef<Words> put_task(std::uint64_t task, std::uint64_t number, std::uint64_t words) {

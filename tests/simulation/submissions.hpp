@@ -25,9 +25,14 @@ class Submissions {
   void begins(std::uint64_t task, const Hosted& in);
   void cancelled(std::uint64_t task) { all_.at(task).is_cancelled = true, ++cancels; }
   void answered() { ++answers; }
+  /// It never stops submitting tasks that want CPUs: one more, and what became of it.
+  void wants(const Hosted& by);
+  void got(const Hosted& by);
   void failed(const ErrorInfo& error, std::uint64_t task, const ObjectRef<Words>& value, const Hosted& by);
   /// Every now and then: no worker lives so long after who leased it, and the last fault.
   void look(Duration bound);
+  /// The same of what never stops submitting: some task of each has run lately.
+  void look_for_starved(Duration bound) const;
 
   /// What tasks compute.
   Words words_of(std::uint64_t number, std::size_t words) const;
@@ -37,6 +42,7 @@ class Submissions {
   long cancels = 0;
   long crashes = 0;
   long waits = 0;                     ///< in which a worker left its CPUs to others
+  long turns = 0;                     ///< workers that were to be given back for others
   std::optional<Instant> crashed_at;  ///< the last one
 
  private:
@@ -51,7 +57,12 @@ class Submissions {
     const Hosted* owner = nullptr;
     Instant gone_at{};  ///< first seen so
   };
+  struct Greedy {
+    int wants = 0;
+    Instant since{};  ///< none has ended
+  };
   Cluster& cluster_;
+  std::map<const Hosted*, Greedy> greedy_;
   std::map<std::uint64_t, Task> all_;
   std::map<const Hosted*, Served> workers_;
   std::uint64_t numbers_ = 0;
@@ -67,6 +78,8 @@ Words copy_task(std::uint64_t task, const View<std::uint64_t>& words);
 std::uint64_t tree_task(std::uint64_t task, const ObjectRef<Words>& words);
 /// The sum of what it waits for, which another task may still have to compute.
 std::uint64_t read_task(std::uint64_t task, const ObjectRef<Words>& words);
+/// Its number, after a while.
+std::uint64_t busy_task(std::uint64_t task);
 /// What it has put: some words of a number.
 ObjectRef<Words> put_task(std::uint64_t task, std::uint64_t number, std::uint64_t words);
 

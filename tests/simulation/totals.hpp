@@ -12,7 +12,8 @@ struct Totals {
        taken_over = 0, lives_with_state = 0;
   long objects = 0, values_read = 0, written = 0, writes_refused = 0, no_room = 0, lost = 0;
   long copies = 0, copies_failed = 0, copies_hit = 0, full_windows = 0, direct = 0, direct_broken = 0;
-  long computed = 0, tasks_answered = 0, tasks_again = 0, tasks_cancelled = 0, crashes = 0, tasks_waited = 0;
+  long computed = 0, tasks_answered = 0, tasks_again = 0, tasks_cancelled = 0, crashes = 0, tasks_waited = 0,
+       turns = 0;
   long reports = 0, failures = 0, clones = 0;  ///< of sweeps
 
   /// Of a run that is over.
@@ -51,6 +52,7 @@ struct Totals {
     tasks_cancelled += of.submissions.cancels;
     crashes += of.submissions.crashes;
     tasks_waited += of.submissions.waits;
+    turns += of.submissions.turns;
     if (!of.sweep) return;
     reports += of.sweep->reports;
     failures += of.sweep->failures;

@@ -12,6 +12,7 @@ namespace {
 constexpr std::size_t kInlineWords = objects::kInlineBytes / sizeof(std::uint64_t);
 /// Nobody holds more.
 constexpr std::size_t kMostHeld = 6;
+constexpr int kMostGreedy = 10;
 
 bool is_gone(const Hosted& owner) {
   return !owner.alive || !owner.node->alive || owner.has_lost_node() ||
@@ -233,7 +234,9 @@ void PutterActor::step() {
   if (cluster_.values.is_over()) {
     held_.clear();
     view_ = {};
-    if (under_way_ == 0) return;
+    if (under_way_ == 0 && greedy_ == 0) return;
+  } else if (cluster_.scenario.greedy_tasks && cluster_.world.chance(0.8)) {
+    submit_more();
   } else {
     switch (cluster_.world.random.below(cluster_.scenario.tasks ? 12 : 9)) {
       case 0:
@@ -363,7 +366,8 @@ void PutterActor::await_task(std::uint64_t task, const Future<T>& answer, const 
 void PutterActor::submit() {
   if (under_way_ >= 3) return;
   const int retries = cluster_.world.chance(0.4) ? 0 : 3;
-  if (cluster_.scenario.waiting_tasks && cluster_.world.chance(0.2)) return submit_waiting(retries);
+  if (cluster_.scenario.waiting_tasks && !cluster_.scenario.greedy_tasks && cluster_.world.chance(0.2))
+    return submit_waiting(retries);
   const bool breaks_rule = cluster_.scenario.floor.retry_once && retries == 0;
   const auto session = me_.session().with({.num_cpus = 0, .max_retries = breaks_rule ? 1 : retries});
   cluster_.world.chance(0.4) ? compute(session, retries) : submit_some(session, retries);
@@ -400,6 +404,26 @@ void PutterActor::submit_waiting(int retries) {
     const auto task = all.add(process_, retries);
     await_task(task, to.submit<&read_task>(task, copy), copy,
                [this, copy](std::uint64_t sum) { cluster_.values.heard_sum(copy, sum, process_); });
+  }
+}
+
+/// As many at a time as take all CPUs that the job leaves.
+void PutterActor::submit_more() {
+  Submissions& all = cluster_.submissions;
+  for (; greedy_ < kMostGreedy; ++greedy_) {
+    const auto task = all.add(process_, 3, true);
+    const auto running = process_.expect("task " + std::to_string(task), seconds(120));
+    all.wants(process_);
+    me_.session()
+        .with({.num_cpus = 1})
+        .submit<&busy_task>(task)
+        .then([this, task, running](const Result<std::uint64_t>& got) {
+          --greedy_;
+          process_.met(running);
+          cluster_.submissions.got(process_);
+          if (!got) return cluster_.submissions.failed(got.error(), task, {}, process_);
+          cluster_.submissions.answered();
+        });
   }
 }
 

@@ -104,6 +104,7 @@ class PutterActor {
   void submit_some(const tasks::Submitter& to, int retries);
   void compute(const tasks::Submitter& to, int retries);
   void submit_waiting(int retries);
+  void submit_more();
   const ObjectRef<Words>& any() const;
   template <class T, class Then>
   void await(const Future<T>& answer, const ObjectRef<Words>& of, Then then);
@@ -117,6 +118,7 @@ class PutterActor {
   std::vector<ObjectRef<Words>> held_;
   View<std::uint64_t> view_;
   int under_way_ = 0;  ///< calls
+  int greedy_ = 0;     ///< tasks of which there are always so many
 };
 
 /// Has so many of them, on any node, and tells each of all. A light actor of the program.

@@ -53,7 +53,8 @@ struct Fixture {
     for (const auto& action : std::exchange(out, {})) {
       if (const auto* ask = std::get_if<LeasePool::AskLease>(&action)) asked.push_back(ask->lease);
       if (const auto* cancel = std::get_if<LeasePool::CancelAsk>(&action)) cancelled.insert(cancel->lease);
-      if (const auto* back = std::get_if<LeasePool::ReturnLease>(&action)) returned.insert(back->lease);
+      if (const auto* back = std::get_if<LeasePool::ReturnLease>(&action))
+        returned.insert(back->lease), reason = back->reason;
       if (const auto* retry = std::get_if<LeasePool::Retry>(&action)) ++retried[retry->task];
       if (const auto* fail = std::get_if<LeasePool::Fail>(&action)) failed[fail->task] = fail->error.why;
       if (const auto* push = std::get_if<LeasePool::Push>(&action)) {
@@ -75,6 +76,7 @@ struct Fixture {
   int wakes = 0;
   std::vector<LeaseNumber> asked;
   std::set<LeaseNumber> cancelled, returned;
+  std::string reason;  ///< of the last one that was returned
   std::map<TaskNumber, std::string> failed;
   std::map<TaskNumber, int> retried;  ///< that are used
   std::map<TaskNumber, LeaseNumber> on;
@@ -188,6 +190,60 @@ TEST_CASE("A task whose worker died has a worker to itself from then on: it may 
   f.end(guilty);
   CHECK(f.pool.waiting(guilty + 1).runs_on == f.asked[1]);
   CHECK(f.pool.waiting(guilty + 2).runs_on == f.asked[1]);  // they had not begun
+}
+
+// A worker that always has tasks was never given back: whoever else wanted its CPU starved.
+TEST_CASE("A worker that others wait for ends what it runs and is given back, though more tasks wait") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  f.now += 1ms;
+  f.end(1);  // short ones
+  const auto runs = f.submit(), second = f.submit(), third = f.submit(), fourth = f.submit();
+  f.end(runs);
+  REQUIRE(f.on.at(third) == f.asked[0]);
+  const auto want = [&] { f.pool.wanted(f.asked[0], "an actor waits", f.now, f.out), f.take(); };
+  SECTION("it runs one") {
+    want();
+    CHECK(f.asked_back == std::map<TaskNumber, std::uint32_t>{{third, 1}});
+    f.give_back(third);
+    f.pool.leaves(f.asked[0], true, f.now, f.out), f.take();  // a drain that is cancelled is another thing
+    f.tick(10s);
+    CHECK(f.returned.empty());  // however long that takes
+    f.end(second);
+    CHECK(f.pool.waiting(third).runs_on == 0);
+    f.tick(0s);
+    CHECK(f.returned == std::set<LeaseNumber>{f.asked[0]});
+    CHECK(f.reason == "an actor waits");
+    f.grant(f.asked[1]);  // which had been asked for
+    CHECK(f.on.at(third) == f.asked[1]);
+    f.end(third);
+    f.end(fourth);
+  }
+  SECTION("what stands behind has begun already") {
+    want();
+    f.end(second);
+    f.end(third);
+    CHECK(f.pool.waiting(fourth).runs_on == 0);
+    f.tick(0s);
+    CHECK(f.returned == std::set<LeaseNumber>{f.asked[0]});
+    f.grant(f.asked[1]);
+    f.end(fourth);
+  }
+  SECTION("it runs none") {
+    for (const auto task : {second, third, fourth}) f.end(task);
+    want();
+    f.tick(0s);
+    CHECK(f.returned == std::set<LeaseNumber>{f.asked[0]});
+  }
+  SECTION("it dies") {
+    want();
+    f.die(f.asked[0]);
+    f.grant(f.asked[1]);
+    for (const auto task : {second, third, fourth}) f.end(task);
+  }
+  f.tick(1s);
+  CHECK(f.pool.tasks() == 0);
+  CHECK(f.pool.leases() == 0);
 }
 
 // Was: it got tasks for as long as it drained, and those of its last seconds died with it.

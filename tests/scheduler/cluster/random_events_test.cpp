@@ -191,6 +191,8 @@ struct Chaos {
                        static_cast<std::int32_t>(below(2))};
         spec.detached = demand.isolated && !demand.group && below(2) == 0;
         if (spec.detached) spec.name = "d" + std::to_string(below(4));
+        if (demand.isolated && !spec.detached && below(2) == 0) spec.type = kWorkerOfTasks;
+        if (spec.is_worker_of_tasks()) spec.max_restarts = 0;
         return SpawnRequested{{by.to, request}, std::move(spec)};
       }
       case 9:
@@ -308,6 +310,12 @@ struct Chaos {
       for (std::uint64_t id = 1; id <= 9; ++id)
         if (below(8) != 0) s.on(Heartbeat{NodeId{id}});
       s.on(Tick{});
+    } else if (!given_back.empty() && below(2) == 0) {
+      const auto at = s.head->actors().find(given_back.back());
+      given_back.pop_back();
+      s.last.clear();
+      if (at != s.head->actors().end())
+        s.on(ActorDown{at->second.record.node, at->first, "it was given back"});
     } else {
       const ClusterEvent next = event();
       may_go_on = std::holds_alternative<ActorWaits>(next) || std::holds_alternative<NodeJoined>(next);
@@ -322,6 +330,8 @@ struct Chaos {
       if (const auto* made = std::get_if<GroupAnswered>(&action);
           made != nullptr && made->status.record.group)
         groups.push_back(made->status.record.group);
+      const auto* leaves = std::get_if<ActorLeaves>(&action);
+      if (leaves != nullptr && leaves->for_others) given_back.push_back(leaves->actor), ++turns;
     }
     if (jobs.size() > 6) jobs.erase(jobs.begin());
     if (actors.size() > 12) actors.erase(actors.begin());
@@ -334,6 +344,8 @@ struct Chaos {
   std::vector<ActorId> actors;
   std::vector<GroupId> groups;
   ActorId last_actor{};
+  std::vector<ActorId> given_back;              ///< workers of tasks that are to be
+  long turns = 0;                               ///< how many were
   long waited = 0;                              ///< actors, after how many events
   std::map<std::string, scheduler::Room> used;  ///< by queue
 };
@@ -341,7 +353,7 @@ struct Chaos {
 }  // namespace
 
 TEST_CASE("whatever comes, the machine's indices agree and its records are bounded") {
-  long waited = 0;
+  long waited = 0, turns = 0;
   int started = 0, drivers = 0, lives = 0, in_groups = 0, removed = 0, together = 0, parked = 0,
       jobs_parked = 0, taken_over = 0;
   for (int run = 0; run < 20; ++run) {
@@ -370,6 +382,7 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
         parked += spawn.stopped_by != 0 ? 1 : 0;
     }
     waited += chaos.waited;
+    turns += chaos.turns;
     // The store holds what the machine holds, and no more.
     for (const auto& [key, record] : chaos.s.store) {
       const auto* actor = std::get_if<ActorRecord>(&record);
@@ -400,4 +413,5 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
   CHECK(jobs_parked > 0);  // some twenty
   CHECK(taken_over > 0);
   CHECK(waited > 50);  // some five hundred
+  CHECK(turns > 50);
 }

@@ -1,0 +1,278 @@
+// Turns: what has waited long for room that workers of tasks hold gets it from them, after the tasks that
+// they run. Until it has it, what comes free there is kept for it: smaller ones would always be faster.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/assert.hpp"
+#include "runtime/core/count.hpp"
+#include "scheduler/cluster/cluster_machine.hpp"
+#include "scheduler/placement/group_needs.hpp"
+#include "scheduler/placement/group_plan.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr std::size_t kMostTurns = 64;
+// In a tick:
+constexpr std::size_t kTurnLooks = 1'000;   ///< at spawns that wait
+constexpr std::size_t kHopelessLooks = 16;  ///< at the nodes, for demands that they cannot make room for
+
+std::string waited(Duration time) {
+  const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(time).count() / 100;
+  return " has waited " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s for its room";
+}
+
+}  // namespace
+
+/// That node as it is, whatever is kept of it.
+NodeView ClusterMachine::view_of(NodeId id) const {
+  const Node& node = nodes_.at(id);
+  const bool doubtful = !node.registered || membership_.liveness(id) != Liveness::kAlive;
+  GpuUse gpus = node.gpu_used_e4;
+  gpus.resize(node.info.gpus.size());
+  const auto processes = static_cast<int>(node.actors.size() + node.drivers.size());
+  return {id,       node.info.name,  node.info.cpu_e4, node.cpu_used_e4, processes,
+          doubtful, std::move(gpus), node.info.other,  node.other_used};
+}
+
+/// As placement sees it.
+NodeView ClusterMachine::shown(NodeId id) const {
+  NodeView view = view_of(id);
+  for (const Turn& turn : turns_) {
+    for (const auto& [node, room] : turn.rooms) {
+      if (node == id) view = without(std::move(view), room);
+    }
+  }
+  // One where more is held than it has is full: what asks for no CPUs may still go there.
+  view.cpu_used_e4 = std::min(view.cpu_used_e4, view.cpu_e4);
+  for (ResourceAmount& one : view.other_used)
+    one.amount = std::min(one.amount, amount_of(view.other.amounts, one.name));
+  return view;
+}
+
+void ClusterMachine::show_rooms(const Turn& turn) {
+  for (const auto& [node, room] : turn.rooms) {
+    if (nodes_.contains(node)) refresh(node);
+  }
+}
+
+/// Whether nothing but room on nodes is lacking.
+bool ClusterMachine::lacks_room(const Group& group) const {
+  return group.record.state == GroupState::kWaiting &&
+         (!group.record.spec.start_only || are_all_there(group)) && over_quota(group).empty();
+}
+
+bool ClusterMachine::still_waits(const Turn& turn) const {
+  const auto is_there = [&](const auto& room) { return index_.nodes().contains(room.first); };
+  if (!std::all_of(turn.rooms.begin(), turn.rooms.end(), is_there)) return false;
+  const Group* group = groups_.find(turn.group);
+  if (turn.group) return group != nullptr && lacks_room(*group);
+  return waiting_.contains(turn.spawn) && waiting_.at(turn.spawn).stopped_by == 0;
+}
+
+/// Gives those whose turn it is the room that came free, and forgets those that wait no longer.
+void ClusterMachine::take_turns() {
+  for (std::size_t i = 0; i < turns_.size();) {
+    if (still_waits(turns_[i])) {
+      ++i;
+    } else {
+      end_turn(i);
+    }
+  }
+  const auto is_freed = [&](const auto& room) {
+    return std::find(freed_.begin(), freed_.end(), room.first) != freed_.end();
+  };
+  for (std::size_t i = 0; i < turns_.size();) {
+    const auto& rooms = turns_[i].rooms;
+    if (std::none_of(rooms.begin(), rooms.end(), is_freed)) {
+      ++i;
+      continue;
+    }
+    const Turn turn = turns_[i];
+    end_turn(i);
+    if (!still_waits(turn) || get_its_room(turn)) continue;
+    turns_.insert(turns_.begin() + static_cast<std::ptrdiff_t>(i), turn);
+    show_rooms(turn);
+    ++i;
+  }
+}
+
+/// Nothing is kept for it any more.
+void ClusterMachine::end_turn(std::size_t at) {
+  const Turn turn = std::move(turns_[at]);
+  turns_.erase(turns_.begin() + static_cast<std::ptrdiff_t>(at));
+  show_rooms(turn);
+  for (const auto& [node, room] : turn.rooms) {
+    if (index_.nodes().contains(node)) freed_.push_back(node);
+  }
+}
+
+bool ClusterMachine::get_its_room(const Turn& turn) {
+  if (turn.group) return place_group(groups_.at(turn.group));
+  if (place(waiting_.at(turn.spawn).spec.demand).verdict != PlacementVerdict::kPlaced) return false;
+  settle(*waiting_.take(turn.spawn));
+  return true;
+}
+
+/// What has waited long gets its turn, in the order in which it came, groups first.
+void ClusterMachine::give_turns() {
+  const auto is_starved = [&](const auto& one) { return now_ - one.second.since >= config_.lease_turn; };
+  const auto& spawns = waiting_.all();
+  if (groups_.waiting().empty() && std::none_of(spawns.begin(), spawns.end(), is_starved)) return;
+  LeaseTurns leases({config_.lease_turn, config_.turn_soon, config_.turn_within}, now_);
+  for (const auto& [id, actor] : actors_.all()) {
+    const ActorRecord& record = actor.record;
+    if (!record.spec.is_worker_of_tasks() || !index_.nodes().contains(record.node)) continue;
+    leases.add(actor, is_registered(record.requester.from.node) && is_registered(record.node));
+  }
+  if (leases.empty()) {
+    while (!turns_.empty()) end_turn(0);
+    return;
+  }
+  for (const Turn& turn : turns_) {
+    if (!turn.group && waiting_.contains(turn.spawn) && waiting_.at(turn.spawn).spec.is_worker_of_tasks())
+      leases.add_kept(turn.spawn.from, waiting_.at(turn.spawn).spec.demand);
+  }
+  give_group_turn(leases);
+  give_spawn_turns(leases);
+}
+
+std::size_t ClusterMachine::turn_of(const Requester& spawn, GroupId group) const {
+  const auto at = std::find_if(turns_.begin(), turns_.end(), [&](const Turn& turn) {
+    return group ? turn.group == group : !turn.group && turn.spawn == spawn;
+  });
+  return static_cast<std::size_t>(at - turns_.begin());
+}
+
+std::map<NodeId, std::vector<BundleDemand>> ClusterMachine::kept_for_others(std::size_t but) const {
+  std::map<NodeId, std::vector<BundleDemand>> kept;
+  for (std::size_t i = 0; i < turns_.size(); ++i) {
+    for (const auto& [node, room] : turns_[i].rooms) {
+      if (i != but) kept[node].push_back(room);
+    }
+  }
+  return kept;
+}
+
+void ClusterMachine::set_turn(std::size_t at, Turn turn) {
+  if (at == turns_.size()) turns_.emplace_back();
+  if (turns_[at].rooms == turn.rooms) return;
+  const Turn before = std::exchange(turns_[at], std::move(turn));
+  show_rooms(before);
+  show_rooms(turns_[at]);
+  for (const auto& [node, room] : before.rooms) {
+    if (index_.nodes().contains(node)) freed_.push_back(node);
+  }
+}
+
+void ClusterMachine::give_back(ActorId id, const std::string& why, LeaseTurns& leases) {
+  Actor& worker = actors_.at(id);
+  leases.told(worker);
+  worker.wanted_at = now_;
+  out_.push_back(ActorLeaves{worker.record.requester, id, clipped("given back: " + why), false, true});
+}
+
+void ClusterMachine::give_spawn_turns(LeaseTurns& leases) {
+  std::map<NodeId, NodeView> nodes;
+  for (const NodeId node : leases.nodes()) nodes.emplace(node, view_of(node));
+  std::vector<const PendingSpawn*> hopeless;
+  std::size_t looks = 0;
+  auto at = waiting_.all().lower_bound(next_turn_);
+  for (; at != waiting_.all().end() && looks < kTurnLooks && hopeless.size() < kHopelessLooks;
+       ++at, ++looks) {
+    const PendingSpawn& spawn = at->second;
+    const ActorDemand& demand = spawn.spec.demand;
+    if (spawn.stopped_by != 0 || demand.group || now_ - spawn.since < config_.lease_turn) continue;
+    const std::size_t turn = turn_of(spawn.requester, {});
+    const bool is_new = turn == turns_.size();
+    Starved starved{demand};
+    if (spawn.spec.is_worker_of_tasks()) starved.owner = spawn.requester.from;
+    const bool is_hopeless = std::any_of(hopeless.begin(), hopeless.end(), [&](const PendingSpawn* other) {
+      return other->spec.demand == demand && other->spec.is_worker_of_tasks() == starved.owner.has_value() &&
+             (!starved.owner || other->requester.from == *starved.owner);
+    });
+    if (is_new && (is_hopeless || turns_.size() >= kMostTurns)) continue;
+    const NodeId first = is_new ? NodeId{} : turns_[turn].rooms.front().first;
+    const auto room = leases.find(starved, nodes, first, kept_for_others(turn));
+    if (!room) {
+      if (!is_new) end_turn(turn);
+      hopeless.push_back(&spawn);
+      continue;
+    }
+    if (is_new || room->node != first)
+      set_turn(turn, {spawn.requester, {}, {{room->node, {demand.cpu_e4, demand.gpu_e4, demand.other}}}});
+    if (is_new && starved.owner) leases.add_kept(*starved.owner, demand);
+    const std::string why = spawn.spec.type + " of job " + whose(spawn.spec.job) + waited(now_ - spawn.since);
+    for (const ActorId worker : room->tell) give_back(worker, why, leases);
+  }
+  next_turn_ = at == waiting_.all().end() ? 0 : at->first;
+}
+
+/// One group at a time, the first that workers can make room for: its plan looks at many nodes.
+void ClusterMachine::give_group_turn(LeaseTurns& leases) {
+  const auto of_group = [](const Turn& turn) { return static_cast<bool>(turn.group); };
+  const auto had = std::find_if(turns_.begin(), turns_.end(), of_group);
+  const auto& waiting = groups_.waiting();
+  auto at = waiting.end();
+  if (had != turns_.end()) {
+    at = std::find_if(waiting.begin(), waiting.end(),
+                      [&](const auto& one) { return one.second == had->group; });
+  } else {
+    const auto is_starved = [&](const auto& one) {
+      const Group& group = groups_.at(one.second);
+      return now_ - std::max(group.since, group.lost_at) >= config_.lease_turn && lacks_room(group);
+    };
+    at = std::find_if(waiting.lower_bound(next_group_turn_), waiting.end(), is_starved);
+  }
+  next_group_turn_ = 0;
+  if (at == waiting.end()) return;
+  const Group& group = groups_.at(at->second);
+  const std::size_t turn = turn_of({}, at->second);
+  if (make_room_for(group, turn, leases)) return;
+  if (turn < turns_.size()) end_turn(turn);
+  next_group_turn_ = at->first + 1;
+}
+
+/// False: they cannot.
+bool ClusterMachine::make_room_for(const Group& group, std::size_t turn, LeaseTurns& leases) {
+  const auto kept = kept_for_others(turn);
+  const auto kept_on = [&](NodeId node) {
+    const auto at = kept.find(node);
+    return at == kept.end() ? std::vector<BundleDemand>() : at->second;
+  };
+  scheduler::NodeIndex emptier;
+  for (const auto& [id, as_shown] : index_.nodes()) {
+    NodeView view = leases.without_all(view_of(id));
+    for (const BundleDemand& room : kept_on(id)) view = without(std::move(view), room);
+    view.cpu_used_e4 = std::clamp<std::int64_t>(view.cpu_used_e4, 0, view.cpu_e4);
+    emptier.set(std::move(view));
+  }
+  const auto plan = scheduler::plan_group(group.record.spec, group.record.placed, emptier);
+  if (!plan.is_placed) return false;
+  Turn next{{}, group.record.group, {}};
+  std::map<NodeId, std::vector<std::size_t>> on;
+  for (std::size_t i = 0; i < plan.placed.size(); ++i) {
+    if (group.record.placed[i].node) continue;
+    next.rooms.emplace_back(plan.placed[i].node, group.record.spec.bundles[i]);
+    on[plan.placed[i].node].push_back(i);
+  }
+  std::vector<ActorId> tell;
+  for (const auto& [node, bundles] : on) {
+    Starved all{scheduler::demand_of(scheduler::total_of(group.record.spec, bundles))};
+    if (all.demand.gpu_e4 > kGpu) all.demand.gpu_e4 = count_of_gpus(all.demand.gpu_e4) * kGpu;
+    for (const Duration within : {config_.turn_soon, config_.turn_within}) {
+      auto some = leases.room_on(all, view_of(node), kept_on(node), within);
+      if (!some && within != config_.turn_within) continue;
+      if (!some) return false;
+      tell.insert(tell.end(), some->begin(), some->end());
+      break;
+    }
+  }
+  set_turn(turn, std::move(next));
+  const std::string why = name_of(group.record) + " of job " + whose(group.record.spec.job) +
+                          waited(now_ - std::max(group.since, group.lost_at));
+  for (const ActorId worker : tell) give_back(worker, why, leases);
+  return true;
+}
+
+}  // namespace troupe::cluster

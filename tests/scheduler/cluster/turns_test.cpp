@@ -1,0 +1,263 @@
+// What has waited long for room that workers of tasks hold: some of those are given back for it, just enough.
+#include "tests/scheduler/cluster/script.hpp"
+
+using namespace troupe;
+using namespace troupe::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr ProcessAddress kOther{kGateway, ProcessId{8}};
+
+/// A driver whose process, and another one, lease workers of one CPU.
+struct Turns : Script {
+  explicit Turns(int cpus) {
+    job = job_on({cpus});
+    now = 1s;
+  }
+  void ask(const ProcessAddress& owner, double cpus = 1) {
+    on(SpawnRequested{{owner, ++request}, {job, std::string(kWorkerOfTasks), "", "arguments", demand(cpus)}});
+    note();
+  }
+  /// An actor.
+  Requester wants(double cpus) {
+    on(SpawnRequested{{kDriver, ++request}, {job, "T", "", "arguments", demand(cpus)}});
+    note();
+    return {kDriver, request};
+  }
+  static ActorDemand demand(double cpus) { return {static_cast<std::int64_t>(cpus * kCpu), true, {}}; }
+  /// What it started comes up, what it told is kept.
+  void note() {
+    std::vector<StartActor> starts = all<StartActor>();
+    for (const ActorLeaves& leaves : all<ActorLeaves>()) {
+      CHECK(leaves.for_others);
+      CHECK_FALSE(leaves.stays);
+      told.push_back(leaves.actor);
+      why = leaves.reason;
+    }
+    for (const StartActor& start : starts) {
+      started.push_back(start.actor);
+      on(ActorStarted{start.node, start.actor, ProcessId{9}});
+      REQUIRE(all<StartActor>().empty());
+    }
+  }
+  /// As the head's shell does.
+  void pass(Duration time) {
+    for (const Instant until = now + time; now < until;) {
+      now += 250ms;
+      for (const auto& [id, node] : std::map(head->nodes())) on(Heartbeat{id}), note();
+      on(Tick{}), note();
+    }
+  }
+  /// Its task has ended, and its process gives it back.
+  void gives_back(ActorId worker) {
+    on(KillRequested{kGateway, job, worker, "its lease ended"}), note();
+    on(ActorDown{head->actors().at(worker).record.node, worker, "killed"}), note();
+  }
+  const Requester& whose(ActorId actor) const { return head->actors().at(actor).record.requester; }
+  /// Workers of tasks that live there.
+  int held_by(const ProcessAddress& owner) const {
+    int count = 0;
+    for (const auto& [id, actor] : head->actors()) {
+      const ActorRecord& record = actor.record;
+      count += record.state == ActorState::kAlive && record.spec.is_worker_of_tasks() &&
+               record.requester.from == owner;
+    }
+    return count;
+  }
+  /// Tasks end soon: who is told gives back at once. Each process has more to do, always.
+  void run(Duration time, const std::vector<ProcessAddress>& owners) {
+    for (const Instant until = now + time; now < until;) {
+      pass(250ms);
+      for (const ActorId worker : std::exchange(told, {})) {
+        const ProcessAddress owner = whose(worker).from;
+        gives_back(worker);
+        ask(owner);
+      }
+      for (const ProcessAddress& owner : owners) most[owner] = std::max(most[owner], held_by(owner));
+    }
+  }
+
+  JobId job{};
+  std::uint64_t request = 10;
+  std::vector<ActorId> told, started;
+  std::string why;
+  std::map<ProcessAddress, int> most;
+};
+
+}  // namespace
+
+// Three loops of short tasks held three CPUs for good: an actor of 0.1 CPU waited for two minutes, and was
+// given up.
+TEST_CASE(
+    "an actor that waits gets the room of the worker that was leased first, before later asks of others") {
+  Turns s(3);
+  for (int i = 0; i < 3; ++i) s.ask(kDriver), s.now += 10ms;
+  const std::vector<ActorId> workers = s.started;
+  REQUIRE(workers.size() == 3);
+  for (int i = 0; i < 4; ++i) s.ask(kDriver);  // as a process does that has many tasks
+  s.pass(5s);
+  CHECK(s.told.empty());  // nobody else waits
+  const Requester actor = s.wants(0.1);
+  s.pass(250ms);
+  CHECK(s.told.empty());
+  s.pass(250ms);
+  CHECK(s.told == std::vector<ActorId>{workers[0]});
+  CHECK(s.why == "given back: T of job main has waited 0.5 s for its room");
+  s.pass(1s);
+  CHECK(s.told.size() == 1);  // just enough
+  SECTION("its task ends") {
+    s.gives_back(workers[0]);
+    REQUIRE(s.started.size() == 4);
+    CHECK(s.whose(s.started[3]) == actor);  // not one of the four that came before it
+  }
+  SECTION("another one comes free") {
+    s.gives_back(workers[1]);
+    CHECK(s.whose(s.started[3]) == actor);
+    s.gives_back(workers[0]);
+    CHECK(s.held_by(kDriver) == 2);
+  }
+  SECTION("its task takes long: another one is asked for") {
+    s.pass(1s);
+    CHECK(s.told == std::vector<ActorId>{workers[0], workers[1]});
+    s.gives_back(workers[1]);
+    CHECK(s.whose(s.started[3]) == actor);
+    s.pass(30s);
+    CHECK(s.told.size() == 2);
+  }
+  SECTION("nobody wants the actor any more") {
+    s.on(SpawnCancelled{actor});
+    s.gives_back(workers[0]);
+    CHECK(s.held_by(kDriver) == 3);
+  }
+  SECTION("the head starts again, and asks again") {
+    s.told.clear();
+    std::vector<LiveActor> lives;
+    for (const ActorId worker : workers) lives.push_back({worker, ProcessId{9}});
+    s.restart();
+    s.node(1, 3, lives);
+    s.gateway();
+    s.wants(0.1);
+    s.pass(500ms);
+    CHECK(s.told.size() == 1);
+  }
+  SECTION("the link of its process breaks, and it is asked again") {
+    s.gateway();
+    s.pass(250ms);
+    CHECK(s.told == std::vector<ActorId>{workers[0], workers[0]});
+  }
+  SECTION("its node drains") {
+    s.told.clear();
+    s.on(NodeDrains{NodeId{1}, 30'000, "by hand"});
+    s.pass(5s);
+    CHECK(s.told.empty());
+  }
+}
+
+TEST_CASE("for a worker with the same demand its own process is not asked, and actors never are") {
+  Turns s(2);
+  s.ask(kDriver);
+  s.wants(1);
+  const ActorId worker = s.started[0];
+  s.ask(kDriver);
+  s.pass(5s);
+  CHECK(s.told.empty());
+  SECTION("of another demand it is") {
+    s.ask(kDriver, 0.5);
+    s.pass(500ms);
+    CHECK(s.told == std::vector<ActorId>{worker});
+  }
+  SECTION("for another process it is") {
+    s.ask(kOther);
+    s.pass(500ms);
+    CHECK(s.told == std::vector<ActorId>{worker});
+  }
+  SECTION("what workers cannot make room for asks nobody") {
+    s.wants(2);
+    s.pass(5s);
+    CHECK(s.told.empty());
+  }
+}
+
+TEST_CASE("processes that never stop share the CPUs, and take turns where there are too few") {
+  SECTION("two of three") {
+    Turns s(3);
+    for (int i = 0; i < 7; ++i) s.ask(kDriver);
+    for (int i = 0; i < 4; ++i) s.ask(kOther);
+    s.run(5s, {kDriver, kOther});
+    CHECK(s.held_by(kOther) == 1);
+    CHECK(s.held_by(kDriver) == 2);
+    const std::size_t swaps = s.started.size();
+    s.run(60s, {kDriver, kOther});
+    CHECK(s.started.size() == swaps);  // each exchange costs a process
+  }
+  SECTION("two of one") {
+    Turns s(1);
+    for (int i = 0; i < 5; ++i) s.ask(kDriver);
+    for (int i = 0; i < 4; ++i) s.ask(kOther);
+    s.run(5s, {kDriver, kOther});
+    CHECK(s.most == std::map<ProcessAddress, int>{{kDriver, 1}, {kOther, 1}});
+    CHECK(s.started.size() >= 5);
+    CHECK(s.started.size() <= 11);  // none that was leased a moment ago is asked for
+  }
+}
+
+// Else every smaller one that comes is faster.
+TEST_CASE("what comes free is kept for a large one until it has all, but not for tasks that take long") {
+  Turns s(4);
+  for (int i = 0; i < 4; ++i) s.ask(kDriver), s.now += 10ms;
+  const std::vector<ActorId> workers = s.started;
+  s.pass(1s);
+  for (int i = 0; i < 4; ++i) s.ask(kDriver);
+  SECTION("an actor") {
+    const Requester large = s.wants(4);
+    s.pass(500ms);
+    CHECK(s.told == workers);
+    for (int i = 0; i < 3; ++i) s.gives_back(workers[static_cast<std::size_t>(i)]), s.pass(250ms);
+    CHECK(s.started.size() == 4);
+    SECTION("gets it") {
+      s.gives_back(workers[3]);
+      REQUIRE(s.started.size() == 5);
+      CHECK(s.whose(s.started[4]) == large);
+    }
+    SECTION("waits for a task that takes long, and others do not") {
+      s.pass(10s);
+      CHECK(s.held_by(kDriver) == 4);
+    }
+  }
+  SECTION("a placement group") {
+    s.on(GroupRequested{{kDriver, 900},
+                        s.job,
+                        GroupVerb::kMake,
+                        {},
+                        {{}, "", PlacementStrategy::kStrictPack, {{kCpu, 0}, {2 * kCpu, 0}}}});
+    s.pass(500ms);
+    CHECK(s.told == std::vector<ActorId>(workers.begin(), workers.begin() + 3));
+    CHECK(s.why.find("given back: placement group ") == 0);
+    const auto is_ready = [&] {
+      return s.head->groups().all().begin()->second.record.state == GroupState::kReady;
+    };
+    for (int i = 0; i < 3; ++i) {
+      CHECK_FALSE(is_ready());
+      s.gives_back(workers[static_cast<std::size_t>(i)]);
+    }
+    CHECK(is_ready());
+    CHECK(s.started.size() == 4);
+  }
+}
+
+TEST_CASE("of workers with several resources those are asked for that have what is lacking") {
+  Turns s(1);
+  s.node_with_gpus(2, 1);
+  for (int i = 0; i < 3; ++i) s.ask(kDriver);
+  ActorDemand gpu = Turns::demand(0);
+  gpu.gpu_e4 = kGpu;
+  s.on(SpawnRequested{{kDriver, 500}, {s.job, std::string(kWorkerOfTasks), "", "arguments", gpu}}), s.note();
+  REQUIRE(s.started.size() == 4);
+  s.on(SpawnRequested{{kDriver, 501}, {s.job, "T", "", "arguments", gpu}}), s.note();
+  s.pass(500ms);
+  CHECK(s.told == std::vector<ActorId>{s.started[3]});
+  s.gives_back(s.started[3]);
+  REQUIRE(s.started.size() == 5);
+  CHECK(s.whose(s.started[4]).request == 501);
+}
