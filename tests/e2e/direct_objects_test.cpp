@@ -9,7 +9,7 @@
 
 #include "runtime/objects/objects.hpp"
 #include "scheduler/init/init.hpp"
-#include "tests/e2e/support.hpp"
+#include "tests/e2e/objects.hpp"
 
 namespace direct_objects_test {
 
@@ -46,13 +46,9 @@ struct Two {
 /// What has come so far of the copies that a process fetches.
 std::uint64_t fetched(pid_t pid) {
   std::uint64_t bytes = 0;
-  const std::string folder = "/proc/" + std::to_string(pid) + "/fd/";
-  for (const auto& name : names_in(folder)) {
-    std::error_code gone;
-    const auto target = std::filesystem::read_symlink(folder + name, gone).string();
+  for (const auto& path : descriptors_of(pid, "/memfd:troupe:copy/")) {
     struct stat info {};
-    if (target.starts_with("/memfd:troupe:copy/") && ::stat((folder + name).c_str(), &info) == 0)
-      bytes = std::max(bytes, std::uint64_t(info.st_blocks) * 512);
+    if (::stat(path.c_str(), &info) == 0) bytes = std::max(bytes, std::uint64_t(info.st_blocks) * 512);
   }
   return bytes;
 }

@@ -9,8 +9,8 @@
 
 #include "runtime/objects/objects.hpp"
 #include "scheduler/init/init.hpp"
+#include "tests/e2e/objects.hpp"
 #include "tests/e2e/other_node.hpp"
-#include "tests/e2e/support.hpp"
 
 namespace large_arguments_test {
 
@@ -96,9 +96,6 @@ std::string text_task(std::uint64_t index, std::uint64_t size) {
   return pattern(index, size);
 }
 
-std::uint64_t owned(const Session& session) {
-  return session.process().objects()->counts().owned;
-}
 bool none_left(const Session& session, const ActorHandle<Echo>& echo) {
   return eventually([&] { return owned(session) == 0 && echo.call<&Echo::owned>().get(60s) == 0; }, 30s);
 }

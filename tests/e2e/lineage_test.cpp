@@ -11,8 +11,8 @@
 #include "runtime/objects/objects.hpp"
 #include "runtime/tasks/tasks.hpp"
 #include "scheduler/init/init.hpp"
+#include "tests/e2e/objects.hpp"
 #include "tests/e2e/other_node.hpp"
-#include "tests/e2e/support.hpp"
 
 namespace lineage_test {
 
@@ -118,12 +118,6 @@ struct Maker {
   int pid() { return ::getpid(); }
 };
 
-std::uint64_t owned(const Session& session) {
-  return session.process().objects()->counts().owned;
-}
-bool no_workers(const Session& session) {
-  return eventually([&] { return session.process().tasks()->counts().leases == 0; }, 30s);
-}
 void kill_keeper(const ActorHandle<Light>& light) {
   ::kill(pid_t(light.call<&Light::pid>().get(60s)), SIGKILL);
   CHECK(eventually([&] { return code_of([&] { light.call<&Light::pid>().get(60s); }) != "nothing"; }, 30s));

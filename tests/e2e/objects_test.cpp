@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "scheduler/init/init.hpp"
-#include "tests/e2e/support.hpp"
+#include "tests/e2e/objects.hpp"
 
 namespace objects_test {
 
@@ -23,10 +23,6 @@ namespace {
 using Numbers = std::vector<float>;
 
 constexpr std::size_t kCount = 750'000;  // 3 MB
-
-double sum_view(const View<float>& numbers) {
-  return std::accumulate(numbers.begin(), numbers.end(), 0.0);
-}
 
 /// Owns objects in a process of its own.
 struct Hoard {
@@ -57,22 +53,12 @@ std::vector<ObjectRef<Numbers>> put(const Session& session, int count) {
   for (int i = 0; i < count; ++i) put.push_back(session.put(Numbers(kCount, float(i))));
   return put;
 }
-bool no_objects(const Session& session) {
-  return eventually([&] { return session.process().objects()->counts().owned == 0; }, 20s);
-}
 std::size_t spilled(const Session& session) {
   return session.process().objects()->counts().spilled;
 }
 /// This process's files there that have no name.
 std::vector<std::string> files_in(const std::string& folder) {
-  std::vector<std::string> found;
-  for (const auto& name : names_in("/proc/self/fd")) {
-    const std::string path = "/proc/self/fd/" + name;
-    std::error_code error;
-    const auto target = std::filesystem::read_symlink(path, error).string();
-    if (!error && target.starts_with(folder)) found.push_back(path);
-  }
-  return found;
+  return descriptors_of(::getpid(), folder);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <future>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -69,6 +70,47 @@ std::set<pid_t> proxies_of(pid_t node, const serve::Served& served) {
   for (const pid_t one : e2e::children(node)) pids.insert(one);
   for (const pid_t one : served.pids()) pids.erase(one);
   return pids;
+}
+
+/// A hidden test case that joins a cluster of two nodes; they tell each other by files how far they are.
+struct JoinedProgram {
+  explicit JoinedProgram(const std::string& test_case) {
+    e2e::write_file(folder / "address", cluster.address);
+    e2e::write_file(folder / "folder", cluster.root + "/a");
+    program.emplace(test_case, folder.path());
+  }
+  bool is_there(const std::string& name) const {
+    return e2e::eventually([&] { return !e2e::read_file(folder / name).empty(); }, 120s);
+  }
+  int drain_two(const std::string& grace) const {
+    return cluster.troupe("drain --folder " + cluster.root + "/a two --grace " + grace + " --no-wait").code;
+  }
+  bool two_has_ended(Duration timeout) const {
+    return e2e::eventually([&] { return ClusterFolder::open(cluster.root + "/b").value().running().empty(); },
+                           timeout);
+  }
+  void ends_well() {
+    CHECK(program->wait(60s) == "exit code 0");
+    CHECK_THAT(e2e::read_file(folder / "out"), Contains("All tests passed"));
+  }
+  const e2e::TwoNodes cluster;
+  const e2e::TempFolder folder;
+  std::optional<e2e::Program> program;
+};
+/// In it.
+DriverSession join_cluster() {
+  InitOptions options;
+  options.address = e2e::read_file(e2e::program_folder() + "/address");
+  options.folder = e2e::read_file(e2e::program_folder() + "/folder");
+  return init(0, nullptr, options);
+}
+/// Takes all of a node's CPUs.
+ActorHandle<Room> fill(const DriverSession& session, const std::string& name) {
+  NodeId node;
+  for (const auto& one : session.nodes()) {
+    if (one.name == name) node = one.id;
+  }
+  return session.spawn<Room>({.num_cpus = 4, .isolated = true, .node = node});
 }
 
 }  // namespace
@@ -154,34 +196,18 @@ TEST_CASE("what a proxy has accepted is answered before the deployment ends", "[
 
 TEST_CASE("a node that drains: its proxy answers what it has accepted, and ends; the others serve on",
           "[serving]") {
-  const e2e::TwoNodes cluster;
-  const e2e::TempFolder folder;
-  e2e::write_file(folder / "address", cluster.address);
-  e2e::write_file(folder / "folder", cluster.root + "/a");
-  e2e::Program program("program: serves on the nodes of a cluster", folder.path());
-  const auto is_there = [&](const std::string& name) {
-    return e2e::eventually([&] { return !e2e::read_file(folder / name).empty(); }, 120s);
-  };
-  REQUIRE(is_there("under_way"));
-  CHECK(cluster.troupe("drain --folder " + cluster.root + "/a two --grace 60 --no-wait").code == 0);
-  REQUIRE(is_there("drains"));
-  CHECK(e2e::eventually([&] { return ClusterFolder::open(cluster.root + "/b").value().running().empty(); }));
-  CHECK(program.wait(60s) == "exit code 0");
-  CHECK_THAT(e2e::read_file(folder / "out"), Contains("All tests passed"));
+  JoinedProgram program("program: serves on the nodes of a cluster");
+  REQUIRE(program.is_there("under_way"));
+  CHECK(program.drain_two("60") == 0);
+  REQUIRE(program.is_there("drains"));
+  CHECK(program.two_has_ended(20s));
+  program.ends_well();
 }
 
 TEST_CASE("program: serves on the nodes of a cluster", "[.program]") {
   const std::string folder = e2e::program_folder();
-  InitOptions options;
-  options.address = e2e::read_file(folder + "/address");
-  options.folder = e2e::read_file(folder + "/folder");
-  auto session = init(0, nullptr, options);
-  // The replica goes to node one: two has no room meanwhile.
-  NodeId two;
-  for (const auto& node : session.nodes()) {
-    if (node.name == "two") two = node.id;
-  }
-  const auto room = session.spawn<Room>({.num_cpus = 4, .isolated = true, .node = two});
+  auto session = join_cluster();
+  const auto room = fill(session, "two");  // the replica goes to node one
   auto served = serve::run(session, "sum", Sum{}, weights_of(1),
                            {.replicas = 1, .port = 0, .on_every_node = true, .cpus = 1});
   session.kill(room);
@@ -213,35 +239,18 @@ TEST_CASE("program: serves on the nodes of a cluster", "[.program]") {
 }
 
 TEST_CASE("a node that drains: its replica ends as soon as another one answers", "[serving]") {
-  const e2e::TwoNodes cluster;
-  const e2e::TempFolder folder;
-  e2e::write_file(folder / "address", cluster.address);
-  e2e::write_file(folder / "folder", cluster.root + "/a");
-  e2e::Program program("program: serves on a node that drains", folder.path());
-  const auto is_there = [&](const std::string& name) {
-    return e2e::eventually([&] { return !e2e::read_file(folder / name).empty(); }, 120s);
-  };
-  REQUIRE(is_there("serves"));
-  // An hour, if it waited for that.
-  CHECK(cluster.troupe("drain --folder " + cluster.root + "/a two --grace 3600 --no-wait").code == 0);
-  const auto has_ended = [&] { return ClusterFolder::open(cluster.root + "/b").value().running().empty(); };
-  CHECK(e2e::eventually(has_ended, 120s));
-  e2e::write_file(folder / "drained", "yes");
-  CHECK(program.wait(60s) == "exit code 0");
-  CHECK_THAT(e2e::read_file(folder / "out"), Contains("All tests passed"));
+  JoinedProgram program("program: serves on a node that drains");
+  REQUIRE(program.is_there("serves"));
+  CHECK(program.drain_two("3600") == 0);  // an hour, if it waited for that
+  CHECK(program.two_has_ended(120s));
+  e2e::write_file(program.folder / "drained", "yes");
+  program.ends_well();
 }
 
 TEST_CASE("program: serves on a node that drains", "[.program]") {
   const std::string folder = e2e::program_folder();
-  InitOptions options;
-  options.address = e2e::read_file(folder + "/address");
-  options.folder = e2e::read_file(folder + "/folder");
-  auto session = init(0, nullptr, options);
-  NodeId one;
-  for (const auto& node : session.nodes()) {
-    if (node.name == "one") one = node.id;
-  }
-  const auto room = session.spawn<Room>({.num_cpus = 4, .isolated = true, .node = one});
+  auto session = join_cluster();
+  const auto room = fill(session, "one");
   auto served = serve::run(session, "sum", Sum{}, weights_of(1), {.replicas = 1, .port = 0, .cpus = 1});
   session.kill(room);
   const auto before = served.pids();

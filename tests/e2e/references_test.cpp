@@ -10,8 +10,8 @@
 #include "runtime/objects/objects.hpp"
 #include "runtime/tasks/tasks.hpp"
 #include "scheduler/init/init.hpp"
+#include "tests/e2e/objects.hpp"
 #include "tests/e2e/other_node.hpp"
-#include "tests/e2e/support.hpp"
 
 namespace references_test {
 
@@ -95,9 +95,6 @@ Reference pass_on(const Reference& reference) {
   return reference;
 }
 
-bool no_workers(const Session& session) {
-  return eventually([&] { return session.process().tasks()->counts().leases == 0; }, 30s);
-}
 bool owns_nothing(const ActorHandle<Owner>& owner) {
   return eventually([&] { return owner.call<&Owner::owned>().get(60s) == 0; }, 60s);
 }
@@ -221,7 +218,7 @@ TEST_CASE("Who dies while the link between the nodes is broken holds nothing any
   auto own = session.put(Numbers(kCount, 1.0));
   holder.call<&Holder::keep>(own).get(60s);
   own = {};
-  CHECK(session.process().objects()->counts().owned == 1);
+  CHECK(owned(session) == 1);
   const auto pid = holder.call<&Holder::pid>().get(60s);
   REQUIRE(cut_connections(children(::getpid(), "troupe-node")) >= 2);
   kill_it(pid);

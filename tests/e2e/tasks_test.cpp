@@ -14,7 +14,7 @@
 
 #include "runtime/objects/objects.hpp"
 #include "scheduler/init/init.hpp"
-#include "tests/e2e/support.hpp"
+#include "tests/e2e/objects.hpp"
 
 namespace tasks_test {
 
@@ -137,9 +137,6 @@ std::int64_t leaves(int depth) {
 double sum(const std::vector<float>& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), 0.0);
 }
-double sum_view(const View<float>& numbers) {
-  return std::accumulate(numbers.begin(), numbers.end(), 0.0);
-}
 std::size_t number_of(const std::map<std::string, int>& words, const std::string& word) {
   return std::size_t(words.at(word));
 }
@@ -178,11 +175,6 @@ std::vector<float> numbers(std::size_t count) {
   return all;
 }
 
-/// Nothing of objects is left in the driver's process, nor borrowed from it.
-bool no_objects(const Session& session) {
-  return eventually([&] { return session.process().objects()->counts().owned == 0; }, 20s);
-}
-
 }  // namespace
 
 TEST_CASE("Tasks run with their values over both nodes, in workers that are used again") {
@@ -202,7 +194,7 @@ TEST_CASE("Tasks run with their values over both nodes, in workers that are used
   CHECK(nodes.size() == 2);
   CHECK(pids.size() == 4);
   // And are given back.
-  CHECK(eventually([&] { return session.process().tasks()->counts().leases == 0; }));
+  CHECK(no_workers(session));
   for (const auto pid : pids) CHECK(eventually([&] { return !is_alive(pid_t(pid)); }));
 }
 
@@ -518,7 +510,7 @@ TEST_CASE("An actor that keeps a reference keeps the object, until it drops it o
   keepers[0].call<&Keeper::drop>().get(60s);
   keepers[1].call<&Keeper::drop>().get(60s);
   CHECK(keepers[2].call<&Keeper::total>().get(60s) == right);
-  CHECK(session.process().objects()->counts().owned == 1);
+  CHECK(owned(session) == 1);
   session.kill(keepers[2]);
   CHECK(no_objects(session));
 }

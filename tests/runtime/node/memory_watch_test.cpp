@@ -29,6 +29,20 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 /// Of 256 MiB, on a machine that has enough.
 const NodeMemory kNode{256 * kMiB, 16'384 * kMiB, 8'192 * kMiB};
 
+/// The worker of an isolated actor that asked for 64 MiB.
+ProcessId start_limited(F& f, ActorId actor) {
+  auto spec = F::spec(true);
+  spec.demand.other.amounts = {{"memory", 64 * kMiB}};
+  return F::find<StartWorker>(f.head(cluster::StartActor{F::kNode, actor, spec, ""}))->process;
+}
+/// Of the two that there are: this one has so much, the other one 300 MiB.
+std::vector<MemoryClaim> claims_of_two(F& f, ProcessId one, std::int64_t mib) {
+  auto claims = f.machine.memory_claims();
+  REQUIRE(claims.size() == 2);
+  for (MemoryClaim& claim : claims) claim.use.has = (claim.process == one ? mib : 300) * kMiB;
+  return claims;
+}
+
 }  // namespace
 
 TEST_CASE("Of those that have more than they asked for the one with most above it is ended, and says why") {
@@ -96,10 +110,7 @@ TEST_CASE("A node offers what it is told, or a share of what it may use") {
 
 TEST_CASE("A worker that has more than its actor asked for is killed with the reason, and once") {
   F f;
-  auto spec = F::spec(true);
-  spec.demand.other.amounts = {{"memory", 64 * kMiB}};
-  const auto started = f.head(cluster::StartActor{F::kNode, {1}, spec, ""});
-  const ProcessId worker = F::find<StartWorker>(started)->process;
+  const ProcessId worker = start_limited(f, ActorId{1});
   f.said(worker, wire::Hello{}, 1);
   f.said(worker, wire::ActorUp{{1}});
   auto claims = f.machine.memory_claims();
@@ -121,17 +132,12 @@ TEST_CASE("A worker that has more than its actor asked for is killed with the re
 // Was: memory of one that was killed for another reason counted, and another one was killed for it.
 TEST_CASE("Nobody is ended for memory while a worker dies that had some") {
   F f;
-  auto spec = F::spec(true);
-  spec.demand.other.amounts = {{"memory", 64 * kMiB}};
-  const auto first = f.head(cluster::StartActor{F::kNode, {1}, spec, ""});
-  const ProcessId dies = F::find<StartWorker>(first)->process;
-  f.head(cluster::StartActor{F::kNode, {2}, spec, ""});
+  const ProcessId dies = start_limited(f, ActorId{1});
+  start_limited(f, ActorId{2});
   f.said(dies, wire::Hello{}, 1);
   f.said(dies, wire::ActorUp{{1}});
   f.head(cluster::KillActor{F::kNode, {1}, "its owner wants it gone"});
-  auto claims = f.machine.memory_claims();
-  REQUIRE(claims.size() == 2);
-  for (MemoryClaim& claim : claims) claim.use.has = (claim.process == dies ? 200 : 300) * kMiB;
+  const auto claims = claims_of_two(f, dies, 200);
   CHECK(F::find<KillProcess>(f.on(MemoryMeasured{kNode, claims})) == nullptr);
 }
 
@@ -202,16 +208,11 @@ TEST_CASE("What a program shares with its forks is counted once, and one that ha
 // A look takes its time: what was killed meanwhile gives its memory back.
 TEST_CASE("Nobody is ended by a look that is older than another one's end") {
   F f;
-  auto spec = F::spec(true);
-  spec.demand.other.amounts = {{"memory", 64 * kMiB}};
-  const auto first = f.head(cluster::StartActor{F::kNode, {1}, spec, ""});
-  const ProcessId dies = F::find<StartWorker>(first)->process;
-  f.head(cluster::StartActor{F::kNode, {2}, spec, ""});
+  const ProcessId dies = start_limited(f, ActorId{1});
+  start_limited(f, ActorId{2});
   f.said(dies, wire::Hello{}, 1);
   f.said(dies, wire::ActorUp{{1}});
-  auto claims = f.machine.memory_claims();
-  REQUIRE(claims.size() == 2);
-  for (MemoryClaim& claim : claims) claim.use.has = (claim.process == dies ? 200 : 300) * kMiB;
+  const auto claims = claims_of_two(f, dies, 200);
   f.head(cluster::KillActor{F::kNode, {1}, "its owner wants it gone"});
   CHECK(F::find<KillProcess>(f.on(MemoryMeasured{kNode, claims})) == nullptr);
 }
@@ -219,15 +220,8 @@ TEST_CASE("Nobody is ended by a look that is older than another one's end") {
 // Was: a look in whose time anything ended counted for nothing, and where workers come and go none counted.
 TEST_CASE("What has ended since a look gives its memory back, and the others are looked at") {
   F f;
-  auto spec = F::spec(true);
-  spec.demand.other.amounts = {{"memory", 64 * kMiB}};
-  const auto first = f.head(cluster::StartActor{F::kNode, {1}, spec, ""});
-  const ProcessId ends = F::find<StartWorker>(first)->process;
-  const auto second = f.head(cluster::StartActor{F::kNode, {2}, spec, ""});
-  const ProcessId over = F::find<StartWorker>(second)->process;
-  auto claims = f.machine.memory_claims();
-  REQUIRE(claims.size() == 2);
-  for (MemoryClaim& claim : claims) claim.use.has = (claim.process == ends ? 400 : 300) * kMiB;
+  const ProcessId ends = start_limited(f, ActorId{1}), over = start_limited(f, ActorId{2});
+  const auto claims = claims_of_two(f, ends, 400);
   f.on(ProcessEnded{ends, "exit code 0"});
   REQUIRE(f.machine.memory_claims().size() == 1);
   const NodeMemory full{0, 1'000 * kMiB, 10 * kMiB};
