@@ -120,10 +120,12 @@ void ClusterMachine::give_turns() {
   const auto& spawns = waiting_.all();
   if (groups_.waiting().empty() && std::none_of(spawns.begin(), spawns.end(), is_starved)) return;
   LeaseTurns leases({config_.lease_turn, config_.turn_soon, config_.turn_within}, now_);
-  for (const auto& [id, actor] : actors_.all()) {
-    const ActorRecord& record = actor.record;
-    if (!record.spec.is_worker_of_tasks() || !index_.nodes().contains(record.node)) continue;
-    leases.add(actor, is_registered(record.requester.from.node) && is_registered(record.node));
+  for (const auto& [node, view] : index_.nodes()) {
+    for (const ActorId id : nodes_.at(node).actors) {
+      const Actor& actor = actors_.at(id);
+      if (!actor.record.spec.is_worker_of_tasks()) continue;
+      leases.add(actor, is_registered(node) && is_registered(actor.record.requester.from.node));
+    }
   }
   if (leases.empty()) {
     while (!turns_.empty()) end_turn(0);
