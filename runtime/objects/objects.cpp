@@ -103,12 +103,15 @@ void Objects::end_threads() {
   direct.reset();
   disk.reset();
   std::deque<OnDisk> not_done;
+  std::set<std::shared_ptr<OnRegion>> no_room;
   {
     const std::lock_guard lock(mutex_);
     not_done.swap(to_do_);
+    no_room.swap(waiting_for_readers_);
   }
   const ErrorInfo over = process_ends();
   for (const auto& work : not_done) work(*this, &over);
+  for (const auto& then : no_room) (*then)(over);
 }
 
 void Objects::stop() {

@@ -395,7 +395,8 @@ class Objects : public std::enable_shared_from_this<Objects> {
   BoundedMemory<ProcessAddress, std::string> dead_;
   BoundedMemory<NodeId, std::string> dead_nodes_;
   bool stopped_ = false;
-  std::unique_ptr<WorkThread> disk_;                 ///< started when it is needed
+  std::unique_ptr<WorkThread> disk_;                         ///< started when it is needed
+  std::set<std::shared_ptr<OnRegion>> waiting_for_readers_;  ///< in a full store
   std::deque<OnDisk> to_do_;                         ///< in that thread, which drops what it has not begun
   std::set<std::shared_ptr<CallState>> borrowings_;  ///< threads wait for them (lend)
   DirectOwners direct_owners_;

@@ -73,13 +73,22 @@ void Objects::obtain(const Ask& ask, std::uint64_t bytes, OnRegion then, int rou
 }
 
 void Objects::obtain_later(const Ask& ask, std::uint64_t bytes, const OnRegion& then, int round) {
-  // What is to be done later may go with its process: whoever waits for the memory hears of that.
-  const std::shared_ptr<OnRegion> told(new OnRegion(then), [](const OnRegion* left) {
-    if (*left) (*left)(process_ends());
-    delete left;
-  });
+  const auto told = std::make_shared<OnRegion>(then);
+  bool is_over = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_over = closed_;
+    if (!is_over) waiting_for_readers_.insert(told);
+  }
+  if (is_over) return then(process_ends());
   gate_.later(kReadersLetGo, [weak = weak_from_this(), ask, bytes, told, round] {
-    if (const auto self = weak.lock()) self->obtain(ask, bytes, std::exchange(*told, nullptr), round);
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    {
+      const std::lock_guard lock(self->mutex_);
+      if (self->waiting_for_readers_.erase(told) == 0) return;  // it was told that the process ends
+    }
+    self->obtain(ask, bytes, std::move(*told), round);
   });
 }
 
