@@ -189,7 +189,9 @@ TEST_CASE("what a proxy has accepted is answered before the deployment ends", "[
     return false;
   }));
   ::kill(replica, SIGCONT);
-  CHECK(waits.get().status == 200);
+  const auto answer = waits.get();
+  INFO(answer.body);  // the reason
+  CHECK(answer.status == 200);
   stopped.get();
   CHECK(e2e::eventually([&] { return proxies_of(session.embedded()->node_pids().at(1), served).empty(); }));
 }
