@@ -49,6 +49,28 @@ void Objects::do_next() {
   work(*this, is_over ? &why_not : nullptr);
 }
 
+void Objects::end_threads() {
+  std::unique_ptr<WorkThread> disk;
+  std::unique_ptr<DirectConnections> direct;
+  {
+    const std::lock_guard lock(mutex_);
+    disk.swap(disk_);
+    direct.swap(direct_);
+  }
+  direct.reset();
+  disk.reset();
+  std::deque<OnDisk> not_done;
+  std::set<std::shared_ptr<OnRegion>> no_room;
+  {
+    const std::lock_guard lock(mutex_);
+    not_done.swap(to_do_);
+    no_room.swap(waiting_for_readers_);
+  }
+  const ErrorInfo over = process_ends();
+  for (const auto& work : not_done) work(*this, &over);
+  for (const auto& then : no_room) (*then)(over);
+}
+
 // Asking for room.
 
 /// `ask` is called while this lives alone.
