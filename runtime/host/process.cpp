@@ -173,10 +173,11 @@ void Process::end() {
   // The threads that receive end first; what actors still send goes nowhere, but to memory that is there.
   node_->stop();
   rings_->stop();
-  // An answer's callbacks mostly hold it: what is not resolved is never given back.
-  node_->give_up(kEnded);
+  // An answer's callbacks mostly hold it: what is not resolved is never given back. Routes close first: a
+  // call that is tried again asks for another ring, and the node gives none.
   fail_all_calls({ErrorCode::kUnavailable, "a call was not sent", kEnded, kCallThere},
                  {ErrorCode::kUnavailable, "a call has no answer", kEnded, kCallThere});
+  node_->give_up(kEnded);
   caf::anon_send_exit(caf::actor_cast<caf::actor>(callback_runner_), caf::exit_reason::user_shutdown);
   run_turns();
 }
