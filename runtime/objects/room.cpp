@@ -83,7 +83,8 @@ void Objects::obtain(const Ask& ask, std::uint64_t bytes, OnRegion then, int rou
       const auto made = [ask, bytes, then, round, answer](Objects& us, Room room) {
         // The first round's letting go lets the second one spill.
         if (room.freed > 0 || round == 0) return us.obtain(ask, bytes, then, round + 1);
-        if (room.is_read && room.why_not_more.empty()) return us.obtain_later(ask, bytes, then, round + 1);
+        if (room.is_read && room.why_not_more.empty() && round + 1 < kMostRounds)
+          return us.obtain_later(ask, bytes, then, round + 1);
         Lent none{{}, answer};
         none.answer.why.why += room.why_not_more.empty() ? "; all that is there is in use" + us.what_stays()
                                                          : "; no room could be made: " + room.why_not_more;
