@@ -69,7 +69,7 @@ void LeaseTurns::count(const ProcessAddress& owner, const ActorDemand& demand, i
 void LeaseTurns::add(const Actor& worker, bool may_be_told) {
   const ActorRecord& record = worker.record;
   const bool goes = record.state == ActorState::kEnding || worker.wanted_at.has_value();
-  if (!goes) count(record.requester.from, record.spec.demand, 1);
+  if (!goes) count(record.requester.from, held_by(worker), 1);
   if (record.spec.demand.group) return;  // its room is its bundle's
   if (goes) {
     going_[record.node].push_back(&worker);
@@ -89,16 +89,16 @@ void LeaseTurns::told(const Actor& worker) {
   std::erase(open_[node], &worker);
   if (open_[node].empty()) open_.erase(node);
   going_[node].push_back(&worker);
-  count(worker.record.requester.from, worker.record.spec.demand, -1);
+  count(worker.record.requester.from, held_by(worker), -1);
 }
 
 bool LeaseTurns::may_take(const Starved& waits, const Actor& worker,
                           const std::vector<const Actor*>& taken) const {
   if (!waits.owner) return true;
   const ProcessAddress owner = worker.record.requester.from;
-  const ActorDemand& demand = worker.record.spec.demand;
+  const ActorDemand demand = held_by(worker);
   const bool same_process = owner == *waits.owner;
-  if (same_process && demand == waits.demand) return false;
+  if (same_process && worker.record.spec.demand == waits.demand) return false;
   const auto share_of = [&](const ProcessAddress& process, const ActorDemand& of) {
     std::int64_t sum = 0;
     const auto at = held_.find(process);
@@ -112,9 +112,9 @@ bool LeaseTurns::may_take(const Starved& waits, const Actor& worker,
   if (mine == 0) return true;
   std::int64_t theirs = share_of(owner, demand) - size_for(waits.demand, demand);
   for (const Actor* one : taken) {
-    const bool counts =
-        one->record.requester.from == owner && (!same_process || one->record.spec.demand == demand);
-    if (counts) theirs -= size_for(waits.demand, one->record.spec.demand);
+    const ActorDemand held = held_by(*one);
+    if (one->record.requester.from == owner && (!same_process || held == demand))
+      theirs -= size_for(waits.demand, held);
   }
   return theirs >= mine + size_for(waits.demand, waits.demand);
 }

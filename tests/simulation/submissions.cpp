@@ -41,6 +41,7 @@ std::uint64_t Submissions::add(const Hosted& by, int retries, bool is_plain) {
 void Submissions::begins(std::uint64_t number, const Hosted& in) {
   World& world = cluster_.world;
   Task& task = all_.at(number);
+  waits_no_longer(number);
   world.trace(in.name, "begins task " + std::to_string(number));
   if (&in != task.by) workers_.try_emplace(&in, Served{task.by, {}});
   if (task.last_in != nullptr) {
@@ -75,15 +76,16 @@ void Submissions::look(Duration bound) {
   }
 }
 
-void Submissions::wants(const Hosted& by) {
-  Greedy& greedy = greedy_[&by];
-  if (greedy.wants++ == 0) greedy.since = cluster_.world.now();
+void Submissions::wants(std::uint64_t task) {
+  Greedy& greedy = greedy_[all_.at(task).by];
+  if (greedy.wait.empty()) greedy.since = cluster_.world.now();
+  greedy.wait.insert(task);
 }
 
-void Submissions::got(const Hosted& by) {
-  Greedy& greedy = greedy_.at(&by);
-  --greedy.wants;
-  greedy.since = cluster_.world.now();
+void Submissions::waits_no_longer(std::uint64_t task) {
+  const auto greedy = greedy_.find(all_.at(task).by);
+  if (greedy == greedy_.end() || greedy->second.wait.erase(task) == 0) return;
+  greedy->second.since = cluster_.world.now();
 }
 
 void Submissions::look_for_starved(Duration bound) const {
@@ -91,12 +93,12 @@ void Submissions::look_for_starved(Duration bound) const {
   for (const auto& [process, greedy] : greedy_) {
     const bool is_there = process->alive && process->node->alive && !process->has_lost_node() &&
                           !cluster_.declared_dead.contains(process->node->info.id);
-    if (!is_there || greedy.wants == 0) continue;
+    if (!is_there || greedy.wait.empty()) continue;
     const Instant at_ease =
         cluster_.last_fault_at ? std::max(greedy.since, *cluster_.last_fault_at + seconds(25)) : greedy.since;
     if (now - at_ease > bound)
-      cluster_.world.violation("none of the " + std::to_string(greedy.wants) + " tasks of " + process->name +
-                               " runs, and others' do");
+      cluster_.world.violation("none of the " + std::to_string(greedy.wait.size()) + " tasks of " +
+                               process->name + " begins, and others' do");
   }
 }
 

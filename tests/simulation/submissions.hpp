@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "runtime/client/session.hpp"
@@ -25,13 +26,14 @@ class Submissions {
   void begins(std::uint64_t task, const Hosted& in);
   void cancelled(std::uint64_t task) { all_.at(task).is_cancelled = true, ++cancels; }
   void answered() { ++answers; }
-  /// It never stops submitting tasks that want CPUs: one more, and what became of it.
-  void wants(const Hosted& by);
-  void got(const Hosted& by);
+  /// Who submitted it never stops submitting tasks that want CPUs: it waits for one, until it begins or
+  /// fails.
+  void wants(std::uint64_t task);
+  void waits_no_longer(std::uint64_t task);
   void failed(const ErrorInfo& error, std::uint64_t task, const ObjectRef<Words>& value, const Hosted& by);
   /// Every now and then: no worker lives so long after who leased it, and the last fault.
   void look(Duration bound);
-  /// The same of what never stops submitting: some task of each has run lately.
+  /// The same of what never stops submitting: some task of each has begun lately.
   void look_for_starved(Duration bound) const;
 
   /// What tasks compute.
@@ -58,8 +60,8 @@ class Submissions {
     Instant gone_at{};  ///< first seen so
   };
   struct Greedy {
-    int wants = 0;
-    Instant since{};  ///< none has ended
+    std::set<std::uint64_t> wait{};
+    Instant since{};  ///< none has begun
   };
   Cluster& cluster_;
   std::map<const Hosted*, Greedy> greedy_;

@@ -413,14 +413,14 @@ void PutterActor::submit_more() {
   for (; greedy_ < kMostGreedy; ++greedy_) {
     const auto task = all.add(process_, 3, true);
     const auto running = process_.expect("task " + std::to_string(task), seconds(120));
-    all.wants(process_);
+    all.wants(task);
     me_.session()
         .with({.num_cpus = 1})
         .submit<&busy_task>(task)
         .then([this, task, running](const Result<std::uint64_t>& got) {
           --greedy_;
           process_.met(running);
-          cluster_.submissions.got(process_);
+          cluster_.submissions.waits_no_longer(task);
           if (!got) return cluster_.submissions.failed(got.error(), task, {}, process_);
           cluster_.submissions.answered();
         });

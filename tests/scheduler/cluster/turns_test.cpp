@@ -154,6 +154,22 @@ TEST_CASE(
   }
 }
 
+// One whose only worker waited, its CPU lent to another process, counted as holding its share for good.
+TEST_CASE("a worker whose task waits is nobody's share: its process gets another one in its turn") {
+  Turns s(2);
+  s.ask(kDriver), s.ask(kOther);
+  REQUIRE(s.started.size() == 2);
+  s.now += 10ms;
+  s.on(ActorWaits{NodeId{1}, s.started[0], 1, true}), s.note();
+  s.ask(kOther);
+  REQUIRE(s.held_by(kOther) == 2);
+  s.ask(kDriver);
+  s.pass(1s);
+  REQUIRE(s.told == std::vector<ActorId>{s.started[1]});
+  s.gives_back(s.started[1]);
+  CHECK(s.held_by(kDriver) == 2);
+}
+
 TEST_CASE("for a worker with the same demand its own process is not asked, and actors never are") {
   Turns s(2);
   s.ask(kDriver);
