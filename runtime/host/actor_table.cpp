@@ -47,12 +47,17 @@ void ActorTable::start(ActorStart start, OnActorReady on_ready, OnActorEnd on_en
                    if (on_end) on_end(actor, reason);
                  });
   bool first = false;
+  std::optional<std::string> closed;
   {
     const std::lock_guard lock(mutex_);
     living_.emplace(id, handle);
-    constructing_[id].class_name = std::move(class_name);
-    first = !std::exchange(looks_, true);
+    closed = closed_;
+    if (!closed) {
+      constructing_[id].class_name = std::move(class_name);
+      first = !std::exchange(looks_, true);
+    }
   }
+  if (closed) return enqueue(handle, caf::make_message(StopMessage{*std::move(closed), true}), nullptr);
   if (first) look_again();
   enqueue(handle, caf::make_message(StartMessage{}), unit);
 }
@@ -143,6 +148,14 @@ void ActorTable::ended(const ActorAddress& actor, const std::string& reason) {
 std::string ActorTable::why_not_here(ActorId actor) const {
   const auto* why = ended_.find(actor);
   return why != nullptr ? *why : "no such actor is in its process (any more)";
+}
+
+void ActorTable::close(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = reason;
+  }
+  stop_all(reason, true);
 }
 
 void ActorTable::stop_all(const std::string& reason, bool at_once) {

@@ -31,13 +31,16 @@ class ActorTable {
   /// Answers (with the reason, a string) when the actor has ended: at once if it is not here. Actor 0 is the
   /// process itself.
   void monitor(ActorId actor, Responder responder);
-  /// `at_once`: answers that wait until a state is kept are dropped.
-  void stop_all(const std::string& reason, bool at_once = false);
+  void stop_all(const std::string& reason) { stop_all(reason, false); }
+  /// Ends them at once: answers that wait until a state is kept are dropped. So does what starts from now on,
+  /// which is not constructed.
+  void close(const std::string& reason);
   /// Waits until all have ended, `timeout` at most.
   void wait_until_empty(Duration timeout) const;
   std::size_t size() const;
 
  private:
+  void stop_all(const std::string& reason, bool at_once);
   void ended(const ActorAddress& actor, const std::string& reason);
   std::string why_not_here(ActorId actor) const;
   void look_again();
@@ -55,7 +58,8 @@ class ActorTable {
     int looks = 0;
   };
   std::map<ActorId, Constructing> constructing_;
-  bool looks_ = false;  ///< look() will be called
+  bool looks_ = false;                 ///< look() will be called
+  std::optional<std::string> closed_;  ///< why
 };
 
 }  // namespace troupe

@@ -165,7 +165,7 @@ void Process::end() {
   actors_->stop_all(left_ == 0 ? kEnded : why_left_);
   run_turns();
   if (threads_) actors_->wait_until_empty(kActorsEnd);
-  actors_->stop_all(kEnded, true);  // what they have saved is not kept so far
+  actors_->close(kEnded);  // what they have saved is not kept so far
   run_turns();
   if (threads_) actors_->wait_until_empty(kActorsDrop);
   left_ = 1;
