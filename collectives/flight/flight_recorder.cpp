@@ -87,6 +87,13 @@ std::shared_ptr<FlightRecorder> record(ProcessGroup& group, FlightOptions option
   return recorder;
 }
 
+void leave_timelines() {
+  const std::string folder = timeline_folder();
+  if (folder.empty()) return;
+  const auto left = FlightRecorder::dump_all("its job has ended", folder);
+  if (!left) log(LogLevel::kWarning, "no timeline: " + left.error().message());
+}
+
 std::uint64_t FlightRecorder::launch(const Op& call, Instant now) {
   const std::lock_guard lock(mutex_);
   Operation& op = ring_[++launched_ % ring_.size()];

@@ -96,4 +96,8 @@ class FlightRecorder {
 /// remembered and leaves none.
 std::shared_ptr<FlightRecorder> record(ProcessGroup& group, FlightOptions options = {});
 
+/// What the ends of this process's groups would leave in $TROUPE_TIMELINE, for one that is done and may be
+/// killed before those. Never throws: what goes wrong is logged.
+void leave_timelines();
+
 }  // namespace troupe::collectives::flight

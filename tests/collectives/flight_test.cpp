@@ -167,6 +167,11 @@ TEST_CASE(
   CHECK(left({.group = "option", .folder = "", .timeline = folder.path()}, "option") == 2500);
   ::setenv("TROUPE_TIMELINE", folder.path().c_str(), 1);
   CHECK(left({.group = "variable", .folder = ""}, "variable") == 2500);
+  const auto lonely = std::make_shared<Lonely>();  // of a process that is killed before its group ends
+  record(*lonely, {.group = "killed"});
+  lonely->barrier()->wait();
+  leave_timelines();
+  CHECK(read_dump(folder / "killed-g1.1/rank-0.flight").value().operations.size() == 1);
   CHECK(left({.group = "off", .folder = "", .timeline = ""}, "off") == 0);
 }
 

@@ -1,10 +1,10 @@
 #!/bin/bash
 # training_processes.sh BIN: the processes of a training job that was submitted, as troupe job status, troupe status and ps show
-# them: pids, ranks, logical ranks and steps; and a dump of them, which the flight recorder's analysis reads.
+# them: pids, ranks, logical ranks and steps; a dump of them, which the flight recorder's analysis reads; and their timeline.
 set -uo pipefail
 troupe=$1/troupe
 where=$(mktemp -d)
-export TROUPE_FOLDER=$where/state
+export TROUPE_FOLDER=$where/state TROUPE_TIMELINE=$where/line
 trap '"$troupe" stop >/dev/null; rm -rf "$where"' EXIT
 fail() { echo "$*"; exit 1; }
 "$troupe" start --head --port 0 --name one --cpus 4 --gpus 0 --detach >/dev/null || fail "no head"
@@ -52,4 +52,8 @@ folder=$(sed -n 's/^node one: .* workers*, in //p' "$where/dumped")
 "$troupe" flight-recorder "$folder" >"$where/said" 2>&1
 [ $? -le 1 ] && grep -q '2 ranks' "$where/said" || fail "$(cat "$where/said")"
 "$troupe" job stop digits >/dev/null
+# Trainers are killed at the end: before, they leave what they did.
+"$troupe" job wait digits >/dev/null 2>&1
+"$troupe" flight-recorder "$where/line" --trace "$where/trace.json" >"$where/said" 2>&1 && grep -q ' of 2 dumps' "$where/said" ||
+  fail "$(cat "$where/said")"
 echo "pids, ranks, logical ranks and steps are shown"

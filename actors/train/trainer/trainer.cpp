@@ -16,6 +16,7 @@
 #include "actors/train/trainer/task_failures.hpp"
 #include "actors/train/trainer/trainer_checkpoints.hpp"
 #include "actors/train/trainer/trainer_machine.hpp"
+#include "collectives/flight/flight_recorder.hpp"
 #include "collectives/normal_end.hpp"
 #include "runtime/core/condition.hpp"
 #include "runtime/core/thread.hpp"
@@ -23,9 +24,6 @@
 
 namespace troupe::train {
 namespace {
-
-using collectives::DType;
-using collectives::ReduceOp;
 
 constexpr Duration kFollowLook = std::chrono::milliseconds(5);  ///< a step is rarely shorter
 
@@ -355,7 +353,8 @@ class Trainer::Work {
       }
       waits();
       const auto shared =
-          group_->all_reduce({&slots.front().index_hash, 5 * slots.size(), DType::kInt64}, ReduceOp::kSum);
+          group_->all_reduce({&slots.front().index_hash, 5 * slots.size(), collectives::DType::kInt64},
+                             collectives::ReduceOp::kSum);
       engine_->finish_step();
       shared->wait();
       share_figures(*group_, slots, counted);
@@ -406,6 +405,7 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const HashState&) {
+    collectives::flight::leave_timelines();  // it is killed once the driver has heard
     return hash_state(*engine_->walk(-1), [this] { progress(); });
   }
 
