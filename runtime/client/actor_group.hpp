@@ -182,8 +182,10 @@ class ActorGroup {
     auto [places, shape] = shape_.slice(dimension, at);
     return part(places, std::move(shape));
   }
-  /// All but these places, in one dimension: those that live, say.
+  /// All but these places, in one dimension: those that live, say. Throws BadConfig for a place that it has
+  /// not.
   ActorGroup without(const std::vector<std::size_t>& gone) const {
+    shape_.check_places(gone);
     std::vector<std::size_t> places;
     for (std::size_t i = 0; i < size(); ++i) {
       if (std::find(gone.begin(), gone.end(), i) == gone.end()) places.push_back(i);

@@ -34,6 +34,14 @@ std::size_t GroupShape::size() const {
   return members;
 }
 
+void GroupShape::check_places(const std::vector<std::size_t>& places) const {
+  for (const std::size_t place : places) {
+    if (place < size()) continue;
+    throw BadConfig("a group has no member " + std::to_string(place),
+                    "it has " + std::to_string(size()) + ", numbered from 0", "name places of this group");
+  }
+}
+
 std::size_t GroupShape::place_of(const std::vector<std::size_t>& coordinates) const {
   bool fits = coordinates.size() == dimensions_.size();
   std::size_t place = 0;

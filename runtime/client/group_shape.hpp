@@ -28,6 +28,8 @@ class GroupShape {
   /// The place of the member with these coordinates. Throws BadConfig for too few, too many or too large
   /// ones.
   std::size_t place_of(const std::vector<std::size_t>& coordinates) const;
+  /// Throws BadConfig for a place that no member has.
+  void check_places(const std::vector<std::size_t>& places) const;
   /// "member 5 (host=1, gpu=1)".
   std::string name_of(std::size_t place) const;
   /// The places at which a dimension has that coordinate, in order, and their shape: one without it, or of

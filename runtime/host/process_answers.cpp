@@ -70,7 +70,13 @@ void Process::reply_parts(ProcessAddress to, std::uint64_t call, wire::ByteView 
     return ProcessGate::reply_parts(to, call, head, rest);
   if (is_in_child()) return;
   try {
-    const auto object = objects_->put(head, rest);
+    const bool fits_message = head.size() + rest.size() <= wire::kMaxBodyBytes;
+    const auto object = objects_->put_answer(head, rest, !fits_message);
+    if (object == nullptr) {
+      wire::Bytes whole(head.begin(), head.end());
+      whole.insert(whole.end(), rest.begin(), rest.end());
+      return send_reply(to, call, std::move(whole));
+    }
     objects_->offer_answer(object, to);
     send_reply(to, call, wire::encode(object->name()), objects::kFlagAnswerInObject);
   } catch (const Error& error) {
@@ -86,11 +92,16 @@ void Process::give_answer(ProcessAddress to, std::uint64_t call, const Outcome& 
     send_reply(to, call, std::move(body), static_cast<std::uint8_t>(flags | wire::kFlagReferences));
   };
   const std::size_t names = refers_to.size() * sizeof(objects::ObjectName) + sizeof(std::uint32_t);
-  const std::size_t most = thread_may_wait() ? objects::kInlineBytes : wire::kMaxBodyBytes - names;
-  if (!outcome.ok() || outcome->size() <= most)
-    return refers_to.empty() ? send_reply(to, call, outcome) : send(*outcome, 0);
+  const std::size_t most_in_message = wire::kMaxBodyBytes - names;
+  const std::size_t most = thread_may_wait() ? objects::kInlineBytes : most_in_message;
+  const auto send_whole = [&] { refers_to.empty() ? send_reply(to, call, outcome) : send(*outcome, 0); };
+  if (!outcome.ok() || outcome->size() <= most) return send_whole();
   try {
-    const auto object = objects_->put(wire::ByteView(*outcome));
+    // In a full store arguments may be in use of calls that wait until this one is over.
+    const auto object = thread_may_wait()
+                            ? objects_->put_answer(*outcome, {}, outcome->size() > most_in_message)
+                            : objects_->put(wire::ByteView(*outcome));
+    if (object == nullptr) return send_whole();
     objects_->offer_answer(object, to);
     auto name = wire::encode(object->name());
     if (!refers_to.empty()) return send(std::move(name), objects::kFlagAnswerInObject);

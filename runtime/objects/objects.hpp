@@ -90,8 +90,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   /// arguments that are there.
   HandlePtr put(wire::ByteView bytes, Duration for_arguments = Duration::zero(), std::uint64_t of_call = 0);
   HandlePtr put(wire::Bytes&& bytes);
-  /// Of two parts, written one behind the other. REQUIRES: they are many bytes, and this thread may wait.
-  HandlePtr put(wire::ByteView head, wire::ByteView rest);
+  /// Of two parts, written one behind the other. Null, unless it `waits` for memory that others read: the
+  /// store is full of what is in use. REQUIRES: they are many bytes, and this thread may wait.
+  HandlePtr put_answer(wire::ByteView head, wire::ByteView rest, bool waits);
   /// A reference that arrived, or another one to what is held already.
   HandlePtr hold(const ObjectName& name);
   /// The node where most of these objects' bytes are, as far as this process knows; none: they are small.
@@ -217,15 +218,18 @@ class Objects : public std::enable_shared_from_this<Objects> {
   };
   HandlePtr own(std::uint64_t number, BytesPtr bytes, SegmentPtr segment);
   // Memory of one's own objects.
+  enum class Full { kSaysSo, kSpills, kMakesRoom };
+  static constexpr int kMostRounds = 20;  ///< others may take the room that was made
   /// `full_of`: the bytes of a store that is full of what is in use; else 0.
-  Result<Placed> place(std::uint64_t number, std::uint64_t bytes, const Source& from, std::uint64_t& full_of);
+  Result<Placed> place(std::uint64_t number, std::uint64_t bytes, const Source& from, std::uint64_t& full_of,
+                       Full full);
+  HandlePtr own_placed(std::uint64_t number, std::uint64_t bytes, Result<Placed> placed);
   HandlePtr put_shared(std::uint64_t bytes, const Source& from, Duration for_arguments,
                        std::uint64_t of_call);
   Result<Placed> place_in_time(std::uint64_t number, std::uint64_t bytes, const Source& from,
                                Duration for_arguments, std::uint64_t of_call);
   bool wait_for_argument(std::uint64_t seen, std::uint64_t of_call, Instant until);
   std::optional<Result<Placed>> place_again(std::uint64_t number, std::uint64_t bytes, const Source& from);
-  enum class Full { kSaysSo, kMakesRoom };
   Result<Lent> lend(const std::string& key, std::uint64_t bytes, Full full) {
     return lend(ask_for(key, bytes), bytes, full, key);
   }

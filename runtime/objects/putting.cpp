@@ -58,17 +58,25 @@ HandlePtr Objects::put(wire::ByteView bytes, Duration for_arguments, std::uint64
   return put_shared(bytes.size(), source_of(bytes), for_arguments, of_call);
 }
 
-HandlePtr Objects::put(wire::ByteView head, wire::ByteView rest) {
+HandlePtr Objects::put_answer(wire::ByteView head, wire::ByteView rest, bool waits) {
+  const std::uint64_t bytes = head.size() + rest.size();
   const Source both = [head, rest](std::uint64_t offset) -> Result<wire::ByteView> {
     return offset < head.size() ? head.subspan(offset) : rest.subspan(offset - head.size());
   };
-  return put_shared(head.size() + rest.size(), both, Duration::zero(), 0);
+  if (waits) return put_shared(bytes, both, Duration::zero(), 0);
+  const std::uint64_t number = next_number();
+  std::uint64_t full_of = 0;
+  auto placed = place(number, bytes, both, full_of, Full::kSpills);
+  return full_of != 0 ? nullptr : own_placed(number, bytes, std::move(placed));
 }
 
 HandlePtr Objects::put_shared(std::uint64_t bytes, const Source& from, Duration for_arguments,
                               std::uint64_t of_call) {
   const std::uint64_t number = next_number();
-  auto placed = place_in_time(number, bytes, from, for_arguments, of_call);
+  return own_placed(number, bytes, place_in_time(number, bytes, from, for_arguments, of_call));
+}
+
+HandlePtr Objects::own_placed(std::uint64_t number, std::uint64_t bytes, Result<Placed> placed) {
   if (!placed) {
     ErrorInfo why = placed.error();
     why.why = why.what + ": " + why.why;
@@ -82,7 +90,7 @@ HandlePtr Objects::put_shared(std::uint64_t bytes, const Source& from, Duration 
 Result<Objects::Lent> Objects::lend(const Ask& ask, std::uint64_t bytes, Full full, const std::string& key) {
   const auto state = std::make_shared<CallState>(waiter_);
   const auto lent = std::make_shared<Lent>();
-  const bool room = full == Full::kMakesRoom;
+  const bool room = full != Full::kSaysSo;
   const auto then = [weak = weak_from_this(), state, lent, key, room](Result<Lent> got) {
     if (got) *lent = std::move(*got);
     const bool in_time = state->resolve(got ? Outcome(wire::Bytes{}) : Outcome(got.error()));
@@ -94,7 +102,8 @@ Result<Objects::Lent> Objects::lend(const Ask& ask, std::uint64_t bytes, Full fu
     if (stopped_) return process_ends();
     borrowings_.insert(state);
   }
-  room ? obtain(ask, bytes, then) : ask(then);
+  const int round = full == Full::kSpills ? kMostRounds - 1 : 0;
+  room ? obtain(ask, bytes, then, round) : ask(then);
   const bool answered = state->wait(room ? kRoomIsMade : kStoreAnswers);
   {
     const std::lock_guard lock(mutex_);
@@ -149,10 +158,10 @@ std::optional<Result<Objects::Placed>> Objects::place_again(std::uint64_t number
 
 /// In a thread that may wait.
 Result<Objects::Placed> Objects::place(std::uint64_t number, std::uint64_t bytes, const Source& from,
-                                       std::uint64_t& full_of) {
+                                       std::uint64_t& full_of, Full full) {
   if (auto placed = place_again(number, bytes, from)) return *std::move(placed);
   const std::string key = own_region(gate_.address(), number);
-  auto lent = lend(key, bytes + kTagBytes, Full::kMakesRoom);
+  auto lent = lend(key, bytes + kTagBytes, full);
   if (!lent) return lent.error();
   if (lent->answer.full) {
     full_of = lent->answer.store_bytes;
@@ -228,7 +237,7 @@ Result<Objects::Placed> Objects::place_in_time(std::uint64_t number, std::uint64
       seen = arguments_gone_;
     }
     std::uint64_t full_of = 0;
-    auto placed = place(number, bytes, from, full_of);
+    auto placed = place(number, bytes, from, full_of, Full::kMakesRoom);
     if (full_of == 0) return placed;
     if (bytes + of_call > full_of)
       return ErrorInfo{

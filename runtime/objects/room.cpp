@@ -8,8 +8,6 @@
 namespace troupe::objects {
 namespace {
 
-/// Others may take the room that was made.
-constexpr int kMostRounds = 20;
 /// Whoever dies with them mapped reads objects until the kernel has taken its memory down, after its death is
 /// known; who is asked to let go may be at it.
 constexpr Duration kReadersLetGo = std::chrono::milliseconds(100);
@@ -115,7 +113,7 @@ void Objects::obtain_later(const Ask& ask, std::uint64_t bytes, const OnRegion& 
   });
 }
 
-/// " (of this process's objects 3 are looked at here, ...)"
+/// " (of this process's objects 3 are looked at here, ...)"; empty: it has none there.
 std::string Objects::what_stays() const {
   std::size_t looked_at = 0, moving = 0, others = 0;
   {
@@ -131,6 +129,7 @@ std::string Objects::what_stays() const {
       }
     }
   }
+  if (looked_at + others + moving == 0) return "";
   return " (of this process's objects " + std::to_string(looked_at) + " are looked at here, " +
          std::to_string(others) + " are read elsewhere, " + std::to_string(moving) +
          " are awaited from disk)";

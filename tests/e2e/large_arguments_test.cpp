@@ -45,6 +45,7 @@ struct Echo {
     return to;
   }
   Mixed same(const Mixed& mixed, int) { return mixed; }
+  std::vector<Mixed> more(const Mixed& mixed) { return std::vector<Mixed>(5, mixed); }
   std::string text(std::uint64_t index, std::uint64_t size) { return pattern(index, size); }
   std::uint64_t size(const std::string& text) { return text.size(); }
   double from_span(std::span<const double> all, std::string_view text) {
@@ -248,6 +249,20 @@ TEST_CASE("Calls whose arguments fill the store wait for those before them") {
   for (std::size_t i = 0; i < 12; ++i) sizes.push_back(slow.call<&Slow::size>(numbers(300'000 + i)));
   for (std::size_t i = 0; i < 12; ++i) CHECK(sizes[i].get(60s) == 300'000 + i);
   CHECK(eventually([&] { return owned(session) == 0; }, 30s));
+}
+
+// It failed, after its method had run: what filled the store were mostly arguments of calls that waited for
+// it.
+TEST_CASE("An answer arrives in its message where the store is full of what is in use") {
+  ::setenv("TROUPE_REGIONS_BYTES", "8000000", 1);
+  auto session = two_nodes();
+  ::unsetenv("TROUPE_REGIONS_BYTES");
+  const auto echo = session.spawn<Echo>({.isolated = true, .node = session.node()});
+  const auto held = session.put(numbers(930'000));
+  const auto view = held.view();
+  CHECK(echo.call<&Echo::text>(1, 1'000'000).get(60s) == pattern(1, 1'000'000));
+  const Mixed mixed{pattern(1, 200'000), std::vector<double>(3), {}};
+  CHECK(echo.call<&Echo::more>(mixed).get(60s) == std::vector<Mixed>(5, mixed));
 }
 
 // Messages that found no room were lost, and nobody was told: those that came later held it.

@@ -100,6 +100,8 @@ TEST_CASE("a call of all members has their answers in order, and its failure nam
   CHECK(group.call_all<&Member::scaled>(2).get() == Places{0, 2, 4, 6, 8, 10});
   CHECK(group.slice("column", 1).call_all<&Member::scaled>(1).get() == Places{1, 4});
   CHECK(group.without({0, 3}).call_all<&Member::scaled>(1).get() == Places{1, 2, 4, 5});
+  CHECK_THROWS_WITH(group.without({0, 6}),
+                    Catch::Contains("a group has no member 6: it has 6, numbered from 0"));
   CHECK(group.at({1, 0}).call<&Member::scaled>(1).get() == 3);
   CHECK(group[4].call<&Member::others>(group).get() == 63);  // it crosses processes
   group.call_all<&Member::nothing>().get();
