@@ -158,6 +158,7 @@ void FlightRecorder::dump_failure(std::string_view reason) {
   }
   const bool off = options_.folder ? options_.folder->empty() : flight_folder_is_off();
   if (!off) leave(reason, {});
+  if (!timeline_.empty()) leave(reason, timeline_);  // what ends by this error may not come to the group's end
 }
 
 void FlightRecorder::leave(std::string_view reason, const std::string& folder) const {

@@ -172,6 +172,11 @@ TEST_CASE(
   lonely->barrier()->wait();
   leave_timelines();
   CHECK(read_dump(folder / "killed-g1.1/rank-0.flight").value().operations.size() == 1);
+  const auto failed = std::make_shared<Lonely>();
+  const auto recorder = record(*failed, {.group = "failed", .folder = ""});
+  failed->barrier()->wait();
+  recorder->dump_failure("rank 1 died");
+  CHECK(read_dump(folder / "failed-g1.1/rank-0.flight").value().reason == "rank 1 died");
   CHECK(left({.group = "off", .folder = "", .timeline = ""}, "off") == 0);
 }
 
