@@ -134,6 +134,23 @@ std::int64_t leaves(int depth) {
   return left.get(60s) + right.get(60s);
 }
 
+/// Counts what has begun before it.
+int count_names(const std::string& folder, const int& after) {
+  return int(names_in(folder).size()) + after;
+}
+int begin_and_read(const std::string& folder, int number, const ObjectRef<int>& made) {
+  write_file(folder + "/" + std::to_string(number), "");
+  return made.get(90s);
+}
+struct Shelf {
+  ObjectRef<int> one;
+  void put(const ObjectRef<int>& other) { one = other; }
+  ObjectRef<int> give() { return one; }
+};
+int read_from(const ActorHandle<Shelf>& shelf) {
+  return shelf.call<&Shelf::give>().get(60s).get(60s);
+}
+
 double sum(const std::vector<float>& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), 0.0);
 }
@@ -432,6 +449,45 @@ TEST_CASE("An actor gets its CPU from a program that never stops submitting task
   ends = true;
   for (auto& thread : threads) thread.join();
   session.kill(actor);
+}
+
+// Was: each of the forty had a worker of its own before what they wait for began: two more a second.
+TEST_CASE("What tasks wait for goes before those that were submitted before it") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 2});
+  TempFolder begun, folder;
+  const std::string go = folder.path() + "/go";
+  const auto first = session.compute<&wait_for>(go);  // 7
+  const auto made = session.compute<&count_names>(begun.path(), first);
+  std::vector<Future<int>> readers;
+  for (int i = 0; i < 40; ++i) readers.push_back(session.submit<&begin_and_read>(begun.path(), i, made));
+  REQUIRE(eventually([&] { return !names_in(begun.path()).empty(); }, 60s));
+  write_file(go, "");  // only now `made` can begin, behind forty others
+  const auto read = get_all(readers, 90s);
+  CHECK(std::set<int>(read.begin(), read.end()) == std::set<int>{made.get(0s)});
+  CHECK(made.get(0s) - 7 <= 10);
+}
+
+TEST_CASE("A task that waits for what stands behind it in its own worker gets it from another one") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
+  TempFolder folder;
+  const auto shelf = session.spawn<Shelf>();
+  shelf.call<&Shelf::put>(session.put(1)).get(60s);
+  std::vector<Future<int>> short_ones;
+  for (int i = 0; i < 100; ++i) {
+    short_ones.push_back(session.submit<&twice>(1));
+    short_ones.push_back(session.submit<&read_from>(shelf));
+  }
+  get_all(short_ones, 60s);  // both functions are known to be short
+  short_ones.clear();
+  const auto first = session.submit<&wait_for>(folder.path() + "/go");
+  const auto reader = session.submit<&read_from>(shelf);
+  const auto made = session.compute<&twice>(21);
+  for (int i = 0; i < 40; ++i) short_ones.push_back(session.submit<&twice>(1));
+  shelf.call<&Shelf::put>(made).get(60s);
+  write_file(folder.path() + "/go", "");
+  CHECK(reader.get(60s) == 42);
+  CHECK(get_all(short_ones, 60s) == std::vector<int>(40, 2));
+  CHECK(first.get(60s) == 7);
 }
 
 TEST_CASE("More tasks than fit the queue hold their submitter back") {
