@@ -142,13 +142,11 @@ int begin_and_read(const std::string& folder, int number, const ObjectRef<int>& 
   write_file(folder + "/" + std::to_string(number), "");
   return made.get(90s);
 }
-struct Shelf {
-  ObjectRef<int> one;
-  void put(const ObjectRef<int>& other) { one = other; }
-  ObjectRef<int> give() { return one; }
-};
-int read_from(const ActorHandle<Shelf>& shelf) {
-  return shelf.call<&Shelf::give>().get(60s).get(60s);
+int add_one(const int& n) {
+  return n + 1;
+}
+int read_one(const ObjectRef<int>& n) {
+  return n.get(60s);
 }
 
 double sum(const std::vector<float>& numbers) {
@@ -470,23 +468,25 @@ TEST_CASE("What tasks wait for goes before those that were submitted before it")
 TEST_CASE("A task that waits for what stands behind it in its own worker gets it from another one") {
   auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
   TempFolder folder;
-  const auto shelf = session.spawn<Shelf>();
-  shelf.call<&Shelf::put>(session.put(1)).get(60s);
+  const std::string go = folder.path() + "/go", behind = folder.path() + "/behind";
+  const auto one = session.put(1);
   std::vector<Future<int>> short_ones;
-  for (int i = 0; i < 100; ++i) {
-    short_ones.push_back(session.submit<&twice>(1));
-    short_ones.push_back(session.submit<&read_from>(shelf));
-  }
+  std::vector<ObjectRef<int>> sums;
+  for (int i = 0; i < 200; ++i) sums.push_back(session.compute<&add_one>(one));
+  for (int i = 0; i < 200; ++i) short_ones.push_back(session.submit<&read_one>(one));
   get_all(short_ones, 60s);  // both functions are known to be short
   short_ones.clear();
-  const auto first = session.submit<&wait_for>(folder.path() + "/go");
-  const auto reader = session.submit<&read_from>(shelf);
-  const auto made = session.compute<&twice>(21);
-  for (int i = 0; i < 40; ++i) short_ones.push_back(session.submit<&twice>(1));
-  shelf.call<&Shelf::put>(made).get(60s);
-  write_file(folder.path() + "/go", "");
-  CHECK(reader.get(60s) == 42);
-  CHECK(get_all(short_ones, 60s) == std::vector<int>(40, 2));
+  const auto first = session.submit<&wait_for>(go);
+  const auto argument = session.with({.num_cpus = 0}).compute<&wait_for>(behind);
+  const auto made = session.compute<&add_one>(argument);
+  const auto reader = session.submit<&read_one>(made);
+  write_file(behind, "");
+  CHECK(argument.get(60s) == 7);
+  CHECK(eventually([&] { return session.process().tasks()->counts().queued == 2; }));
+  for (int i = 0; i < 40; ++i) short_ones.push_back(session.submit<&read_one>(one));
+  write_file(go, "");
+  CHECK(reader.get(60s) == 8);
+  CHECK(get_all(short_ones, 60s) == std::vector<int>(40, 1));
   CHECK(first.get(60s) == 7);
 }
 
