@@ -145,8 +145,8 @@ class LeasePool {
   };
   Own take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out);
 
-  /// Somebody waits for what it computes: where it waits for a worker, it goes before those for which nobody
-  /// does. Each of these lets as many go first as tasks go whose arguments are near. O(log tasks).
+  /// Somebody waits for what it computes: among those that wait for a worker it goes before those for which
+  /// nobody does, each of which lets sixteen go first. O(log tasks); again: nothing.
   void hasten(TaskNumber task);
 
   /// Nobody wants it any more. True: it was waiting, and is forgotten. Else its worker is asked to end it,
