@@ -458,8 +458,9 @@ TEST_CASE("What tasks wait for goes before those that were submitted before it")
   const auto made = session.compute<&count_names>(begun.path(), first);
   std::vector<Future<int>> readers;
   for (int i = 0; i < 40; ++i) readers.push_back(session.submit<&begin_and_read>(begun.path(), i, made));
-  REQUIRE(eventually([&] { return !names_in(begun.path()).empty(); }, 60s));
-  write_file(go, "");  // only now `made` can begin, behind forty others
+  // The first one has waited for a second: it has asked.
+  REQUIRE(eventually([&] { return names_in(begun.path()).size() > 1; }, 60s));
+  write_file(go, "");  // only now `made` can begin, behind the others
   const auto read = get_all(readers, 90s);
   CHECK(std::set<int>(read.begin(), read.end()) == std::set<int>{made.get(0s)});
   CHECK(made.get(0s) - 7 <= 10);
