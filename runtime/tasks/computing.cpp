@@ -235,6 +235,17 @@ void Tasks::act(const Lineage::Fail& fail) {
   }
 }
 
+void Tasks::act(const Lineage::Hasten& hasten) {
+  const std::lock_guard lock(lineage_mutex_);
+  // One that waits for others' objects has no task yet: it is hastened when it has.
+  if (const auto at = recipes_.find(hasten.number); at != recipes_.end()) this->hasten(at->second);
+}
+
+void Tasks::hasten(const Recipe& recipe) {
+  const std::lock_guard lock(mutex_);
+  pool_.hasten(recipe.task);
+}
+
 void Tasks::act(const Lineage::Submit& submit) {
   run_entry(submit.number, 0);
 }
@@ -281,17 +292,19 @@ void Tasks::run_entry(Lineage::Number number, std::size_t next) {
         });
   }
   const std::size_t results = spec.results;
-  const auto run = submit_ready(std::move(spec), frame);
+  const auto [task, run] = submit_ready(std::move(spec), frame);
   {
     const std::lock_guard lock(lineage_mutex_);
     if (const auto at = recipes_.find(number); at != recipes_.end()) {
+      at->second.task = task;
       at->second.run = run;
+      if (lineage_.is_wanted(number)) hasten(at->second);
       has_come(at->second, number);
     }
   }
   if (answer != nullptr && answer->ready()) run->cancel(cancelled(), Duration::zero());
   if (answer != nullptr) run->passes_on_to(answer);
-  run->watch(this, [weak = weak_from_this(), run, number, answer, results] {
+  run->watch(this, [weak = weak_from_this(), run = run, number, answer, results] {
     if (const auto self = weak.lock()) self->ended(number, answer, results, *run);
   });
 }

@@ -25,14 +25,14 @@ ErrorInfo task_lost(std::uint32_t times, const ErrorInfo& why) {
 
 void LeasePool::enqueue(TaskNumber number, Task& task) {
   task.lease = 0;
-  classes_[task.what.demand].queue.insert(number);
+  classes_[task.what.demand].queue.insert(turn_of(number, task));
   if (task.what.parent != 0) own_[task.what.parent].insert(number);
   ++queued_;
   queued_bytes_ += task.what.bytes;
 }
 
 void LeasePool::dequeue(TaskNumber number, Task& task) {
-  classes_[task.what.demand].queue.erase(number);
+  classes_[task.what.demand].queue.erase(turn_of(number, task));
   if (task.what.parent != 0) {
     const auto own = own_.find(task.what.parent);
     own->second.erase(number);
@@ -49,6 +49,17 @@ TaskNumber LeasePool::submitted(const Submitted& what, Instant now, Actions& out
   enqueue(number, task);
   fill(what.demand, now, out);
   return number;
+}
+
+void LeasePool::hasten(TaskNumber number) {
+  const auto at = tasks_.find(number);
+  if (at == tasks_.end() || at->second.is_wanted) return;
+  Task& task = at->second;
+  const bool waits = task.lease == 0;
+  std::set<Turn>& queue = classes_.at(task.what.demand).queue;
+  if (waits) queue.erase(turn_of(number, task));
+  task.is_wanted = true;
+  if (waits) queue.insert(turn_of(number, task));
 }
 
 LeasePool::Own LeasePool::take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out) {
@@ -100,6 +111,8 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
     Task& task = tasks_.at(number);
     Lease& lease = leases_.at(to);
     dequeue(number, task);
+    const TaskNumber plain = task.is_wanted ? oldest_plain(group) : 0;
+    if (plain != 0 && plain < number) ++tasks_.at(plain).passed;
     task.lease = to;
     ++task.attempt;
     if (lease.tasks.empty()) lease.begun = now;
@@ -111,18 +124,18 @@ void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
   // It may be that no other node can hold such a worker, or has the room.
   for (const LeaseNumber to : up == 0 ? group.leaving : std::set<LeaseNumber>()) {
     const Lease& lease = leases_.at(to);
-    if (!group.queue.empty() && lease.tasks.empty() && lease.wanted.empty()) give(*group.queue.begin(), to);
+    if (!group.queue.empty() && lease.tasks.empty() && !lease.for_others) give(first_of(group), to);
   }
   for (std::size_t load = 0; load < kPlaces; ++load) {
     const std::size_t least = load == 0 ? 1 : std::max<std::size_t>(1, kManyAWorker * up);
     while (group.queue.size() >= least) {
-      const Task& first = tasks_.at(*group.queue.begin());
+      const Task& first = tasks_.at(first_of(group));
       // One that may run once alone waits for none: whether it had begun when its worker died is not known.
       // One whose worker was lost may be the cause: it is found out alone.
       if (load >= (first.what.retries <= 0 || first.lost > 0 ? 1 : places(first.what.function))) break;
       const LeaseNumber to = with_place(group, load, first.what.prefers);
       if (to == 0) break;
-      give(load == 0 ? next_for(group, to) : *group.queue.begin(), to);
+      give(load == 0 ? next_for(group, to) : first_of(group), to);
       if (load > 0) wake(leases_.at(to).begun + limits_.runs_long, out);
     }
   }
@@ -160,17 +173,29 @@ LeaseNumber LeasePool::with_place(const Class& group, std::size_t load, NodeId p
   return first;
 }
 
+TaskNumber LeasePool::oldest_plain(const Class& group) {
+  const auto at = group.queue.lower_bound({true, 0});
+  return at == group.queue.end() ? 0 : at->task;
+}
+
+TaskNumber LeasePool::first_of(const Class& group) const {
+  const TaskNumber plain = oldest_plain(group);
+  return plain != 0 && tasks_.at(plain).passed >= kMostPassed ? plain : group.queue.begin()->task;
+}
+
 TaskNumber LeasePool::next_for(const Class& group, LeaseNumber to) {
   const NodeId node = leases_.at(to).node;
-  Task& first = tasks_.at(*group.queue.begin());
-  const bool waits = first.what.prefers && first.what.prefers != node && first.passed < kMostPassed;
+  const TaskNumber number = first_of(group);
+  Task& first = tasks_.at(number);
+  const bool waits =
+      !first.is_wanted && first.what.prefers && first.what.prefers != node && first.passed < kMostPassed;
   std::size_t looks = kLooks;
   for (auto at = group.queue.begin(); waits && at != group.queue.end() && looks > 0; ++at, --looks) {
-    if (tasks_.at(*at).what.prefers != node) continue;
+    if (tasks_.at(at->task).what.prefers != node) continue;
     ++first.passed;
-    return *at;
+    return at->task;
   }
-  return *group.queue.begin();
+  return number;
 }
 
 bool LeasePool::is_open(const Lease& lease) const {
@@ -178,7 +203,7 @@ bool LeasePool::is_open(const Lease& lease) const {
 }
 
 void LeasePool::place(LeaseNumber number, const Lease& lease, Class& group) {
-  if (lease.leaves || !lease.wanted.empty()) {
+  if (!lease.why_leaves.empty()) {
     group.leaving.insert(number);
     return;
   }
@@ -188,7 +213,7 @@ void LeasePool::place(LeaseNumber number, const Lease& lease, Class& group) {
 }
 
 void LeasePool::unplace(LeaseNumber number, const Lease& lease, Class& group) {
-  if (lease.leaves || !lease.wanted.empty()) {
+  if (!lease.why_leaves.empty()) {
     group.leaving.erase(number);
     return;
   }
@@ -230,7 +255,7 @@ void LeasePool::refused(LeaseNumber number, const ErrorInfo& why, Instant now, A
   const bool is_for_good = why.code == ErrorCode::kRefused || why.code == ErrorCode::kTimeout;
   if (++group.failed_asks >= limits_.failed_asks || is_for_good) {
     if (!none_up) return;  // the workers that there are go on
-    for (const TaskNumber task : std::set<TaskNumber>(group.queue)) {
+    for (const auto& [is_plain, task] : std::set<Turn>(group.queue)) {
       dequeue(task, tasks_.at(task));
       tasks_.erase(task);
       out.push_back(Fail{task, why});
@@ -243,26 +268,26 @@ void LeasePool::refused(LeaseNumber number, const ErrorInfo& why, Instant now, A
 
 void LeasePool::leaves(LeaseNumber number, bool stays, Instant now, Actions& out) {
   const auto at = leases_.find(number);
-  if (at == leases_.end() || !at->second.up || at->second.leaves != stays) return;
-  Lease& lease = at->second;
-  Class& group = classes_.at(lease.demand);
-  unplace(number, lease, group);
-  lease.leaves = !stays;
-  place(number, lease, group);
-  if (lease.leaves && has_behind(lease)) runs_long(number, lease, out);
-  fill(lease.demand, now, out);
-  wake_if_idle(lease, out);
+  if (at == leases_.end() || at->second.for_others || at->second.why_leaves.empty() == stays) return;
+  set_leaving(at, stays ? "" : "its node drains", false, now, out);
 }
 
 void LeasePool::wanted(LeaseNumber number, const std::string& why, Instant now, Actions& out) {
   const auto at = leases_.find(number);
-  if (at == leases_.end() || !at->second.up || !at->second.wanted.empty()) return;
-  Lease& lease = at->second;
+  if (at == leases_.end() || at->second.for_others) return;
+  set_leaving(at, why.empty() ? "others wait for its room" : why, true, now, out);
+}
+
+void LeasePool::set_leaving(Leases::iterator at, const std::string& why, bool for_others, Instant now,
+                            Actions& out) {
+  auto& [number, lease] = *at;
+  if (!lease.up) return;
   Class& group = classes_.at(lease.demand);
   unplace(number, lease, group);
-  lease.wanted = why.empty() ? "others wait for its room" : why;
+  lease.why_leaves = why;
+  lease.for_others = for_others;
   place(number, lease, group);
-  if (has_behind(lease)) runs_long(number, lease, out);
+  if (!why.empty() && has_behind(lease)) runs_long(number, lease, out);
   fill(lease.demand, now, out);
   wake_if_idle(lease, out);
 }
@@ -404,7 +429,7 @@ bool LeasePool::has_up(const Class& group) {
 }
 
 Instant LeasePool::idle_until(const Lease& lease) const {
-  const bool at_once = !lease.wanted.empty() || (lease.leaves && has_up(classes_.at(lease.demand)));
+  const bool at_once = lease.for_others || (!lease.why_leaves.empty() && has_up(classes_.at(lease.demand)));
   return at_once ? lease.idle_since : lease.idle_since + limits_.idle;
 }
 
@@ -449,8 +474,8 @@ void LeasePool::tick(std::uint64_t wake_number, Instant now, Actions& out) {
   }
   for (const LeaseNumber number : over) {
     const auto lease = leases_.find(number);
-    std::string why = lease->second.leaves ? "its node drains" : "nothing waits for it";
-    if (!lease->second.wanted.empty()) why = lease->second.wanted;
+    std::string why = lease->second.why_leaves;
+    if (why.empty()) why = "nothing waits for it";
     end_lease(lease, Begun::kAll, {ErrorCode::kUnavailable, why, "", ""}, now, out);
   }
   for (const LeaseNumber number : stuck)
@@ -470,11 +495,11 @@ LeasePool::Waiting LeasePool::waiting(TaskNumber number) const {
   for (const auto& leases : group.up) waiting.workers += leases.size();
   waiting.asked.assign(group.asked.begin(), group.asked.end());
   waiting.runs_on = task.lease;
-  const auto before = [&](const auto& tasks) {
-    return static_cast<std::size_t>(
-        std::distance(tasks.begin(), std::find(tasks.begin(), tasks.end(), number)));
+  const auto before = [](const auto& tasks, const auto& one) {
+    return static_cast<std::size_t>(std::distance(tasks.begin(), std::find(tasks.begin(), tasks.end(), one)));
   };
-  waiting.before = task.lease != 0 ? before(leases_.at(task.lease).tasks) : before(group.queue);
+  waiting.before = task.lease != 0 ? before(leases_.at(task.lease).tasks, number)
+                                   : before(group.queue, turn_of(number, task));
   return waiting;
 }
 

@@ -145,6 +145,10 @@ class LeasePool {
   };
   Own take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out);
 
+  /// Somebody waits for what it computes: among those that wait for a worker it goes before those for which
+  /// nobody does, each of which lets sixteen go first. O(log tasks); again: nothing.
+  void hasten(TaskNumber task);
+
   /// Nobody wants it any more. True: it was waiting, and is forgotten. Else its worker is asked to end it,
   /// and is given back (killed) if it runs it after `grace` still; it is not tried again.
   bool cancel(TaskNumber task, Duration grace, Instant now, Actions& out);
@@ -201,7 +205,8 @@ class LeasePool {
     std::uint32_t lost = 0;  ///< attempts that may have begun when their worker was lost
     LeaseNumber lease = 0;   ///< 0: it waits
     bool cancelled = false;
-    int passed = 0;      ///< later ones went first, as their arguments were there
+    bool is_wanted = false;  ///< somebody waits for it
+    int passed = 0;      ///< later ones went first, as their arguments were there or somebody waits for them
     Instant own_from{};  ///< not before does the task that submitted it run it
   };
   struct Lease {
@@ -211,12 +216,18 @@ class LeasePool {
     std::deque<TaskNumber> tasks;  ///< the oldest runs
     Instant begun{};               ///< when the oldest began, as far as is known
     bool is_long = false;  ///< the oldest runs long: nothing goes behind it, and what was there is asked for
-    bool leaves = false;   ///< its node drains
-    std::string wanted{};  ///< why it goes to others after its task; empty: it does not
+    std::string why_leaves{};  ///< why no more tasks go there; empty: they do
+    bool for_others = false;   ///< so not even while no other worker is up
     Instant idle_since{};
   };
+  /// Of a task in the queue: those come first that somebody waits for.
+  struct Turn {
+    bool is_plain = true;
+    TaskNumber task = 0;
+    auto operator<=>(const Turn&) const = default;
+  };
   struct Class {
-    std::set<TaskNumber> queue;
+    std::set<Turn> queue;
     std::set<LeaseNumber> asked;
     std::set<LeaseNumber> leaving;  ///< they get tasks while none is up, unless others want them
     std::array<std::set<LeaseNumber>, kPlaces + 1> up;  ///< by how many tasks they have
@@ -227,6 +238,7 @@ class LeasePool {
   };
   using Leases = std::map<LeaseNumber, Lease>;
 
+  static Turn turn_of(TaskNumber number, const Task& task) { return {!task.is_wanted, number}; }
   void enqueue(TaskNumber number, Task& task);
   void dequeue(TaskNumber number, Task& task);
   /// Gives what waits to workers with a place, and asks for more of them.
@@ -235,12 +247,17 @@ class LeasePool {
   std::size_t places(std::uint64_t function) const;
   bool is_open(const Lease& lease) const;
   LeaseNumber with_place(const Class& group, std::size_t load, NodeId prefers) const;
+  /// Of those that nobody waits for. 0: there is none.
+  static TaskNumber oldest_plain(const Class& group);
+  /// REQUIRES: one waits.
+  TaskNumber first_of(const Class& group) const;
   /// The one of the queue that the idle worker `to` gets: the first, or soon after it one whose arguments are
-  /// there, if those of the first are elsewhere.
+  /// there, if those of the first are elsewhere and nobody waits for it.
   TaskNumber next_for(const Class& group, LeaseNumber to);
   /// Into the class's sets and out of them, around every change of the lease's tasks.
   void place(LeaseNumber number, const Lease& lease, Class& group);
   void unplace(LeaseNumber number, const Lease& lease, Class& group);
+  void set_leaving(Leases::iterator at, const std::string& why, bool for_others, Instant now, Actions& out);
   bool is_present(TaskNumber number, std::uint32_t attempt) const;
   /// Its worker has it no more.
   void leave(TaskNumber number, Instant now);

@@ -39,6 +39,7 @@ void Lineage::set_state(Entry& entry, State state) {
   if (entry.state == State::kWaiting) waiting_ -= tasks, waiting_bytes_ -= entry.task.bytes;
   if (state == State::kWaiting) waiting_ += tasks, waiting_bytes_ += entry.task.bytes;
   entry.state = state;
+  if (state == State::kMade || state == State::kFailed) entry.is_wanted = false;
 }
 
 /// Its arguments are held from now on until end().
@@ -79,6 +80,7 @@ void Lineage::go_on(Number number, Actions& out) {
       want(argument, its, out);
     }
     if (its.state == State::kFailed) return fail(number, entry, ErrorInfo(its.error), out);
+    if (entry.is_wanted) hasten(argument, out);
     all = all && its.state == State::kMade;
   }
   if (!all) return;
@@ -97,7 +99,7 @@ void Lineage::made(Number number, Actions& out) {
   const bool is_kept = entry.is_referred_to || entry.needed > 0;
   const bool is_lost = std::exchange(entry.is_lost_early, false);
   set_state(entry, is_kept && !is_lost ? State::kMade : State::kLost);
-  if (!is_kept) entry.why_lost = kNobody;
+  if (!is_kept) entry.why_lost = kNobody, entry.is_wanted = false;
   to_go_on_.insert(to_go_on_.end(), entry.users.begin(), entry.users.end());
   end(entry, out);
   if (is_lost && is_kept) want(number, entry, out);  // whoever wanted it meanwhile does not say so again
@@ -178,9 +180,29 @@ void Lineage::retried(Number number) {
 
 void Lineage::want(Number number, Actions& out) {
   const auto at = entries_.find(number);
-  if (at == entries_.end() || at->second.state != State::kLost) return;
-  want(number, at->second, out);
+  if (at == entries_.end()) return;
+  if (at->second.state == State::kLost) want(number, at->second, out);
+  hasten(number, out);
   settle(out);
+}
+
+bool Lineage::is_wanted(Number number) const {
+  const auto at = entries_.find(number);
+  return at != entries_.end() && at->second.is_wanted;
+}
+
+/// Once, however often it is wanted. What it waits for follows when it looks at its arguments.
+void Lineage::hasten(Number number, Actions& out) {
+  const auto at = entries_.find(number);
+  if (at == entries_.end() || at->second.is_wanted) return;
+  const bool waits = at->second.state == State::kWaiting;
+  if (!waits && at->second.state != State::kRunning) return;
+  at->second.is_wanted = true;
+  if (waits) {
+    to_go_on_.push_back(number);
+  } else {
+    out.push_back(Hasten{number});
+  }
 }
 
 void Lineage::want(Number number, Entry& entry, Actions& out) {

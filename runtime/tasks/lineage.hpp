@@ -63,7 +63,11 @@ class Lineage {
   struct Forget {
     Number number = 0;
   };
-  using Action = std::variant<Submit, Hold, Release, Fail, Forget>;
+  /// It is to run, and somebody waits for its value: before others.
+  struct Hasten {
+    Number number = 0;
+  };
+  using Action = std::variant<Submit, Hold, Release, Fail, Forget, Hasten>;
   using Actions = std::vector<Action>;
 
   /// Of recipes: then the oldest half of them go, whose values are not computed again.
@@ -90,7 +94,10 @@ class Lineage {
   void lost(Number number, const std::string& why, Actions& out);
   /// Nobody refers to the value any more: it is gone, too.
   void dropped(Number number, Actions& out);
+  /// Somebody waits for the value.
   void want(Number number, Actions& out);
+  /// Somebody waits for the value that it is to have, or for one that is computed from that.
+  bool is_wanted(Number number) const;
 
   /// Its worker was lost, and it runs again: that is of the same retries as what is computed again.
   void retried(Number number);
@@ -112,6 +119,7 @@ class Lineage {
     int retries = 0;
     bool has_recipe = true;
     bool is_referred_to = true;
+    bool is_wanted = false;      ///< Invariant: while it waits, what it reads is so, too, or made
     bool is_lost_early = false;  ///< before it was said that it is made
     std::size_t needed = 0;      ///< users that wait or run
     std::set<Number> users;      ///< those that have a recipe, and this for an argument
@@ -124,6 +132,7 @@ class Lineage {
   void begin(Number number, Entry& entry, Actions& out);
   void end(const Entry& entry, Actions& out);
   void want(Number number, Entry& entry, Actions& out);
+  void hasten(Number number, Actions& out);
   void fail(Number number, Entry& entry, const ErrorInfo& error, Actions& out);
   void go_on(Number number, Actions& out);
   /// Those that wait look at their arguments again. In a loop: a long chain takes no stack.

@@ -111,8 +111,8 @@ class Tasks::Frame final : public Helper {
 
 // Submitting.
 
-void Tasks::add(TaskSpec spec, std::uint64_t frame, const std::shared_ptr<CallState>& answer,
-                LeasePool::Actions& actions) {
+TaskNumber Tasks::add(TaskSpec spec, std::uint64_t frame, const std::shared_ptr<CallState>& answer,
+                      LeasePool::Actions& actions) {
   const NodeId near = spec.args.kept.empty() ? NodeId() : gate_.objects()->mostly_on(spec.args.kept);
   const TaskNumber number =
       pool_.submitted({spec.demand, spec.retries, frame, spec.args.bytes.size() + spec.args.object_bytes,
@@ -122,21 +122,23 @@ void Tasks::add(TaskSpec spec, std::uint64_t frame, const std::shared_ptr<CallSt
   answer->set_on_cancel([weak = weak_from_this(), number](Duration grace) {
     if (const auto self = weak.lock()) self->cancel(number, grace);
   });
+  return number;
 }
 
 /// Without waiting for room.
-std::shared_ptr<CallState> Tasks::submit_ready(TaskSpec spec, std::uint64_t frame) {
+std::pair<TaskNumber, std::shared_ptr<CallState>> Tasks::submit_ready(TaskSpec spec, std::uint64_t frame) {
   auto answer = std::make_shared<CallState>(waiter_);
+  TaskNumber number = 0;
   LeasePool::Actions actions;
   std::optional<ErrorInfo> closed;
   {
     const std::lock_guard lock(mutex_);
     closed = closed_;
-    if (!closed) add(std::move(spec), frame, answer, actions);
+    if (!closed) number = add(std::move(spec), frame, answer, actions);
   }
   if (closed) answer->resolve(not_submitted(*std::move(closed)));
   carry_out(std::move(actions));
-  return answer;
+  return {number, std::move(answer)};
 }
 
 std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/condition.hpp"
@@ -147,8 +148,8 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   /// Takes it out of pending_ and wakes who waits for room.
   std::optional<Pending> take(TaskNumber task);  ///< REQUIRES: mutex_ is held
   void tell_of_room();                           ///< REQUIRES: mutex_ is held
-  void add(TaskSpec spec, std::uint64_t frame, const std::shared_ptr<CallState>& answer,
-           LeasePool::Actions& actions);  ///< REQUIRES: mutex_ is held
+  TaskNumber add(TaskSpec spec, std::uint64_t frame, const std::shared_ptr<CallState>& answer,
+                 LeasePool::Actions& actions);  ///< REQUIRES: mutex_ is held
   bool run_own(std::uint64_t frame);
   void run_here(Pending task);
   void run_once(const TaskSpec& spec, wire::Bytes args, Responder responder);
@@ -160,7 +161,8 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
     std::vector<objects::ObjectName> others;  ///< computed objects of other processes that it reads
     std::uint64_t frame = 0;                  ///< of the task that submitted it
     std::shared_ptr<CallState> answer;        ///< null: it computes an object
-    std::shared_ptr<CallState> run;           ///< of the last time
+    TaskNumber task = 0;                      ///< of the last time; its answer:
+    std::shared_ptr<CallState> run;
     // One of several results of a task:
     Lineage::Number part_of = 0;  ///< the task's own number
     std::size_t part = 0;
@@ -173,7 +175,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void start(Lineage::Number number, TaskSpec spec, std::shared_ptr<CallState> answer,
              const std::vector<objects::HandlePtr>& parts = {});
   std::shared_ptr<CallState> submit_when_computed(TaskSpec& spec);
-  std::shared_ptr<CallState> submit_ready(TaskSpec spec, std::uint64_t frame);
+  std::pair<TaskNumber, std::shared_ptr<CallState>> submit_ready(TaskSpec spec, std::uint64_t frame);
   // Results that outlive their worker (results.cpp).
   /// What a task that computes objects answers, of each: a small value, or the object that its worker put.
   struct Computed {
@@ -196,6 +198,8 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void act(const Lineage::Release& release);
   void act(const Lineage::Fail& fail);
   void act(const Lineage::Forget& forget);
+  void act(const Lineage::Hasten& hasten);
+  void hasten(const Recipe& recipe);  ///< REQUIRES: lineage_mutex_ is held
   void run_entry(Lineage::Number number, std::size_t next);
   void ended(Lineage::Number number, const std::shared_ptr<CallState>& answer, std::size_t results,
              CallState& run);

@@ -134,6 +134,21 @@ std::int64_t leaves(int depth) {
   return left.get(60s) + right.get(60s);
 }
 
+/// Counts what has begun before it.
+int count_names(const std::string& folder, const int& after) {
+  return int(names_in(folder).size()) + after;
+}
+int begin_and_read(const std::string& folder, int number, const ObjectRef<int>& made) {
+  write_file(folder + "/" + std::to_string(number), "");
+  return made.get(90s);
+}
+int add_one(const int& n) {
+  return n + 1;
+}
+int read_one(const ObjectRef<int>& n) {
+  return n.get(60s);
+}
+
 double sum(const std::vector<float>& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), 0.0);
 }
@@ -432,6 +447,48 @@ TEST_CASE("An actor gets its CPU from a program that never stops submitting task
   ends = true;
   for (auto& thread : threads) thread.join();
   session.kill(actor);
+}
+
+// Was: each of the forty had a worker of its own before what they wait for began: two more a second.
+TEST_CASE("What tasks wait for goes before those that were submitted before it") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 2});
+  TempFolder begun, folder;
+  const std::string go = folder.path() + "/go";
+  const auto first = session.compute<&wait_for>(go);  // 7
+  const auto made = session.compute<&count_names>(begun.path(), first);
+  std::vector<Future<int>> readers;
+  for (int i = 0; i < 40; ++i) readers.push_back(session.submit<&begin_and_read>(begun.path(), i, made));
+  // The first one has waited for a second: it has asked.
+  REQUIRE(eventually([&] { return names_in(begun.path()).size() > 1; }, 60s));
+  write_file(go, "");  // only now `made` can begin, behind the others
+  const auto read = get_all(readers, 90s);
+  CHECK(std::set<int>(read.begin(), read.end()) == std::set<int>{made.get(0s)});
+  CHECK(made.get(0s) - 7 <= 10);
+}
+
+TEST_CASE("A task that waits for what stands behind it in its own worker gets it from another one") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
+  TempFolder folder;
+  const std::string go = folder.path() + "/go", behind = folder.path() + "/behind";
+  const auto one = session.put(1);
+  std::vector<Future<int>> short_ones;
+  std::vector<ObjectRef<int>> sums;
+  for (int i = 0; i < 200; ++i) sums.push_back(session.compute<&add_one>(one));
+  for (int i = 0; i < 200; ++i) short_ones.push_back(session.submit<&read_one>(one));
+  get_all(short_ones, 60s);  // both functions are known to be short
+  short_ones.clear();
+  const auto first = session.submit<&wait_for>(go);
+  const auto argument = session.with({.num_cpus = 0}).compute<&wait_for>(behind);
+  const auto made = session.compute<&add_one>(argument);
+  const auto reader = session.submit<&read_one>(made);
+  write_file(behind, "");
+  CHECK(argument.get(60s) == 7);
+  CHECK(eventually([&] { return session.process().tasks()->counts().queued == 2; }));
+  for (int i = 0; i < 40; ++i) short_ones.push_back(session.submit<&read_one>(one));
+  write_file(go, "");
+  CHECK(reader.get(60s) == 8);
+  CHECK(get_all(short_ones, 60s) == std::vector<int>(40, 1));
+  CHECK(first.get(60s) == 7);
 }
 
 TEST_CASE("More tasks than fit the queue hold their submitter back") {

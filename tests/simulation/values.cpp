@@ -389,18 +389,27 @@ void PutterActor::compute(const tasks::Submitter& to, int retries) {
 }
 
 /// Each for a CPU, and often more than there are: they wait for what one computes that goes behind them,
-/// since what it reads is computed before.
+/// since what it reads is computed before: first of all, or of something that needs no CPU, and so behind
+/// them, too.
 void PutterActor::submit_waiting(int retries) {
   Submissions& all = cluster_.submissions;
   const auto to = me_.session().with({.num_cpus = 1, .max_retries = retries});
+  const bool readers_first = cluster_.world.chance(0.5);
   const auto first = all.add(process_, retries);
   const Words words = all.words_of(first, 1 + cluster_.world.random.below(kInlineWords));
-  const auto made = to.compute<&make_task>(first, first, words.size());
+  auto made = me_.session()
+                  .with({.num_cpus = readers_first ? 0.0 : 1.0, .max_retries = retries})
+                  .compute<&make_task>(first, first, words.size());
   cluster_.values.has_computed(made, words, process_, retries);
-  const auto copy = to.compute<&copy_task>(all.add(process_, retries), made);
-  cluster_.values.copies(made, copy, process_, retries);
+  ObjectRef<Words> copy;
+  for (int copies = readers_first ? 2 : 1; copies > 0; --copies) {
+    copy = to.compute<&copy_task>(all.add(process_, retries), made);
+    cluster_.values.copies(made, copy, process_, retries);
+    made = copy;
+  }
   hold(copy);
-  for (std::uint64_t left = 1 + cluster_.world.random.below(6); left > 0; --left) {
+  const std::uint64_t most = readers_first ? 12 : 6;
+  for (std::uint64_t left = 1 + cluster_.world.random.below(most); left > 0; --left) {
     const auto task = all.add(process_, retries);
     await_task(task, to.submit<&read_task>(task, copy), copy,
                [this, copy](std::uint64_t sum) { cluster_.values.heard_sum(copy, sum, process_); });

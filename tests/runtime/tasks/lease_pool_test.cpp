@@ -1,6 +1,7 @@
 // Which task runs where, without a process.
 #include "runtime/tasks/lease_pool.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "runtime/core/random.hpp"
@@ -59,6 +60,7 @@ struct Fixture {
       if (const auto* fail = std::get_if<LeasePool::Fail>(&action)) failed[fail->task] = fail->error.why;
       if (const auto* push = std::get_if<LeasePool::Push>(&action)) {
         on[push->task] = push->lease;
+        pushed.push_back(push->task);
         attempt[push->task] = push->attempt;
       }
       if (const auto* interrupt = std::get_if<LeasePool::Interrupt>(&action))
@@ -80,6 +82,7 @@ struct Fixture {
   std::map<TaskNumber, std::string> failed;
   std::map<TaskNumber, int> retried;  ///< that are used
   std::map<TaskNumber, LeaseNumber> on;
+  std::vector<TaskNumber> pushed;
   std::map<TaskNumber, std::uint32_t> attempt;
   std::map<TaskNumber, LeaseNumber> interrupted;
   std::map<TaskNumber, std::uint32_t> asked_back;
@@ -117,6 +120,145 @@ TEST_CASE("What a task waits for: a worker that was asked for, or those before i
   CHECK(f.pool.waiting(first).before == 0);
   CHECK(f.pool.waiting(second).before == 0);
   CHECK(f.pool.waiting(second).workers == 1);
+}
+
+TEST_CASE("What a task waits for are workers of its own demand that take tasks, and those before it there") {
+  const Demand none{};
+  Fixture f;
+  const auto first = f.submit(), second = f.submit(), third = f.submit();
+  const auto other = f.submit(3, 0, none), behind_other = f.submit(3, 0, none);
+  const auto own = [&](std::size_t from, std::size_t count) {
+    const auto begin = f.asked.begin() + std::ptrdiff_t(from);
+    return std::vector<LeaseNumber>(begin, begin + std::ptrdiff_t(count));
+  };
+  REQUIRE(f.asked.size() == 5);
+  CHECK(f.pool.waiting(third).asked == own(0, 3));
+  CHECK(f.pool.waiting(third).before == 2);
+  CHECK(f.pool.waiting(third).workers == 0);
+  CHECK(f.pool.waiting(behind_other).asked == own(3, 2));
+  CHECK(f.pool.waiting(behind_other).before == 1);  // not those of another demand
+  f.grant(f.asked[3]);
+  CHECK(f.pool.waiting(third).workers == 0);
+  CHECK(f.pool.waiting(behind_other).workers == 1);
+  CHECK(f.pool.waiting(behind_other).asked == own(4, 1));
+  f.grant(f.asked[0]);
+  f.grant(f.asked[1]);
+  CHECK(f.pool.waiting(third).workers == 2);
+  f.now += 1ms;
+  f.end(first);  // short ones: from now on others stand behind what runs
+  f.end(second);
+  CHECK(f.pool.waiting(third).workers == 2);  // the other one has none
+  std::vector<TaskNumber> more;
+  for (int i = 0; i < 8; ++i) more.push_back(f.submit());
+  f.now += 1ms;
+  f.end(third);
+  const auto stands = std::find_if(more.begin(), more.end(), [&](TaskNumber task) {
+    return f.pool.waiting(task).runs_on != 0 && f.pool.waiting(task).before != 0;
+  });
+  REQUIRE(stands != more.end());
+  CHECK(f.pool.waiting(*stands).before == 1);
+  CHECK(f.pool.waiting(more.back()).runs_on == 0);
+  CHECK(f.pool.waiting(more.back()).before == f.pool.queued() - 2);  // behind_other is another's, and itself
+  CHECK(f.pool.waiting(more.back()).workers == 2);                   // with one task, and with two
+  f.pool.wanted(f.asked[0], "others", f.now, f.out), f.take();
+  CHECK(f.pool.waiting(more.back()).workers == 1);
+  CHECK(f.pool.contains(other));
+}
+
+// Was: the maker of what forty tasks wait for, submitted behind them, began when each of them had a worker.
+TEST_CASE("A task that somebody waits for goes before those that were submitted before it") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  std::vector<TaskNumber> waiting;
+  for (int i = 0; i < 20; ++i) waiting.push_back(f.submit());
+  const auto maker = waiting[15], other = waiting[10];
+  for (int i = 0; i < 1'000'000; ++i) f.pool.hasten(maker);
+  f.pool.hasten(other);
+  f.pool.hasten(1);    // which runs
+  f.pool.hasten(999);  // there is none
+  CHECK(f.pool.queued() == 20);
+  CHECK(f.pool.waiting(other).before == 0);
+  CHECK(f.pool.waiting(maker).before == 1);
+  CHECK(f.pool.waiting(waiting[0]).before == 2);
+  CHECK(f.pool.waiting(waiting[19]).before == 19);
+  std::vector<TaskNumber> order;
+  for (int i = 0; i < 20; ++i) {
+    f.now += 10ms;
+    f.end(f.pushed.back());
+    order.push_back(f.pushed.back());
+  }
+  std::vector<TaskNumber> right{other, maker};
+  for (const auto task : waiting) {
+    if (task != maker && task != other) right.push_back(task);
+  }
+  CHECK(order == right);
+}
+
+TEST_CASE("A task for which nobody waits lets others go first so often, and no more") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  const auto plain = f.submit(), next = f.submit();
+  const auto go_on = [&] {
+    const auto wanted = f.submit();
+    f.pool.hasten(wanted);
+    f.now += 10ms;
+    f.end(f.pushed.back());
+    return f.pushed.back();
+  };
+  for (int i = 0; i < 16; ++i) CHECK(go_on() > next);
+  CHECK(go_on() == plain);
+  for (int i = 0; i < 16; ++i) CHECK(go_on() > next);  // one after another
+  CHECK(go_on() == next);
+}
+
+TEST_CASE(
+    "Those that stand behind a short task are in the same order: one that came later lets nobody go first") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  f.now += 1us;
+  f.end(1);
+  f.tick(1s);  // the worker goes; that the function is short is known
+  REQUIRE(f.pool.leases() == 0);
+  f.pushed.clear();
+  const bool has_older = GENERATE(true, false);
+  const auto older = has_older ? f.submit() : 0;
+  for (int i = 0; i < 20; ++i) f.pool.hasten(f.submit());
+  const auto later = f.submit();
+  for (int i = 0; i < 40; ++i) f.submit();
+  f.grant(f.asked.back());
+  for (std::size_t i = 0; i < f.pushed.size(); ++i) f.now += 1us, f.end(f.pushed[i]);
+  const auto place = [&](TaskNumber task) {
+    return std::find(f.pushed.begin(), f.pushed.end(), task) - f.pushed.begin();
+  };
+  if (has_older) CHECK(place(older) == 16);
+  CHECK(place(later) == (has_older ? 21 : 20));
+  CHECK(f.pushed.size() == (has_older ? 62 : 61));
+}
+
+TEST_CASE("A task that somebody waits for goes first again when its worker dies") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  const auto plain = f.submit(), wanted = f.submit();
+  f.pool.hasten(wanted);
+  f.now += 10ms;
+  f.end(1);
+  REQUIRE(f.on.at(wanted) == f.asked[0]);
+  f.die(f.asked[0]);
+  f.grant(f.asked[1]);
+  CHECK(f.on.at(wanted) == f.asked[1]);
+  CHECK_FALSE(f.on.contains(plain));
+}
+
+TEST_CASE("A task that somebody waits for takes a worker that is not near its arguments") {
+  constexpr NodeId kNear{1}, kFar{2};
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]), kNear);
+  const auto near = f.submit_near(kNear), wanted = f.submit_near(kFar);
+  f.pool.hasten(wanted);
+  f.now += 10ms;
+  f.end(1);
+  CHECK(f.on.at(wanted) == f.asked[0]);
+  CHECK_FALSE(f.on.contains(near));
 }
 
 TEST_CASE("A worker that hangs while it starts is not asked for again") {
@@ -386,6 +528,32 @@ TEST_CASE("What stands behind a task that runs on, though they are short, goes t
   CHECK(f.failed.empty());
 }
 
+// The first one waits for what the third computes, which it has been given with it.
+TEST_CASE("What stands behind a task that waits for it goes to the next worker, before all others") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  f.now += 100us;
+  f.end(1);
+  const auto before = f.submit(), reader = f.submit(), behind = f.submit(), maker = f.submit();
+  for (int i = 0; i < 10; ++i) f.submit();
+  f.now += 100us;
+  f.end(before);
+  REQUIRE(f.on.at(maker) == f.asked[0]);
+  REQUIRE(f.pool.waiting(maker).before == 2);
+  f.pool.hasten(maker);
+  f.tick(20ms);
+  REQUIRE(f.asked_back.contains(maker));
+  for (const auto& [task, attempt] : f.asked_back) f.give_back(task);
+  CHECK(f.pool.waiting(maker).before == 0);
+  CHECK(f.pool.waiting(behind).before == 1);
+  f.grant(f.asked[1]);  // in the room that the reader leaves
+  CHECK(f.on.at(maker) == f.asked[1]);
+  CHECK(f.pool.waiting(maker).before == 0);
+  f.end(maker);
+  f.end(reader);
+  CHECK(f.failed.empty());
+}
+
 TEST_CASE("A task goes to a worker of the node where its arguments are, if one is idle, and waits for none") {
   constexpr NodeId kNear{1}, kFar{2};
   Fixture f;
@@ -650,6 +818,7 @@ TEST_CASE("Tasks end once and leases are given back, in any order of events") {
             f.throws(task);
           break;
         case 6:  // maybe of an attempt that is over
+          if (!open.empty()) f.pool.hasten(any(open));
           if (!f.asked_back.empty()) f.give_back(any(f.asked_back).first);
           break;
         default:

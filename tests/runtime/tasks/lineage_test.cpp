@@ -22,6 +22,7 @@ struct World {
   std::map<Number, std::vector<Number>> arguments;
   std::map<Number, ErrorInfo> failed;
   std::map<Number, int> runs;
+  std::vector<Number> hastened;
   std::size_t recipes = 0;
   Number last = 0;
 
@@ -50,6 +51,21 @@ struct World {
   void act(const Lineage::Forget&) {
     REQUIRE(recipes > 0);
     --recipes;
+  }
+  void act(const Lineage::Hasten& a) {
+    CHECK(running.contains(a.number));
+    CHECK(lineage.is_wanted(a.number));
+    hastened.push_back(a.number);
+  }
+  /// What keeps a wanted value from being computed is wanted, too. 0: all of it.
+  Number not_wanted() const {
+    for (const auto& [number, reads] : arguments) {
+      if (!lineage.is_wanted(number) || running.contains(number)) continue;
+      for (const Number read : reads) {
+        if (!lineage.is_wanted(read) && !values.contains(read)) return read;
+      }
+    }
+    return 0;
   }
   void free_if_unused(Number number) {
     if (held.contains(number) || referred.contains(number)) return;
@@ -156,6 +172,49 @@ TEST_CASE("A task runs once its arguments are there; what is lost waits until so
   w.want(b);
   REQUIRE(w.failed.contains(b));
   CHECK(w.failed.at(b).why.find("node 7 died; it is not computed again: its task ran again 1 times") == 0);
+}
+
+TEST_CASE("What somebody waits for is hastened once, and first what it is computed from") {
+  World w;
+  const Number a = w.add({}), b = w.add({a}), c = w.add({a, b}), aside = w.add({a});
+  CHECK(w.hastened.empty());  // that others read it is no wait
+  for (int i = 0; i < 1'000'000; ++i) w.lineage.want(c, w.out);
+  CHECK(w.out.size() == 1);
+  w.carry_out();
+  CHECK(w.hastened == std::vector<Number>{a});  // which runs
+  for (const Number one : {a, b, c}) CHECK(w.lineage.is_wanted(one));
+  CHECK_FALSE(w.lineage.is_wanted(aside));
+  w.run(a);
+  CHECK(w.running == std::set<Number>{b, aside});
+  CHECK_FALSE(w.lineage.is_wanted(a));  // it is there
+  w.run(b);
+  CHECK(w.lineage.is_wanted(c));
+  SECTION("what is lost meanwhile, too") {
+    w.lose(a);
+    w.run(c);
+    CHECK(w.lineage.is_wanted(a));
+    CHECK(w.running == std::set<Number>{a, aside});
+  }
+  SECTION("when it is there, nobody waits") {
+    w.run(c);
+    CHECK_FALSE(w.lineage.is_wanted(c));
+    w.lose(a);
+    w.run(aside);
+    CHECK_FALSE(w.lineage.is_wanted(a));  // somebody reads it, and nobody waits for that
+    w.want(aside);
+    CHECK(w.hastened == std::vector<Number>{a, a});
+  }
+  CHECK_FALSE(w.lineage.is_wanted(999));
+}
+
+TEST_CASE("Who waits for one of several results waits for the task, and for what that reads") {
+  World w;
+  const Number a = w.add({});
+  const auto [task, parts] = w.add_several(2, {a});
+  w.want(parts[1]);
+  CHECK(w.hastened == std::vector<Number>{a});
+  CHECK(w.lineage.is_wanted(task));
+  CHECK_FALSE(w.lineage.is_wanted(parts[0]));
 }
 
 TEST_CASE("An argument that nobody refers to is no value, but a recipe") {
@@ -395,6 +454,7 @@ TEST_CASE("A chain of any length is computed again without taking stack") {
   CHECK(w.values.size() <= 2);
   w.lose(last);
   w.want(last);
+  CHECK(w.lineage.is_wanted(1));  // from the last to the first of them
   for (int i = 0; i <= 100'000 && !w.running.empty(); ++i) w.run(*w.running.begin());
   CHECK(w.values.contains(last));
   w.drop(last);
@@ -441,6 +501,7 @@ TEST_CASE("Random programs whose values die at random: each want ends, and nothi
           if (w.referred.size() > 5) w.drop(any(w.referred));
           break;
       }
+      CHECK(w.not_wanted() == 0);
     }
     w.run_all();
     for (const Number number : std::set<Number>(w.referred)) {
