@@ -58,6 +58,7 @@ ErrorInfo store_error(sqlite3* db, int code, const std::string& path, const std:
     case SQLITE_LOCKED:
       return {ErrorCode::kIo, what, "another process has it open", "stop the other head first"};
     default:
+      if (db != nullptr && sqlite3_system_errno(db) == EFBIG) return io_error(what, EFBIG);
       return {ErrorCode::kIo, what, why + free_space(path), "look at the disk's health and free space"};
   }
 }
