@@ -105,6 +105,7 @@ bool CallState::fill(Outcome outcome, Load load, wire::Kept refers_to, bool goes
     outcome_ = std::move(outcome);
     name_in_failure();
     if (is_stored) stored_ = std::make_unique<Stored>(Stored{std::move(load), nullptr});
+    parts_.reset();
     if (!refers_to.empty()) refers_to_ = std::make_unique<wire::Kept>(std::move(refers_to));
     ready_.store(is_stored ? kStored : kHere, std::memory_order_seq_cst);
     (is_stored ? readers : callbacks).swap(callbacks_);
