@@ -194,7 +194,9 @@ TEST_CASE(
         text.append(reinterpret_cast<const char*>(frame.bytes.data()), frame.bytes.size());
       });
       CHECK(taken.value() == all.size());
-      CHECK(text == "before\n700 bytes of output were lost: File too large\n");
+      CHECK(text ==
+            "before\n700 bytes of output were lost: File too large: the limit on the length of a file "
+            "(ulimit -f) is 30 bytes\n");
     }
     CHECK(part({.offset = ~std::uint64_t{0}, .most_bytes = 1000, .from_segment = true}).offset == 0);
     CHECK(part({.offset = ~std::uint64_t{0}, .most_bytes = 1000}).bytes.empty());
