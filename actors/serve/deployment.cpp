@@ -383,7 +383,7 @@ void Deployment::died(ReplicaId id, const std::string& why) {
 void Deployment::note_failure(ReplicaId id, const std::string& why) {
   std::string text = "replica " + std::to_string(id) + ": " + why;
   if (why.find("killed by signal 9") != std::string::npos && why.find("(its process: ") == std::string::npos)
-    text += "; troupe did not send that: the kernel does where memory runs out (its log says so: dmesg)";
+    text += "; troupe did not send that: a person did, or the kernel, as memory ran out (then dmesg says so)";
   const std::lock_guard lock(mutex_);
   last_failure_ = std::move(text);
   metrics_->failures->add();

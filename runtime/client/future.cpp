@@ -48,7 +48,9 @@ void throw_call_timeout(const CallState& call, Duration timeout) {
         "within " + seconds.str() + " s none came from " + member +
             ", where the answers of all come together",
         "raise the timeout, or look at what the members do: call_all names those that do not answer"});
-  throw Timeout(ErrorInfo{ErrorCode::kTimeout, "a call gave no answer",
+  const std::string_view method = call.awaited_method();
+  throw Timeout(ErrorInfo{ErrorCode::kTimeout,
+                          "a call" + (method.empty() ? "" : " of " + std::string(method)) + " gave no answer",
                           "within " + seconds.str() + " s none came",
                           "raise the timeout, or look at what the actor or task does"});
 }
@@ -220,6 +222,12 @@ std::shared_ptr<CallState> some_of(std::vector<std::shared_ptr<CallState>> state
 
 void throw_empty_task() {
   throw BadConfig("a Task without a coroutine was awaited", "it was moved from", "await a Task once");
+}
+
+void throw_own_answer() {
+  throw BadConfig("a Task waits for its own answer",
+                  "it awaits the Future of its own call, or one that waits for that",
+                  "co_await a call that ends without this one");
 }
 
 void run_task(TaskRoot task) {

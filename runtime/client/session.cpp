@@ -180,6 +180,7 @@ std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to,
   // Its handle may be of an earlier life.
   auto state = gate->call(is_own ? actor->address() : to, method, std::move(args), one_way);
   if (state == nullptr) return state;
+  state->set_method(name);
   if (limit != nullptr) limit->add(state);
   if (is_own && actor->runs_one_at_a_time()) state->set_own_call(actor);
   return state;

@@ -25,6 +25,7 @@ class Task;
 namespace detail {
 
 [[noreturn]] void throw_empty_task();
+[[noreturn]] void throw_own_answer();
 
 template <class T>
 class FutureAwaiter {
@@ -32,12 +33,17 @@ class FutureAwaiter {
   explicit FutureAwaiter(Future<T> future) : future_(std::move(future)) {}
   bool await_ready() const { return future_.ready() && future_.state()->is_here(); }
   template <class Promise>
-  void await_suspend(std::coroutine_handle<Promise> awaiting) {
-    awaiting.promise().call->wait_for(future_.state());
+  bool await_suspend(std::coroutine_handle<Promise> awaiting) {
+    is_own_ = !awaiting.promise().call->wait_for(future_.state());
+    return !is_own_;
   }
-  T await_resume() { return future_.answer(); }
+  T await_resume() {
+    if (is_own_) throw_own_answer();
+    return future_.answer();
+  }
 
  private:
+  bool is_own_ = false;  ///< it waits for the answer of the call that awaits it
   Future<T> future_;
 };
 

@@ -1,5 +1,8 @@
 #include "runtime/core/error.hpp"
 
+#include <sys/resource.h>
+
+#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -106,8 +109,18 @@ void throw_error(ErrorInfo info) {
   throw Error(std::move(info));
 }
 
+std::string errno_text(int errno_value) {
+  std::string text = std::strerror(errno_value);
+  rlimit limit{};
+  if (errno_value != EFBIG || ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return text;
+  return text + ": the limit on the length of a file (ulimit -f) is " + std::to_string(limit.rlim_cur) +
+         " bytes";
+}
+
 ErrorInfo io_error(std::string what, int errno_value, std::string todo) {
-  return {ErrorCode::kIo, std::move(what), std::strerror(errno_value), std::move(todo)};
+  if (errno_value == EFBIG) todo = "raise ulimit -f where it starts";
+  return {ErrorCode::kIo, std::move(what), errno_text(errno_value), std::move(todo)};
 }
 
 }  // namespace troupe

@@ -113,7 +113,9 @@ struct Cancelled : Error {
 /// Throws the subclass that belongs to `info.code`.
 [[noreturn]] void throw_error(ErrorInfo info);
 
-/// An ErrorInfo for a failed system call: `what` names the call and its object, the why is errno's text.
+/// errno's text; of a write beyond ulimit -f, with that limit.
+std::string errno_text(int errno_value);
+/// An ErrorInfo for a failed system call: `what` names the call and its object, the why is errno_text().
 ErrorInfo io_error(std::string what, int errno_value, std::string todo = {});
 
 }  // namespace troupe

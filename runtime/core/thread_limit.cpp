@@ -1,8 +1,11 @@
 #include "runtime/core/thread_limit.hpp"
 
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -48,10 +51,41 @@ Result<void> check_thread_limit(std::size_t count) {
   return checked;
 }
 
+namespace {
+
+/// The limit on memory that a thread's stack met, by a trial. Empty: it met none.
+std::string memory_limit_of_stack() {
+  pthread_attr_t defaults;
+  std::size_t bytes = std::size_t{8} << 20;
+  if (::pthread_getattr_default_np(&defaults) == 0) {
+    ::pthread_attr_getstacksize(&defaults, &bytes);
+    ::pthread_attr_destroy(&defaults);
+  }
+  void* const stack = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  if (stack != MAP_FAILED) {
+    ::munmap(stack, bytes);
+    return "";
+  }
+  const auto is_set = [](auto resource) {
+    rlimit limit{};
+    return ::getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  };
+  const bool has_v = is_set(RLIMIT_AS), has_d = is_set(RLIMIT_DATA);
+  if (has_v && has_d) return "ulimit -v or ulimit -d";
+  return has_v ? "ulimit -v" : has_d ? "ulimit -d" : "the memory of the machine";
+}
+
+}  // namespace
+
 ErrorInfo cannot_start_thread(const std::error_code& why) {
   if (why != std::errc::resource_unavailable_try_again)
     return {ErrorCode::kIo, "cannot start a thread", why.message(), ""};
   if (const auto full = check_process_room(1, process_room()); !full) return full.error();
+  if (const std::string limit = memory_limit_of_stack(); !limit.empty())
+    return {ErrorCode::kIo, "cannot start a thread",
+            "there is no memory for its stack: " + limit + " allows no more",
+            "raise that, or let each thread have a smaller stack (ulimit -s)"};
   return {ErrorCode::kIo, "cannot start a thread", "the limit on processes (ulimit -u) is reached",
           kRaiseProcesses};
 }

@@ -26,7 +26,7 @@ Result<void> check_thread_limit(std::size_t count);
 /// The first of them. Pure.
 Result<void> check_process_room(std::size_t count, const std::optional<ProcessRoom>& room);
 
-/// Of what the start of a thread threw.
+/// Of what the start of a thread threw: which limit it met.
 ErrorInfo cannot_start_thread(const std::error_code& why);
 
 }  // namespace troupe

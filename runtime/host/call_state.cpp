@@ -4,6 +4,7 @@
 #include <climits>
 #include <exception>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -18,6 +19,9 @@ namespace {
 
 /// A task that waits looks so often whether there is something that it can do.
 constexpr Duration kLooksAgain = std::chrono::seconds(1);
+
+/// Of what an answer waits for, so much is looked at: a program may build its answers each on the one before.
+constexpr std::size_t kMostLookedAt = 1000;
 
 /// One more, for a scope.
 class Counted {
@@ -101,6 +105,7 @@ bool CallState::fill(Outcome outcome, Load load, wire::Kept refers_to, bool goes
     outcome_ = std::move(outcome);
     name_in_failure();
     if (is_stored) stored_ = std::make_unique<Stored>(Stored{std::move(load), nullptr});
+    parts_.reset();
     if (!refers_to.empty()) refers_to_ = std::make_unique<wire::Kept>(std::move(refers_to));
     ready_.store(is_stored ? kStored : kHere, std::memory_order_seq_cst);
     (is_stored ? readers : callbacks).swap(callbacks_);
@@ -177,6 +182,11 @@ void CallState::passes_on_to(const std::shared_ptr<CallState>& next) {
   next_ = next;
 }
 
+std::shared_ptr<CallState> CallState::passes_to() const {
+  const std::lock_guard lock(mutex_);
+  return next_.lock();
+}
+
 wire::Kept CallState::refers_to() const {
   TROUPE_ASSERT(ready(), "the outcome is read once it is there");
   return refers_to_ == nullptr ? wire::Kept() : *refers_to_;
@@ -187,40 +197,42 @@ void CallState::set_own_call(const ActorContext* by) {
   own_call_of_ = by;
 }
 
-void CallState::set_parts(const std::vector<std::shared_ptr<CallState>>& parts, std::size_t count) {
+void CallState::set_parts(const std::vector<std::shared_ptr<CallState>>& parts, std::size_t count,
+                          bool goes_on) {
   std::shared_ptr<CallState> next;
   {
     const std::lock_guard lock(mutex_);
     if (ready()) return;
-    own_call_of_ = nullptr;
+    if (!goes_on) own_call_of_ = nullptr;
     // Weakly: they may hold this one.
     parts_ = std::make_unique<Parts>(Parts{{parts.begin(), parts.end()}, count});
     next = next_.lock();
   }
-  if (next != nullptr) next->set_parts(parts, count);
+  if (next != nullptr) next->set_parts(parts, count, goes_on);
 }
 
-/// Whether a turn of that actor brings the answer; nothing: its parts say so.
-std::optional<bool> CallState::is_call_of(const ActorContext* actor, Parts& parts) const {
+/// Nothing: its parts say so.
+std::optional<bool> CallState::is_brought_by(const Cause& cause, Parts& parts) const {
   const std::lock_guard lock(mutex_);
   if (ready()) return false;
-  if (own_call_of_ == actor) return true;
+  if (this == cause.call || (cause.turn != nullptr && own_call_of_ == cause.turn)) return true;
   if (parts_ == nullptr) return false;
   parts = *parts_;
   return std::nullopt;
 }
 
-/// Whether nothing but a turn of that actor can bring the answer, so far as this process knows. Parts of
-/// parts may be many deep, and be in themselves: such a one is waited for as one that others bring.
-bool CallState::needs_turn_of(const ActorContext* actor) const {
+/// Whether nothing else can bring the answer, so far as this process knows. Parts of parts may be many deep,
+/// and be in themselves: such a one is waited for as one that others bring, as are those beyond `most`.
+bool CallState::needs_cause(const Cause& cause, std::size_t most) const {
   struct Looked {
     const CallState* at;
     Parts parts;
     std::size_t next = 0;    ///< of the parts
     std::size_t others = 0;  ///< of those before it: that others bring
   };
-  std::vector<Looked> way{{this, {}}};
-  if (const auto known = is_call_of(actor, way.back().parts)) return *known;
+  Looked first{this, {}};
+  if (const auto known = is_brought_by(cause, first.parts)) return *known;
+  std::vector<Looked> way{std::move(first)};
   std::unordered_map<const CallState*, bool> needs{{this, false}};  // those on the way: false
   std::vector<std::shared_ptr<const CallState>> seen;               // keeps their addresses theirs
   for (;;) {
@@ -234,10 +246,10 @@ bool CallState::needs_turn_of(const ActorContext* actor) const {
     }
     const std::shared_ptr<const CallState> part = here.parts.of[here.next++].lock();
     const auto [at, is_new] = needs.try_emplace(part.get(), false);  // null: others bring it
-    if (is_new && part != nullptr) {
+    if (is_new && part != nullptr && seen.size() < most) {
       seen.push_back(part);
       Looked next{part.get(), {}};
-      const auto known = part->is_call_of(actor, next.parts);
+      const auto known = part->is_brought_by(cause, next.parts);
       if (!known) {
         way.push_back(std::move(next));
         continue;
@@ -248,12 +260,50 @@ bool CallState::needs_turn_of(const ActorContext* actor) const {
   }
 }
 
+bool CallState::needs(const CallState& call) const {
+  return needs_cause({.call = &call}, kMostLookedAt);
+}
+
+void CallState::set_method(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  method_ = name;
+}
+
+std::string_view CallState::awaited_method() const {
+  std::string_view method;
+  std::shared_ptr<const CallState> at;  // keeps the one that is looked at
+  for (std::size_t looked = 0; looked < kMostLookedAt; ++looked) {
+    const CallState& here = at == nullptr ? *this : *at;
+    std::shared_ptr<const CallState> next;
+    {
+      const std::lock_guard lock(here.mutex_);
+      if (!here.method_.empty()) method = here.method_;
+      if (here.parts_ == nullptr) break;
+      for (const auto& weak : here.parts_->of) {
+        next = weak.lock();
+        if (next != nullptr && !next->ready()) break;
+        next = nullptr;
+      }
+    }
+    if (next == nullptr) break;
+    at = std::move(next);
+  }
+  return method;
+}
+
 bool CallState::wait(Duration timeout) {
   if (ready()) return true;
-  if (timeout > Duration::zero() && this_thread.turn != nullptr && needs_turn_of(this_thread.turn))
-    throw BadConfig("an actor waits for itself",
-                    "it answers a call that this waits for when the method that waits has returned",
-                    "co_await it in a method that returns troupe::Task<T>, or call the method itself");
+  if (timeout > Duration::zero()) {
+    if (this_thread.turn != nullptr &&
+        needs_cause({.turn = this_thread.turn}, std::numeric_limits<std::size_t>::max()))
+      throw BadConfig("an actor waits for itself",
+                      "it answers a call that this waits for when the method that waits has returned",
+                      "co_await it in a method that returns troupe::Task<T>, or call the method itself");
+    const CallState* const answers = this_thread.answers == nullptr ? nullptr : this_thread.answers->get();
+    if (answers != nullptr && needs(*answers))
+      throw BadConfig("a method or task waits for its own answer", "that is there when it has returned",
+                      "return without it: the answer of another call may be waited for");
+  }
   const Counted counted(waiting_);
   const MonotonicClock clock;
   const Instant now = clock.now();

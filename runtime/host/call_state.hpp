@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -70,6 +71,8 @@ class CallState {
   bool is_awaited() const;
   /// `next` is resolved as this one is.
   void passes_on_to(const std::shared_ptr<CallState>& next);
+  /// That one; null: none is.
+  std::shared_ptr<CallState> passes_to() const;
   /// Calls `callback` once ready, without loading anything, for somebody who may lose interest: unwatch()
   /// drops it. One callback an owner.
   void watch(const void* owner, std::function<void()> callback);
@@ -87,8 +90,19 @@ class CallState {
   /// `by` calls itself, and answers one call at a time: where it waits for this one, wait() throws BadConfig.
   void set_own_call(const ActorContext* by);
   /// It is ready once `count` of these are. wait() throws as above where too many are the waiting actor's own
-  /// calls. Of an own call: it has run, and its answer comes when these do.
-  void set_parts(const std::vector<std::shared_ptr<CallState>>& parts, std::size_t count);
+  /// calls. Of an own call: it has run, and its answer comes when these do; unless it `goes_on`
+  /// then, in another turn.
+  void set_parts(const std::vector<std::shared_ptr<CallState>>& parts, std::size_t count,
+                 bool goes_on = false);
+  /// It is not ready before `call` is, so far as this process knows: where that waits for this one, neither
+  /// ever is. Looks at no more than some thousand others.
+  bool needs(const CallState& call) const;
+
+  /// The method whose answer it is, of a name that lasts.
+  void set_method(std::string_view name);
+  /// Whose answer it waits for: its own method, or that of a call of this process that it stands on. Empty:
+  /// nobody knows.
+  std::string_view awaited_method() const;
 
   /// What cancel() does about the request behind this call. REQUIRES: set before the state is handed out.
   /// It is given `grace`.
@@ -118,8 +132,13 @@ class CallState {
     std::vector<std::weak_ptr<CallState>> of;
     std::size_t count = 0;  ///< of these it is ready with
   };
-  std::optional<bool> is_call_of(const ActorContext* actor, Parts& parts) const;
-  bool needs_turn_of(const ActorContext* actor) const;
+  /// What an answer may stand on: a turn of that actor, or that call.
+  struct Cause {
+    const ActorContext* turn = nullptr;
+    const CallState* call = nullptr;
+  };
+  std::optional<bool> is_brought_by(const Cause& cause, Parts& parts) const;
+  bool needs_cause(const Cause& cause, std::size_t most) const;
 
   Waiter* waiter_;
   std::atomic<std::uint32_t> ready_{kPending};
@@ -139,6 +158,7 @@ class CallState {
   std::weak_ptr<CallState> next_;                             // under mutex_
   const ActorContext* own_call_of_ = nullptr;                 // the same
   std::unique_ptr<Parts> parts_;                              // the same
+  std::string_view method_;                                   // the same
 };
 
 }  // namespace troupe

@@ -233,6 +233,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
   }
 
   void run_method(const IncomingCall& call, Responder responder) {
+    const AnsweringScope answering(responder);
     const auto invoke = [&](Responder to) {
       Registry::instance().invoke(call.method, *object_, call.args, std::move(to));
     };

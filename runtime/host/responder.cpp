@@ -42,6 +42,16 @@ void Responder::passes_on(CallState& answer) const {
   if (local_ != nullptr) answer.passes_on_to(local_);
 }
 
+std::shared_ptr<CallState> Responder::caller() const {
+  auto at = local_;
+  while (at != nullptr) {
+    auto next = at->passes_to();
+    if (next == nullptr) break;
+    at = std::move(next);
+  }
+  return at;
+}
+
 void Responder::answer_parts(wire::ByteView head, wire::ByteView rest) {
   if (local_ == nullptr && gate_ != nullptr)
     return std::exchange(gate_, nullptr)->reply_parts(to_, call_, head, rest);
@@ -65,7 +75,12 @@ void answer_later(const std::shared_ptr<CallState>& state, Responder responder, 
                            "it returned a default-constructed Future, behind which there is no call",
                            "return what call() or Promise::future() gave"});
   }
-  responder.comes_with(state);
+  responder.comes_with(state);  // before it looks: of two that wait for each other one sees both
+  if (const auto caller = responder.caller(); caller != nullptr && state->needs(*caller)) {
+    return responder.fail({ErrorCode::kBadConfig, std::string(name) + " gave no answer",
+                           "it returned the Future of its own call, or one that waits for that",
+                           "return the value, or the Future of a call that ends without this one"});
+  }
   state->on_ready([state, name, later = std::make_shared<Responder>(std::move(responder))] {
     Outcome outcome = state->outcome();
     // The death of another actor: it is not to be taken for the death of this one.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/host/call_state.hpp"
+#include "runtime/host/this_thread.hpp"
 #include "runtime/wire/address.hpp"
 
 namespace troupe {
@@ -43,6 +44,9 @@ class Responder {
   void comes_with(const std::shared_ptr<CallState>& other);
   /// The answer is going to be that of `answer`.
   void passes_on(CallState& answer) const;
+  /// The call that the answer ends, also by way of others. Null: its caller is in another process, or wants
+  /// none.
+  std::shared_ptr<CallState> caller() const;
 
  private:
   std::shared_ptr<CallState> local_;
@@ -51,9 +55,24 @@ class Responder {
   std::uint64_t call_ = 0;
 };
 
+/// What runs in this thread answers by `to`: where it waits for that itself, it is told.
+class AnsweringScope {
+ public:
+  explicit AnsweringScope(const Responder& to)
+      : caller_(to.caller()), before_(std::exchange(this_thread.answers, &caller_)) {}
+  ~AnsweringScope() { this_thread.answers = before_; }
+  AnsweringScope(const AnsweringScope&) = delete;
+  AnsweringScope& operator=(const AnsweringScope&) = delete;
+
+ private:
+  const std::shared_ptr<CallState> caller_;
+  const std::shared_ptr<CallState>* before_;
+};
+
 namespace detail {
 
-/// The method `name` returned a Future: its outcome is the answer. A Future without a call fails the call.
+/// The method `name` returned a Future: its outcome is the answer. A Future without a call, and
+/// one that waits for this answer, so far as this process knows, fail the call.
 void answer_later(const std::shared_ptr<CallState>& state, Responder responder, std::string_view name);
 
 }  // namespace detail

@@ -104,7 +104,10 @@ bool SocketChannel::receive_all() {
       handlers_.on_closed(link_.why_closed());
       return false;
     }
-    if (!handlers_.on_message(std::move(message))) return false;
+    if (!handlers_.on_message(std::move(message))) {
+      link_.shutdown("what it says does not decode");
+      return false;
+    }
   }
   return true;
 }

@@ -3,6 +3,7 @@
 #include "runtime/core/assert.hpp"
 #include "runtime/core/fork_guard.hpp"
 #include "runtime/host/actor_context.hpp"
+#include "runtime/host/this_thread.hpp"
 
 namespace troupe::detail {
 
@@ -38,17 +39,23 @@ void TaskCall::leave() {
   }
 }
 
-void TaskCall::wait_for(const std::shared_ptr<CallState>& state) {
+bool TaskCall::wait_for(const std::shared_ptr<CallState>& state) {
+  if (const auto answers = answers_.lock()) {
+    answers->set_parts({state}, 1, true);
+    if (state->needs(*answers)) return false;
+  }
   waits_ = true;
   ActorContext& actor = this_actor();
   // The work is dropped if the actor has ended, and the frames with it.
   state->on_ready([run = actor.executor(), frames = &actor.tasks(), this] {
     run([frames, this] { frames->go_on(*this); });
   });
+  return true;
 }
 
 void TaskFrames::start(TaskPromise& outermost) {
-  TaskCall& call = calls_.emplace_front(outermost);
+  TaskCall& call = calls_.emplace_front(
+      outermost, this_thread.answers == nullptr ? std::weak_ptr<CallState>() : *this_thread.answers);
   call.self_ = calls_.begin();
   go_on(call);
 }

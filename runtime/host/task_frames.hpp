@@ -28,7 +28,11 @@ struct TaskPromise {
 /// One call: a frame for each Task that is awaited, the innermost of which runs or waits.
 class TaskCall {
  public:
-  explicit TaskCall(TaskPromise& outermost) : innermost_(&outermost) { outermost.call = this; }
+  /// `answers`: the call that it answers, or none.
+  TaskCall(TaskPromise& outermost, std::weak_ptr<CallState> answers)
+      : innermost_(&outermost), answers_(std::move(answers)) {
+    outermost.call = this;
+  }
   /// Destroys the frames, the innermost first: a deep chain takes no stack here either.
   ~TaskCall();
   TaskCall(const TaskCall&) = delete;
@@ -42,12 +46,14 @@ class TaskCall {
   void enter(TaskPromise& child);
   /// The innermost frame has come to its end.
   void leave();
-  /// The innermost frame goes on once `state` is ready, in the mailbox of the actor whose turn it is.
-  void wait_for(const std::shared_ptr<CallState>& state);
+  /// The innermost frame goes on once `state` is ready, in the mailbox of the actor whose turn it is. False:
+  /// that waits for the answer of this call; the frame goes on at once.
+  bool wait_for(const std::shared_ptr<CallState>& state);
 
  private:
   friend class TaskFrames;
   TaskPromise* innermost_;
+  const std::weak_ptr<CallState> answers_;
   bool waits_ = false;
   bool ended_ = false;
   std::list<TaskCall>::iterator self_;  ///< in TaskFrames
@@ -56,7 +62,7 @@ class TaskCall {
 /// Of one actor. Not thread-safe: used in its turns alone.
 class TaskFrames {
  public:
-  /// Runs a call from its outermost frame, and owns its frames until it has ended.
+  /// Runs the call that this thread answers from its outermost frame, and owns its frames until it has ended.
   void start(TaskPromise& outermost);
   void go_on(TaskCall& call);
   /// Destroys all frames that wait.

@@ -37,6 +37,9 @@ struct ThisThread {
   /// Where callbacks of answers go while others run (call_state.cpp); null: none do.
   std::vector<std::function<void()>>* callbacks = nullptr;
   Helper* helper = nullptr;  ///< of the task that runs
+  /// The call that the method or task that runs answers, if its caller is in this process (AnsweringScope);
+  /// null, or of null: there is none.
+  const std::shared_ptr<CallState>* answers = nullptr;
   // While the arguments of a call are decoded:
   const objects::References* given = nullptr;  ///< those that came by reference
   /// Where references among them leave what their owners have to acknowledge.

@@ -142,7 +142,7 @@ void LogSegments::append(wire::LogStream stream, std::span<const std::byte> byte
   if (!stops && report_lost() && write(stream, bytes)) return;
   if (is_note) return;
   const bool begins = lost_ == 0;
-  missed(bytes.size(), stops ? kNearlyFull : std::strerror(files_.error()));
+  missed(bytes.size(), stops ? kNearlyFull : errno_text(files_.error()));
   if (begins) write_note("output is lost from here on: " + why_lost_ + "\n");  // for who reads meanwhile
 }
 

@@ -590,7 +590,7 @@ void NodeMachine::finish_leaving() {
   // A program that ends at once after it has killed an actor: only this node repeats that.
   if (self_.info.gateway && head_.has_kills() && now_ < leave_deadline_) return;
   if (std::exchange(left_, true)) return;
-  head_.tell(cluster::NodeLeft{self_.info.id, "it left"}, out_);
+  head_.tell(cluster::NodeLeft{self_.info.id, cluster::kLeftByItself}, out_);
   if (const LocalProcess* parent = locals_.parent(); parent != nullptr && parent->lives())
     out_.push_back(SendLocal{parent->id, wire::Leave{"the node has left"}, {}});
   out_.push_back(EndLoop{});

@@ -294,6 +294,7 @@ void Tasks::run_once(const TaskSpec& spec, wire::Bytes args, Responder responder
   if (auto why = why_too_deep(spec.name)) return responder.fail(*std::move(why));
   ++depth;
   const std::shared_ptr<void> leave(nullptr, [](void*) { --depth; });
+  const AnsweringScope answering(responder);
   const auto* function = Registry::instance().method(spec.function);
   const auto invoke = [&](Responder to) { function->invoke(nullptr, args, std::move(to)); };
   if (spec.args.kept.empty()) return invoke(std::move(responder));

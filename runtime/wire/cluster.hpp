@@ -193,6 +193,8 @@ struct DrainRequested {
   std::string reason;
   bool cancel = false;
 };
+/// The reason of a node that says goodbye.
+inline constexpr const char* kLeftByItself = "it left";
 /// A node says goodbye (its processes are gone), or its supervisor saw it die.
 struct NodeLeft {
   NodeId node{};

@@ -340,7 +340,7 @@ struct DrainAnswer {
   std::string name;
   bool is_gone = false;  ///< no live node has that name or id
   bool drains = false;   ///< or leaves
-  std::string why;       ///< what it waits for; empty: nothing
+  std::string why;       ///< what it waits for, or how it died; empty: nothing, or it left by itself
 };
 struct NodeStatus {
   cluster::NodeInfo node;

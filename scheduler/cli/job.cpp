@@ -314,7 +314,7 @@ int list(const JobWords& words) {
     const std::string code = ended_with ? std::to_string(*ended_with) : "-";
     std::printf("%-22s %-16s %-12s %-10s %5s %-16s %-20s %s\n", job.id.c_str(), escape_name(job.name).c_str(),
                 job.queue.c_str(), to_string(job.status), code.c_str(), job.node.c_str(),
-                time_of(job.submitted_ms).c_str(), escape_name(entrypoint(job)).c_str());
+                time_of(job.submitted_ms).c_str(), shown_name(entrypoint(job)).c_str());
   }
   return list_parked(words, {});
 }

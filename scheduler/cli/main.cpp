@@ -115,8 +115,8 @@ constexpr const char* kDrainFooter =
     "What runs then ends with it. troupe status says what it waits for.\n"
     "  troupe drain gpu-7 --grace 600\n"
     "  troupe drain gpu-7 --cancel      it goes on, if it has not left\n"
-    "Exit code: 0 it has left (or, with --no-wait and --cancel, was told), 1 it was cancelled or cannot be\n"
-    "drained. SIGTERM to troupe start --address drains its node.\n";
+    "Exit code: 0 it has left (or, with --no-wait and --cancel, was told), 1 it was cancelled, died or\n"
+    "cannot be drained. SIGTERM to troupe start --address drains its node.\n";
 
 void add_drain(CLI::App& app, DrainOptions& o) {
   app.footer(kDrainFooter);

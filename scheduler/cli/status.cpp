@@ -333,6 +333,17 @@ void watch_interrupts_of_drain(const DrainOptions& of) {
   ::sigaction(SIGTERM, &action, nullptr);
 }
 
+constexpr std::string_view kWaitsFor = "waits for ";  // as the head says it (why_drains)
+
+/// A drained node says goodbye: one that is gone without has lost what still ran there.
+void throw_if_died(const std::string& name, const std::string& how, const std::string& waited_for) {
+  if (how.empty()) return;
+  const std::string ran = waited_for.starts_with(kWaitsFor) ? waited_for.substr(kWaitsFor.size()) : "";
+  throw_error({ErrorCode::kActorDied, "node " + name + " died before it had left",
+               escape_name(how + (ran.empty() ? "" : "; with it ended " + ran)),
+               "a node that is started there now is a new one, and does not drain"});
+}
+
 }  // namespace
 
 /// Asked again and again, over a head that dies meanwhile.
@@ -350,6 +361,7 @@ int drain(const DrainOptions& options) {
       answer = ask_for<wire::DrainAnswer>(options.folder, options.address, ask);
     }
     if (answer.drains || answer.is_gone) {
+      if (answer.is_gone) throw_if_died(name, answer.why, "");
       throw_error({ErrorCode::kRefused, "node " + name + (answer.is_gone ? " has left" : " goes on draining"),
                    answer.is_gone ? "its drain was over" : "its own machine told it to (SIGTERM)",
                    "start a node there again"});
@@ -358,7 +370,7 @@ int drain(const DrainOptions& options) {
     return 0;
   }
   if (!options.no_wait) watch_interrupts_of_drain(options);
-  std::string said = " ";  // not yet
+  std::string said = " ";  // not yet; then what it waits for
   const Instant until = clock.now() + std::chrono::seconds(options.grace_s) + kNodeLeaves;
   while (!answer.is_gone && answer.drains && !options.no_wait) {
     // Said again when it waits for something else, not every second.
@@ -374,6 +386,7 @@ int drain(const DrainOptions& options) {
     answer = ask_for<wire::DrainAnswer>(options.folder, options.address, ask);
   }
   if (answer.is_gone) {
+    throw_if_died(name, answer.why, said);
     std::printf("node %s has left\n", name.c_str());
     return 0;
   }

@@ -266,7 +266,7 @@ int show(const TuneWords& words) {
   return 0;
 }
 
-/// What trains a trial again; empty: the records do not say, or it has no state to come to.
+/// What trains a trial again; empty: it was cloned, the records do not say, or it has no state to come to.
 std::string command_of(const SweepRecords& sweep, const TrialRecord& trial) {
   const auto at = sweep.lines.front().find("again");
   if (at == sweep.lines.front().end() || !at->is_string() || !trial.clones.empty()) return "";
@@ -303,6 +303,10 @@ int best(const TuneWords& words) {
   std::printf("state %s\n", best->state_hash.c_str());
   if (has_weights) std::printf("weights %s\n", escape_name(weights).c_str());
   if (!again.empty()) std::printf("again %s\n", escape_name(again).c_str());
+  if (!best->clones.empty())
+    std::printf(
+        "no command trains it again alone: it goes on from the state of trial %d (troupe tune show)\n",
+        best->clones.back().from);
   return 0;
 }
 

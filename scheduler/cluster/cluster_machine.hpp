@@ -179,6 +179,8 @@ class ClusterMachine {
   std::string why(const Actor& actor) const;
   Liveness liveness(NodeId node) const { return membership_.liveness(node); }
   std::size_t dead_nodes() const { return dead_nodes_.size(); }
+  /// Empty: it left by itself, or this head does not know.
+  std::string how_died(NodeId node) const;
   /// Aborts if an invariant does not hold. O(everything).
   void check_invariants() const;
 
@@ -450,6 +452,7 @@ class ClusterMachine {
   std::uint64_t next_turn_ = 0;        ///< from this spawn on turns are given with the next tick,
   std::uint64_t next_group_turn_ = 0;  ///< and from this group on
   std::set<NodeId> draining_;
+  static constexpr const char* kBeforeThisHead = "before the head restarted";
   std::map<NodeId, std::string> dead_nodes_;  ///< why
   /// Of actors that lost their nodes when the head, which had restarted, had no arguments of them.
   std::set<Requester> lost_starts_;

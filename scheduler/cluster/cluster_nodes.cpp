@@ -161,6 +161,12 @@ void ClusterMachine::handle(const NodeLeft& e) {
   node_gone(e.node, clipped(e.reason));
 }
 
+std::string ClusterMachine::how_died(NodeId node) const {
+  const auto at = dead_nodes_.find(node);
+  if (at == dead_nodes_.end() || at->second == kLeftByItself || at->second == kBeforeThisHead) return "";
+  return at->second;
+}
+
 std::string ClusterMachine::why_not_live(NodeId node) const {
   const auto at = dead_nodes_.find(node);
   if (at == dead_nodes_.end()) return "node " + to_string(node) + " is not a live node of this cluster";

@@ -26,7 +26,7 @@ void ClusterMachine::handle(const Restored& e) {
         continue;
       }
       membership_.leave(id);
-      dead_nodes_.emplace(id, "before the head restarted");
+      dead_nodes_.emplace(id, kBeforeThisHead);
       forget_nodes_.set(id, now_ + config_.keep_dead_nodes);
     } else if (const auto* job = std::get_if<JobRecord>(&record)) {
       if (job->name.empty()) {

@@ -220,7 +220,10 @@ Result<wire::Bytes> Head::drain(const PeerName& from, const wire::DrainAsk& ask)
   const auto id = node_named(ask.node);
   if (!id) return id.error();
   const cluster::ClusterMachine& cluster = machine_.cluster();
-  if (!*id && ask.only_asks) return wire::encode(wire::DrainAnswer{.is_gone = true});
+  if (!*id && ask.only_asks) {
+    const NodeId gone{std::strtoull(ask.node.c_str(), nullptr, 16)};
+    return wire::encode(wire::DrainAnswer{.is_gone = true, .why = cluster.how_died(gone)});
+  }
   const auto refuse = [&](std::string why, std::string todo) {
     return ErrorInfo{ErrorCode::kRefused, "cannot " + what, std::move(why), std::move(todo)};
   };

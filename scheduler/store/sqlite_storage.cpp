@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,6 +38,11 @@ std::string free_space(const std::string& path) {
   return error ? std::string() : "; " + std::to_string(space.available >> 20) + " MiB are free there";
 }
 
+bool files_are_limited() {
+  rlimit files{};
+  return ::getrlimit(RLIMIT_FSIZE, &files) == 0 && files.rlim_cur != RLIM_INFINITY;
+}
+
 /// What went wrong, in the words of the person who has to repair it.
 ErrorInfo store_error(sqlite3* db, int code, const std::string& path, const std::string& doing) {
   const std::string what = "cannot " + doing + " the store " + path;
@@ -58,6 +64,9 @@ ErrorInfo store_error(sqlite3* db, int code, const std::string& path, const std:
     case SQLITE_LOCKED:
       return {ErrorCode::kIo, what, "another process has it open", "stop the other head first"};
     default:
+      if ((code & 0xff) == SQLITE_IOERR && files_are_limited())  // SQLite does not keep errno
+        return {ErrorCode::kIo, what, why + ", perhaps: " + errno_text(EFBIG),
+                "raise ulimit -f where it starts, or look at the disk's health and free space"};
       return {ErrorCode::kIo, what, why + free_space(path), "look at the disk's health and free space"};
   }
 }

@@ -523,24 +523,7 @@ TEST_CASE("a driver that is killed while it starts leaves no process and no fold
   }
 }
 
-TEST_CASE("the last one of a killed cluster removes its folder, also when the head died first", "[deaths]") {
-  TempFolder folder;
-  ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
-  Program program("program: starts a cluster and waits", folder.path());
-  ::unsetenv("XDG_RUNTIME_DIR");
-  REQUIRE(eventually([&] { return names_in(folder.path()).contains("up"); }, 30s));
-  const auto heads = children(program.pid(), "troupe-head");
-  REQUIRE(heads.size() == 1);
-  program.kill(SIGSTOP);  // it starts no other head
-  ::kill(heads[0], SIGKILL);
-  REQUIRE(eventually([&] { return !is_alive(heads[0]); }, 20s));
-  program.kill(SIGKILL);
-  REQUIRE(program.wait(20s) == "killed by signal 9");
-  CHECK(eventually([&] { return program.processes().empty(); }, 20s));
-  for (const auto& name : names_in(folder.path())) CHECK_FALSE(name.starts_with("troupe-"));
-}
-
-TEST_CASE("a head that is stopped does not outlive its program, nor does what an actor left behind",
+TEST_CASE("the last one of a killed cluster removes its folder, whatever its head and its actors do",
           "[deaths]") {
   TempFolder folder;
   ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
@@ -549,7 +532,14 @@ TEST_CASE("a head that is stopped does not outlive its program, nor does what an
   REQUIRE(eventually([&] { return names_in(folder.path()).contains("up"); }, 30s));
   const auto heads = children(program.pid(), "troupe-head");
   REQUIRE(heads.size() == 1);
-  REQUIRE(stand_still(heads[0]));
+  SECTION("the head died first") {
+    program.kill(SIGSTOP);  // it starts no other head
+    ::kill(heads[0], SIGKILL);
+    REQUIRE(eventually([&] { return !is_alive(heads[0]); }, 20s));
+  }
+  SECTION("the head is stopped, and an actor left something behind") {
+    REQUIRE(stand_still(heads[0]));
+  }
   program.kill(SIGKILL);
   REQUIRE(program.wait(20s) == "killed by signal 9");
   CHECK(eventually([&] { return program.processes().empty(); }, 20s));

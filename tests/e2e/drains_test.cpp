@@ -145,6 +145,25 @@ TEST_CASE("what still runs when the grace time is over ends with the node, and i
   CHECK(jobs.wait(job).exit_code == 0);
 }
 
+// Was: "node two has left", and 0.
+TEST_CASE("a node that dies while it drains has not left, and what ended with it is told", "[drains]") {
+  const Cluster cluster;
+  JobClient jobs = cluster.jobs();
+  const std::string job = cluster.on_two(jobs);
+  const std::string said = cluster.root + "/said";
+  const Ran drained = shell(
+      std::string(TROUPE_CLI " drain --folder ") + cluster.root + "/a two --grace 600 >" + said +
+      " 2>&1 & p=$!; until grep -q 'two drains: ' " + said + "; do sleep 0.05; done; kill -KILL " +
+      std::to_string(children(cluster.supervisor("b"), "troupe-node").at(0)) + "; wait $p; echo \"code $?\"");
+  CHECK(contains(drained.output, "code 1\n"));
+  const std::string text = read_file(said);
+  INFO(text);
+  CHECK(contains(text, "node two died before it had left: "));
+  CHECK(contains(text,
+                 "; with it ended submitted job " + job + " (a node that is started there now"));
+  CHECK_FALSE(contains(text, "node two has left"));
+}
+
 TEST_CASE("a drain is cancelled, and the node goes on", "[drains]") {
   const Cluster cluster;
   JobClient jobs = cluster.jobs();

@@ -83,14 +83,6 @@ struct Cluster {
   std::string address;
 };
 
-std::vector<std::string> sorted_lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  std::sort(lines.begin(), lines.end());
-  return lines;
-}
-
 /// `troupe run` that goes on beside the test; its output goes to $OUT/said.
 struct Beside {
   Beside(const Cluster& cluster, const std::string& words) : said(cluster.folder("said")) {

@@ -96,14 +96,6 @@ Ran run(const std::string& words, const std::string& variables = "") {
   return shell(variables + " " TROUPE_CLI " run " + words);
 }
 
-std::vector<std::string> sorted_lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  std::sort(lines.begin(), lines.end());
-  return lines;
-}
-
 }  // namespace
 
 TEST_CASE("two ranks find their environment, their arguments and this terminal") {

@@ -227,6 +227,14 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
+std::vector<std::string> sorted_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
 std::string pattern(std::uint64_t index, std::size_t size) {
   std::string bytes(size, '\0');
   std::uint64_t word = index * 0x9e3779b97f4a7c15u + 1;

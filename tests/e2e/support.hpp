@@ -73,6 +73,7 @@ std::set<std::string> names_in(const std::string& folder);
 /// were. They may make others.
 std::size_t cut_connections(const std::vector<pid_t>& processes);
 std::size_t count(const std::string& text, const std::string& part);
+std::vector<std::string> sorted_lines(const std::string& text);
 
 /// `size` bytes that only `index` has.
 std::string pattern(std::uint64_t index, std::size_t size);

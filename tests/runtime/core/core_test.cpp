@@ -182,6 +182,43 @@ TEST_CASE("too low a limit on processes is said before a thread is needed") {
   CHECK(status == 0);
 }
 
+// Was: of a thread whose stack found no memory, "the limit on processes (ulimit -u) is reached".
+TEST_CASE("a thread that finds no memory for its stack is told which limit it met") {
+  const auto told_with = [](auto resource, int field) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      rlim_t pages[6] = {};
+      std::ifstream statm("/proc/self/statm");
+      for (rlim_t& value : pages) statm >> value;
+      const rlim_t most = pages[field] * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (1 << 20);
+      const rlimit limit{most, most};
+      ::setrlimit(resource, &limit);
+      const std::string text =
+          cannot_start_thread(std::make_error_code(std::errc::resource_unavailable_try_again)).message();
+      const char* name = field == 0 ? "ulimit -v allows no more" : "ulimit -d allows no more";
+      ::_exit(text.find(name) != std::string::npos ? 0 : 1);
+    }
+    int status = 1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    return status == 0;
+  };
+  CHECK(told_with(RLIMIT_AS, 0));
+  CHECK(told_with(RLIMIT_DATA, 5));
+}
+
+// Was: "File too large", and to free space.
+TEST_CASE("a write beyond ulimit -f is told with that limit") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit limit{8192, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  const std::string told = io_error("cannot write x", EFBIG, "free space").message();
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CHECK(told ==
+        "cannot write x: File too large: the limit on the length of a file (ulimit -f) is 8192 bytes "
+        "(raise ulimit -f where it starts)");
+}
+
 // Was: bytes that are no UTF-8 went to the terminal, and into tables, as they were.
 TEST_CASE("text of others is shown without control characters and as UTF-8") {
   CHECK(escape_name("a\x1b[31m\n\x7f") == "a\\x1b[31m\\x0a\\x7f");

@@ -1,7 +1,9 @@
 // A process's link to a node that does not read for a while.
 #include "runtime/host/node_link.hpp"
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "runtime/host/may_wait.hpp"
 #include "runtime/host/socket_channel.hpp"
@@ -69,6 +71,35 @@ TEST_CASE("what a process told its node before its end still goes to a node that
     return told == kTold;
   }));
   end.join();
+}
+
+// Was: its socket and its wake-up stayed open as long as the process lived.
+TEST_CASE("a link whose node says what does not decode is closed, and keeps no descriptor") {
+  const auto open_now = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  auto ends = SocketLink::pair().value();
+  SocketLink node = std::move(ends.first);
+  const auto before = open_now();  // with the process's end of it
+  NodeLink process({{1}, {2}}, std::make_unique<SocketChannel>(std::move(ends.second)));
+  std::atomic<bool> is_lost = false;
+  auto bell = Doorbell::create().value();
+  process.start(bell.take_fd(),
+                {[](Message) {}, [] {}, nullptr, [&](const std::string&) { is_lost = true; }});
+  wire::FrameHeader header;
+  const wire::Bytes answer = wire::encode_control(wire::Answer{}, header);
+  REQUIRE(node.send(header, wire::ByteView(answer).first(1)) == Sent::kQueued);
+  CHECK(eventually([&] {
+    node.flush();
+    return is_lost.load();
+  }));
+  CHECK(eventually([&] {
+    Message message;
+    return node.receive(message) == SocketLink::Got::kClosed;
+  }));
+  process.stop();
+  CHECK(open_now() == before - 1);
 }
 
 namespace {

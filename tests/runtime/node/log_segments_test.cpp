@@ -123,7 +123,9 @@ TEST_CASE("a disk that takes nothing loses output, never the program's time, and
   CHECK(log.unreported() == 0);
   std::uint64_t gone = 0;
   CHECK(read_all(folder.path(), 0, gone) ==
-        "before\nNOTE 1500 bytes of output were lost: File too large\nafter\n");
+        "before\nNOTE 1500 bytes of output were lost: File too large: the limit on the length of a file "
+        "(ulimit -f) "
+        "is 60 bytes\nafter\n");
 }
 
 // Output took the last byte of a small disk: the head's store could record nothing any more.
@@ -192,7 +194,9 @@ TEST_CASE(
         text.append(reinterpret_cast<const char*>(frame.bytes.data()), frame.bytes.size());
       });
       CHECK(taken.value() == all.size());
-      CHECK(text == "before\n700 bytes of output were lost: File too large\n");
+      CHECK(text ==
+            "before\n700 bytes of output were lost: File too large: the limit on the length of a file "
+            "(ulimit -f) is 30 bytes\n");
     }
     CHECK(part({.offset = ~std::uint64_t{0}, .most_bytes = 1000, .from_segment = true}).offset == 0);
     CHECK(part({.offset = ~std::uint64_t{0}, .most_bytes = 1000}).bytes.empty());

@@ -160,6 +160,18 @@ constexpr std::uint64_t kReads = 0x72656164;
 const bool reads_registered = Registry::instance().add_method(
     kReads, {"reads", 0, [](void*, wire::ByteView, Responder responder) { responder.answer({}); }});
 
+constexpr std::uint64_t kWaitsForItself = 0x77616974;
+std::shared_ptr<CallState> own_task;
+const bool waits_registered = Registry::instance().add_method(
+    kWaitsForItself, {"waits", 0, [](void*, wire::ByteView, Responder responder) {
+                        try {
+                          own_task->wait(60s);
+                          responder.answer({});
+                        } catch (...) {
+                          responder.fail(describe_exception("waits"));
+                        }
+                      }});
+
 /// A result as its worker says it (Tasks::Computed).
 struct WorkersResult {
   objects::ObjectName name;
@@ -301,6 +313,24 @@ TEST_CASE("What runs in the place of a task that waits has its CPUs") {
   });
   CHECK(own_answer->ready());
   CHECK(node.told == ToldOfWaits{{"waits", 1}, {"goes on", 3}, {"waits", 4}, {"goes on", 6.5}});
+  tasks->close({ErrorCode::kUnavailable, "", "over", ""});
+}
+
+// Was: it waited as long as it said.
+TEST_CASE("A task that runs in another's place and waits for its own answer is told so") {
+  REQUIRE(waits_registered);
+  HearsOfWaits node;
+  const auto tasks = std::make_shared<Tasks>(node, nullptr, Tasks::FindKeeper{});
+  TaskSpec spec;
+  spec.name = "waits";
+  spec.function = kWaitsForItself;
+  tasks->serve(kKeeper, spec.demand);
+  tasks->run([&] {
+    own_task = tasks->submit(spec);
+    CHECK_THROWS_WITH(Future<void>(own_task).get(60s),
+                      Catch::Contains("a method or task waits for its own answer"));
+  });
+  own_task.reset();
   tasks->close({ErrorCode::kUnavailable, "", "over", ""});
 }
 

@@ -140,6 +140,8 @@ TEST_CASE("troupe tune shows each report under the config that it was made with,
   CHECK(best["clones"][0]["before"]["config"]["lr"] == 0.125);
   CHECK(best["clones"][0]["from"] == 0);
   CHECK(best["again"].is_null());
+  CHECK(contains(tune("best clones" + sweeps.at()).output,
+                 "no command trains it again alone: it goes on from the state of trial 0 ("));
 }
 
 // The best single trial was shown, which is another config's than the sweep's own best.

@@ -362,75 +362,43 @@ const std::string kStartedJobBytes = kParkedBytes + kStarterBytes;
 
 }  // namespace
 
-TEST_CASE("records of version 1, which had no version, are read") {
-  CHECK(decode_record(bytes_of(kNodeBytes)).value() == Record(kNode));
-  CHECK(decode_record(bytes_of(kJobBytes)).value() == Record(kJob));
-  CHECK(decode_record(bytes_of(kActorBytes)).value() == Record(kActor));
-}
-
-TEST_CASE("records of version 2 are read") {
-  const std::vector<std::pair<std::string, Record>> all{
-      {kNodeBytes, kNode}, {kJobBytes, kJob}, {kActorBytes, kActor}, {kSubmissionBytes, kSubmission}};
-  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0200" + hex)).value() == record);
-}
-
-TEST_CASE("records of version 3 are read") {
-  const std::vector<std::pair<std::string, Record>> all{
-      {kNodeBytes, kNode}, {kJobBytes, kJob}, {kRestartedBytes, kRestarted}, {kSubmissionBytes, kSubmission}};
-  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0300" + hex)).value() == record);
-}
-
-TEST_CASE("records of version 4 are read") {
-  const std::vector<std::pair<std::string, Record>> all{
-      {kNodeBytes, kNode}, {kJobBytes, kJob}, {kRestartedBytes, kRestarted}, {kPackagedBytes, kPackaged}};
-  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0400" + hex)).value() == record);
-}
-
-TEST_CASE("records of version 5 are read") {
-  const std::vector<std::pair<std::string, Record>> all{{kNodeBytes, kNode},
-                                                        {kJobBytes, kJob},
-                                                        {kGroupedBytes, kGrouped},
-                                                        {kPackagedBytes, kPackaged},
-                                                        {kGroupBytes, kGroup}};
-  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0500" + hex)).value() == record);
-}
-
-TEST_CASE("records of version 6 are read") {
-  const std::vector<std::pair<std::string, Record>> all{
-      {kNodeBytes, kNode},     {kProgramBytes, kProgram},       {kGroupedBytes, kGrouped},
-      {kQueuedBytes, kQueued}, {kStartGroupBytes, kStartGroup}, {kQueueBytes, kQueue}};
-  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0600" + hex)).value() == record);
-}
-
-TEST_CASE("records of version 7 are read") {
-  const std::vector<std::pair<std::string, Record>> all{
-      {kOfferingBytes, kOffering}, {kProgramBytes, kProgram}, {kAskingBytes, kAsking},
-      {kHoldingBytes, kHolding},   {kWantingBytes, kWanting}, {kQueueBytes, kQueue}};
-  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0700" + hex)).value() == record);
-}
-
-TEST_CASE("records of version 8 are read") {
-  const std::vector<std::pair<std::string, Record>> all{
-      {kOfferingBytes, kOffering}, {kParkedBytes, kParked},   {kDetachedBytes, kDetached},
-      {kHoldingBytes, kHolding},   {kWantingBytes, kWanting}, {kQueueBytes, kQueue}};
-  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0800" + hex)).value() == record);
-}
-
-TEST_CASE("records of version 9 are read") {
-  const std::vector<std::pair<std::string, Record>> all{
-      {kOfferingBytes, kOffering}, {kStartedJobBytes, kStartedJob}, {kStartedActorBytes, kStartedActor},
-      {kHoldingBytes, kHolding},   {kWantingBytes, kWanting},       {kLimitedBytes, kLimited}};
-  for (const auto& [hex, record] : all) CHECK(decode_record(bytes_of("fe0900" + hex)).value() == record);
-}
-
-TEST_CASE("records of version 10 are read, and written") {
-  const std::vector<std::pair<std::string, Record>> all{
-      {kOfferingBytes, kOffering}, {kStartedJobBytes, kStartedJob}, {kEndingActorBytes, kEndingActor},
-      {kHoldingBytes, kHolding},   {kWantingBytes, kWanting},       {kLimitedBytes, kLimited}};
-  for (const auto& [hex, record] : all) {
-    const wire::Bytes bytes = bytes_of("fe0a00" + hex);
-    CHECK(decode_record(bytes).value() == record);
-    CHECK(encode_record(record) == bytes);
+TEST_CASE("records of every version are read, and written as the newest") {
+  struct Known {
+    std::string hex;
+    Record record;
+    int from, to;  ///< the versions that have it so
+  };
+  const std::vector<Known> all{{kNodeBytes, kNode, 1, 6},
+                               {kOfferingBytes, kOffering, 7, 10},
+                               {kJobBytes, kJob, 1, 5},
+                               {kProgramBytes, kProgram, 6, 7},
+                               {kParkedBytes, kParked, 8, 8},
+                               {kStartedJobBytes, kStartedJob, 9, 10},
+                               {kActorBytes, kActor, 1, 2},
+                               {kRestartedBytes, kRestarted, 3, 4},
+                               {kGroupedBytes, kGrouped, 5, 6},
+                               {kAskingBytes, kAsking, 7, 7},
+                               {kDetachedBytes, kDetached, 8, 8},
+                               {kStartedActorBytes, kStartedActor, 9, 9},
+                               {kEndingActorBytes, kEndingActor, 10, 10},
+                               {kSubmissionBytes, kSubmission, 2, 3},
+                               {kPackagedBytes, kPackaged, 4, 5},
+                               {kQueuedBytes, kQueued, 6, 6},
+                               {kHoldingBytes, kHolding, 7, 10},
+                               {kGroupBytes, kGroup, 5, 5},
+                               {kStartGroupBytes, kStartGroup, 6, 6},
+                               {kWantingBytes, kWanting, 7, 10},
+                               {kQueueBytes, kQueue, 6, 8},
+                               {kLimitedBytes, kLimited, 9, 10}};
+  for (const auto& [hex, record, from, to] : all) {
+    for (int version = from; version <= to; ++version) {
+      CAPTURE(version, hex);
+      wire::Bytes bytes = bytes_of("fe0000" + hex);
+      bytes[1] = static_cast<std::byte>(version);
+      if (version == 1) bytes = bytes_of(hex);  // it had no version
+      CHECK(decode_record(bytes).value() == record);
+      if (version == 10) CHECK(encode_record(record) == bytes);
+    }
   }
 }
 
