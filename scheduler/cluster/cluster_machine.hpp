@@ -247,10 +247,13 @@ class ClusterMachine {
   struct Turn {
     Requester spawn;  ///< whose, or
     GroupId group{};  ///< of a group all that it lacks
-    std::vector<std::pair<NodeId, BundleDemand>> rooms;
+    std::vector<std::pair<SpawnPlace, BundleDemand>> rooms;
   };
   NodeView view_of(NodeId id) const;
+  NodeView view_of(const SpawnPlace& place) const;
+  NodeView without_kept(NodeView view, const SpawnPlace& place) const;
   NodeView shown(NodeId id) const;
+  NodeId seen_on(const SpawnPlace& place) const;
   void show_rooms(const Turn& turn);
   bool lacks_room(const Group& group) const;
   bool still_waits(const Turn& turn) const;
@@ -259,7 +262,7 @@ class ClusterMachine {
   bool get_its_room(const Turn& turn);
   void give_turns();
   std::size_t turn_of(const Requester& spawn, GroupId group) const;
-  std::map<NodeId, std::vector<BundleDemand>> kept_for_others(std::size_t but) const;
+  LeaseTurns::Kept kept_for_others(std::size_t but) const;
   void set_turn(std::size_t at, Turn turn);
   void give_back(ActorId id, const std::string& why, LeaseTurns& leases);
   void give_spawn_turns(LeaseTurns& leases);

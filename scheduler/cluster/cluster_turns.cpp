@@ -35,12 +35,37 @@ NodeView ClusterMachine::view_of(NodeId id) const {
           doubtful, std::move(gpus), node.info.other,  node.other_used};
 }
 
+/// The same of a node or a bundle. REQUIRES: seen_on(place).
+NodeView ClusterMachine::view_of(const SpawnPlace& place) const {
+  if (!place.group) return view_of(place.node);
+  const Group& group = *groups_.find(place.group);
+  const PlacedBundle& on = group.record.placed[bundle_of_id(place.node)];
+  NodeView view = view_of_bundle(group, bundle_of_id(place.node), index_.nodes().at(on.node));
+  // Actors have the numbers of their node's GPUs. Those that are not the bundle's are full.
+  const GpuUse its = std::exchange(view.gpus, GpuUse(nodes_.at(on.node).info.gpus.size(), kGpu));
+  for (std::size_t i = 0; i < its.size(); ++i) {
+    if (on.gpus[i] < view.gpus.size()) view.gpus[on.gpus[i]] = its[i];
+  }
+  return view;
+}
+
+/// The node that it is, or is on, if placement sees it.
+NodeId ClusterMachine::seen_on(const SpawnPlace& place) const {
+  if (!place.group) return index_.nodes().contains(place.node) ? place.node : NodeId{};
+  const Group* group = groups_.find(place.group);
+  if (group == nullptr || !group->room.nodes().contains(place.node)) return {};
+  return group->record.placed[bundle_of_id(place.node)].node;
+}
+
 /// As placement sees it.
 NodeView ClusterMachine::shown(NodeId id) const {
-  NodeView view = view_of(id);
+  return without_kept(view_of(id), {{}, id});
+}
+
+NodeView ClusterMachine::without_kept(NodeView view, const SpawnPlace& place) const {
   for (const Turn& turn : turns_) {
-    for (const auto& [node, room] : turn.rooms) {
-      if (node == id) view = without(std::move(view), room);
+    for (const auto& [at, room] : turn.rooms) {
+      if (at == place) view = without(std::move(view), room);
     }
   }
   // One where more is held than it has is full: what asks for no CPUs may still go there.
@@ -51,8 +76,9 @@ NodeView ClusterMachine::shown(NodeId id) const {
 }
 
 void ClusterMachine::show_rooms(const Turn& turn) {
-  for (const auto& [node, room] : turn.rooms) {
-    if (nodes_.contains(node)) refresh(node);
+  for (const auto& [place, room] : turn.rooms) {
+    if (!seen_on(place)) continue;
+    place.group ? show(groups_.at(place.group), bundle_of_id(place.node)) : refresh(place.node);
   }
 }
 
@@ -63,7 +89,7 @@ bool ClusterMachine::lacks_room(const Group& group) const {
 }
 
 bool ClusterMachine::still_waits(const Turn& turn) const {
-  const auto is_there = [&](const auto& room) { return index_.nodes().contains(room.first); };
+  const auto is_there = [&](const auto& room) { return static_cast<bool>(seen_on(room.first)); };
   if (!std::all_of(turn.rooms.begin(), turn.rooms.end(), is_there)) return false;
   const Group* group = groups_.find(turn.group);
   if (turn.group) return group != nullptr && lacks_room(*group);
@@ -80,7 +106,7 @@ void ClusterMachine::take_turns() {
     }
   }
   const auto is_freed = [&](const auto& room) {
-    return std::find(freed_.begin(), freed_.end(), room.first) != freed_.end();
+    return std::find(freed_.begin(), freed_.end(), seen_on(room.first)) != freed_.end();
   };
   for (std::size_t i = 0; i < turns_.size();) {
     const auto& rooms = turns_[i].rooms;
@@ -102,8 +128,8 @@ void ClusterMachine::end_turn(std::size_t at) {
   const Turn turn = std::move(turns_[at]);
   turns_.erase(turns_.begin() + static_cast<std::ptrdiff_t>(at));
   show_rooms(turn);
-  for (const auto& [node, room] : turn.rooms) {
-    if (index_.nodes().contains(node)) freed_.push_back(node);
+  for (const auto& [place, room] : turn.rooms) {
+    if (const NodeId node = seen_on(place)) freed_.push_back(node);
   }
 }
 
@@ -146,11 +172,11 @@ std::size_t ClusterMachine::turn_of(const Requester& spawn, GroupId group) const
   return static_cast<std::size_t>(at - turns_.begin());
 }
 
-std::map<NodeId, std::vector<BundleDemand>> ClusterMachine::kept_for_others(std::size_t but) const {
-  std::map<NodeId, std::vector<BundleDemand>> kept;
+LeaseTurns::Kept ClusterMachine::kept_for_others(std::size_t but) const {
+  LeaseTurns::Kept kept;
   for (std::size_t i = 0; i < turns_.size(); ++i) {
-    for (const auto& [node, room] : turns_[i].rooms) {
-      if (i != but) kept[node].push_back(room);
+    for (const auto& [place, room] : turns_[i].rooms) {
+      if (i != but) kept[place].push_back(room);
     }
   }
   return kept;
@@ -162,8 +188,8 @@ void ClusterMachine::set_turn(std::size_t at, Turn turn) {
   const Turn before = std::exchange(turns_[at], std::move(turn));
   show_rooms(before);
   show_rooms(turns_[at]);
-  for (const auto& [node, room] : before.rooms) {
-    if (index_.nodes().contains(node)) freed_.push_back(node);
+  for (const auto& [place, room] : before.rooms) {
+    if (const NodeId node = seen_on(place)) freed_.push_back(node);
   }
 }
 
@@ -175,8 +201,8 @@ void ClusterMachine::give_back(ActorId id, const std::string& why, LeaseTurns& l
 }
 
 void ClusterMachine::give_spawn_turns(LeaseTurns& leases) {
-  std::map<NodeId, NodeView> nodes;
-  for (const NodeId node : leases.nodes()) nodes.emplace(node, view_of(node));
+  LeaseTurns::Views places;
+  for (const SpawnPlace& place : leases.places()) places.emplace(place, view_of(place));
   std::vector<const PendingSpawn*> hopeless;
   std::size_t looks = 0;
   auto at = waiting_.all().lower_bound(next_turn_);
@@ -184,7 +210,7 @@ void ClusterMachine::give_spawn_turns(LeaseTurns& leases) {
        ++at, ++looks) {
     const PendingSpawn& spawn = at->second;
     const ActorDemand& demand = spawn.spec.demand;
-    if (spawn.stopped_by != 0 || demand.group || now_ - spawn.since < config_.lease_turn) continue;
+    if (spawn.stopped_by != 0 || now_ - spawn.since < config_.lease_turn) continue;
     const std::size_t turn = turn_of(spawn.requester, {});
     const bool is_new = turn == turns_.size();
     Starved starved{demand};
@@ -194,15 +220,16 @@ void ClusterMachine::give_spawn_turns(LeaseTurns& leases) {
              (!starved.owner || other->requester.from == *starved.owner);
     });
     if (is_new && (is_hopeless || turns_.size() >= kMostTurns)) continue;
-    const NodeId first = is_new ? NodeId{} : turns_[turn].rooms.front().first;
-    const auto room = leases.find(starved, nodes, first, kept_for_others(turn));
+    const SpawnPlace first = is_new ? SpawnPlace{} : turns_[turn].rooms.front().first;
+    const auto room = leases.find(starved, places, first, kept_for_others(turn));
     if (!room) {
       if (!is_new) end_turn(turn);
-      hopeless.push_back(&spawn);
+      const auto any = places.lower_bound({demand.group});  // a group without workers costs no look
+      if (any != places.end() && any->first.group == demand.group) hopeless.push_back(&spawn);
       continue;
     }
-    if (is_new || room->node != first)
-      set_turn(turn, {spawn.requester, {}, {{room->node, {demand.cpu_e4, demand.gpu_e4, demand.other}}}});
+    if (is_new || room->place != first)
+      set_turn(turn, {spawn.requester, {}, {{room->place, {demand.cpu_e4, demand.gpu_e4, demand.other}}}});
     if (is_new && starved.owner) leases.add_kept(*starved.owner, demand);
     const std::string why = spawn.spec.type + " of job " + whose(spawn.spec.job) + waited(now_ - spawn.since);
     for (const ActorId worker : room->tell) give_back(worker, why, leases);
@@ -239,7 +266,7 @@ void ClusterMachine::give_group_turn(LeaseTurns& leases) {
 bool ClusterMachine::make_room_for(const Group& group, std::size_t turn, LeaseTurns& leases) {
   const auto kept = kept_for_others(turn);
   const auto kept_on = [&](NodeId node) {
-    const auto at = kept.find(node);
+    const auto at = kept.find({{}, node});
     return at == kept.end() ? std::vector<BundleDemand>() : at->second;
   };
   scheduler::NodeIndex emptier;
@@ -255,7 +282,7 @@ bool ClusterMachine::make_room_for(const Group& group, std::size_t turn, LeaseTu
   std::map<NodeId, std::vector<std::size_t>> on;
   for (std::size_t i = 0; i < plan.placed.size(); ++i) {
     if (group.record.placed[i].node) continue;
-    next.rooms.emplace_back(plan.placed[i].node, group.record.spec.bundles[i]);
+    next.rooms.emplace_back(SpawnPlace{{}, plan.placed[i].node}, group.record.spec.bundles[i]);
     on[plan.placed[i].node].push_back(i);
   }
   std::vector<ActorId> tell;
@@ -263,7 +290,7 @@ bool ClusterMachine::make_room_for(const Group& group, std::size_t turn, LeaseTu
     Starved all{scheduler::demand_of(scheduler::total_of(group.record.spec, bundles))};
     if (all.demand.gpu_e4 > kGpu) all.demand.gpu_e4 = count_of_gpus(all.demand.gpu_e4) * kGpu;
     for (const Duration within : {config_.turn_soon, config_.turn_within}) {
-      auto some = leases.room_on(all, view_of(node), kept_on(node), within);
+      auto some = leases.room_in({{}, node}, all, view_of(node), kept_on(node), within);
       if (!some && within != config_.turn_within) continue;
       if (!some) return false;
       tell.insert(tell.end(), some->begin(), some->end());

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "scheduler/cluster/group_table.hpp"
+
 namespace troupe::cluster {
 namespace {
 
@@ -35,6 +37,12 @@ std::int64_t size_for(const ActorDemand& wanted, const ActorDemand& held) {
 }
 
 }  // namespace
+
+SpawnPlace place_held_by(const Actor& actor) {
+  const ActorRecord& record = actor.record;
+  const GroupId group = record.spec.demand.group;
+  return {group, group ? id_of_bundle(record.bundle) : record.node};
+}
 
 NodeView with_room_of(NodeView node, const Actor& actor) {
   return changed(std::move(node), actor, -1);
@@ -70,11 +78,11 @@ void LeaseTurns::add(const Actor& worker, bool may_be_told) {
   const ActorRecord& record = worker.record;
   const bool goes = record.state == ActorState::kEnding || worker.wanted_at.has_value();
   if (!goes) count(record.requester.from, held_by(worker), 1);
-  if (record.spec.demand.group) return;  // its room is its bundle's
+  const SpawnPlace place = place_held_by(worker);
   if (goes) {
-    going_[record.node].push_back(&worker);
+    going_[place].push_back(&worker);
   } else if (may_be_told && record.state == ActorState::kAlive && now_ - worker.up_at >= config_.held) {
-    std::vector<const Actor*>& there = open_[record.node];
+    std::vector<const Actor*>& there = open_[place];
     const auto later = [](const Actor* a, const Actor* b) { return a->up_at < b->up_at; };
     there.insert(std::upper_bound(there.begin(), there.end(), &worker, later), &worker);
   }
@@ -85,10 +93,10 @@ void LeaseTurns::add_kept(const ProcessAddress& owner, const ActorDemand& demand
 }
 
 void LeaseTurns::told(const Actor& worker) {
-  const NodeId node = worker.record.node;
-  std::erase(open_[node], &worker);
-  if (open_[node].empty()) open_.erase(node);
-  going_[node].push_back(&worker);
+  const SpawnPlace place = place_held_by(worker);
+  std::erase(open_[place], &worker);
+  if (open_[place].empty()) open_.erase(place);
+  going_[place].push_back(&worker);
   count(worker.record.requester.from, held_by(worker), -1);
 }
 
@@ -119,11 +127,10 @@ bool LeaseTurns::may_take(const Starved& waits, const Actor& worker,
   return theirs >= mine + size_for(waits.demand, waits.demand);
 }
 
-std::optional<std::vector<ActorId>> LeaseTurns::room_on(const Starved& waits, const NodeView& node,
-                                                        const std::vector<BundleDemand>& kept,
+std::optional<std::vector<ActorId>> LeaseTurns::room_in(const SpawnPlace& place, const Starved& waits,
+                                                        NodeView view, const std::vector<BundleDemand>& kept,
                                                         Duration within) const {
-  NodeView view = node;
-  if (const auto there = going_.find(node.id); there != going_.end()) {
+  if (const auto there = going_.find(place); there != going_.end()) {
     for (const Actor* one : there->second) {
       if (!one->wanted_at || now_ - *one->wanted_at < within) view = with_room_of(std::move(view), *one);
     }
@@ -131,7 +138,7 @@ std::optional<std::vector<ActorId>> LeaseTurns::room_on(const Starved& waits, co
   for (const BundleDemand& room : kept) view = without(std::move(view), room);
   const auto fits = [&](const NodeView& as) { return scheduler::NodeIndex::fits(as, waits.demand); };
   std::vector<const Actor*> taken;
-  if (const auto there = open_.find(node.id); there != open_.end()) {
+  if (const auto there = open_.find(place); there != open_.end()) {
     for (const Actor* one : there->second) {
       if (fits(view)) break;
       if (!would_help(view, waits.demand, *one) || !may_take(waits, *one, taken)) continue;
@@ -153,34 +160,37 @@ std::optional<std::vector<ActorId>> LeaseTurns::room_on(const Starved& waits, co
   return tell;
 }
 
-std::optional<LeaseTurns::Room> LeaseTurns::find(
-    const Starved& waits, const std::map<NodeId, NodeView>& nodes, NodeId first,
-    const std::map<NodeId, std::vector<BundleDemand>>& kept) const {
+std::optional<LeaseTurns::Room> LeaseTurns::find(const Starved& waits, const Views& places,
+                                                 const SpawnPlace& first, const Kept& kept) const {
   static const std::vector<BundleDemand> kNothing;
-  struct Place {
+  struct Candidate {
     bool is_first;
     Instant since;  ///< of its oldest lease; least where there are none but those that go
-    NodeId node;
-    bool operator<(const Place& other) const {
+    SpawnPlace place;
+    bool operator<(const Candidate& other) const {
       if (is_first != other.is_first) return is_first;
-      return std::tie(since, node) < std::tie(other.since, other.node);
+      return std::tie(since, place) < std::tie(other.since, other.place);
     }
   };
-  std::vector<Place> places;
-  for (const auto& [id, node] : nodes) {
-    if (waits.demand.affinity && waits.demand.affinity != id) continue;
-    const auto there = open_.find(id);
-    places.push_back({id == first, there == open_.end() ? Instant::min() : there->second.front()->up_at, id});
+  const ActorDemand& demand = waits.demand;
+  const NodeId only = demand.group && demand.bundle >= 0 ? id_of_bundle(demand.bundle) : demand.affinity;
+  std::vector<Candidate> candidates;
+  for (auto at = places.lower_bound({demand.group, only}); at != places.end(); ++at) {
+    const SpawnPlace& place = at->first;
+    if (place.group != demand.group || (only && place.node != only)) break;
+    const auto there = open_.find(place);
+    candidates.push_back(
+        {place == first, there == open_.end() ? Instant::min() : there->second.front()->up_at, place});
   }
-  std::sort(places.begin(), places.end());
+  std::sort(candidates.begin(), candidates.end());
   for (const Duration within : {config_.soon, config_.within}) {
     std::optional<Room> best;
-    for (const Place& place : places) {
-      const auto others = kept.find(place.node);
-      auto tell =
-          room_on(waits, nodes.at(place.node), others == kept.end() ? kNothing : others->second, within);
-      if (tell && (!best || tell->size() < best->tell.size())) best = Room{place.node, *std::move(tell)};
-      if (best && (place.is_first || best->tell.size() <= 1)) return best;
+    for (const Candidate& one : candidates) {
+      const auto others = kept.find(one.place);
+      auto tell = room_in(one.place, waits, places.at(one.place),
+                          others == kept.end() ? kNothing : others->second, within);
+      if (tell && (!best || tell->size() < best->tell.size())) best = Room{one.place, *std::move(tell)};
+      if (best && (one.is_first || best->tell.size() <= 1)) return best;
     }
     if (best) return best;
   }
@@ -190,7 +200,7 @@ std::optional<LeaseTurns::Room> LeaseTurns::find(
 NodeView LeaseTurns::without_all(const NodeView& node) const {
   NodeView view = node;
   for (const auto* all : {&open_, &going_}) {
-    const auto there = all->find(node.id);
+    const auto there = all->find({{}, node.id});
     if (there == all->end()) continue;
     for (const Actor* one : there->second) {
       if (!one->wanted_at || now_ - *one->wanted_at < config_.within)
@@ -200,13 +210,11 @@ NodeView LeaseTurns::without_all(const NodeView& node) const {
   return view;
 }
 
-std::vector<NodeId> LeaseTurns::nodes() const {
-  std::vector<NodeId> found;
+std::set<SpawnPlace> LeaseTurns::places() const {
+  std::set<SpawnPlace> found;
   for (const auto* all : {&open_, &going_}) {
-    for (const auto& [id, there] : *all) found.push_back(id);
+    for (const auto& [place, there] : *all) found.insert(place);
   }
-  std::sort(found.begin(), found.end());
-  found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
 }
 

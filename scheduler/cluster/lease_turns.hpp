@@ -3,19 +3,23 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "scheduler/cluster/actor_table.hpp"
+#include "scheduler/cluster/waiting_spawns.hpp"
 #include "scheduler/placement/node_index.hpp"
 
 namespace troupe::cluster {
 
 /// What waits, as those see it that are to make room for it.
 struct Starved {
-  ActorDemand demand;                     ///< REQUIRES: no placement group
+  ActorDemand demand;
   std::optional<ProcessAddress> owner{};  ///< of a worker of tasks: who leases it
 };
 
+/// The node or bundle whose room it holds.
+SpawnPlace place_held_by(const Actor& actor);
 /// What a node that placement sees has, now that it is looked at.
 NodeView with_room_of(NodeView node, const Actor& actor);
 /// Without room that is kept for what waits: that much less is free, as far as any is.
@@ -32,7 +36,7 @@ class LeaseTurns {
   };
   LeaseTurns(const Config& config, Instant now) : config_(config), now_(now) {}
 
-  /// `may_be_told`: its node and that of whoever leases it are there. REQUIRES: it holds room of its node.
+  /// `may_be_told`: its node and that of whoever leases it are there.
   void add(const Actor& worker, bool may_be_told);
   /// A worker that waits for `owner` has room kept for it: it counts as leased.
   void add_kept(const ProcessAddress& owner, const ActorDemand& demand);
@@ -40,24 +44,27 @@ class LeaseTurns {
   void told(const Actor& worker);
   bool empty() const { return open_.empty() && going_.empty(); }
 
+  /// Places as they are, with their GPUs by the numbers that these have on their nodes.
+  using Views = std::map<SpawnPlace, NodeView>;
+  using Kept = std::map<SpawnPlace, std::vector<BundleDemand>>;
   struct Room {
-    NodeId node{};
+    SpawnPlace place{};
     std::vector<ActorId> tell{};  ///< the workers that are to be given back; those that go already aside
   };
-  /// Room on one of `nodes`, of which `kept` is for others: on the node `first` if it can be made there, else
-  /// on the one of the oldest lease, or where fewer must be told. Just enough of them are told, the oldest
-  /// leases first. For another worker only those of a process that holds no less than the other then, even
-  /// without them; of the same process a demand counts as a process does. Of anyone for one that holds
+  /// Room in one of `places`, of which `kept` is for others: in the place `first` if it can be made there,
+  /// else on the one of the oldest lease, or where fewer must be told. Just enough of them are told, the
+  /// oldest leases first. For another worker only those of a process that holds no less than the other then,
+  /// even without them; of the same process a demand counts as a process does. Of anyone for one that holds
   /// nothing: those take turns. Nothing: they cannot make the room.
-  std::optional<Room> find(const Starved& waits, const std::map<NodeId, NodeView>& nodes, NodeId first,
-                           const std::map<NodeId, std::vector<BundleDemand>>& kept) const;
-  /// The same on one node. Null: no room.
-  std::optional<std::vector<ActorId>> room_on(const Starved& waits, const NodeView& node,
+  std::optional<Room> find(const Starved& waits, const Views& places, const SpawnPlace& first,
+                           const Kept& kept) const;
+  /// The same in one place. Null: no room.
+  std::optional<std::vector<ActorId>> room_in(const SpawnPlace& place, const Starved& waits, NodeView view,
                                               const std::vector<BundleDemand>& kept, Duration within) const;
   /// The node as it will be once all have gone that may be asked for.
   NodeView without_all(const NodeView& node) const;
-  /// Nodes that any may leave.
-  std::vector<NodeId> nodes() const;
+  /// Nodes and bundles that any may leave.
+  std::set<SpawnPlace> places() const;
 
  private:
   struct Held {
@@ -69,9 +76,9 @@ class LeaseTurns {
 
   const Config config_;
   const Instant now_;
-  std::map<NodeId, std::vector<const Actor*>> open_;   ///< those that may be told; the oldest lease first
-  std::map<NodeId, std::vector<const Actor*>> going_;  ///< those that were
-  std::map<ProcessAddress, std::vector<Held>> held_;   ///< by who leases; each demand once
+  std::map<SpawnPlace, std::vector<const Actor*>> open_;   ///< those that may be told; the oldest lease first
+  std::map<SpawnPlace, std::vector<const Actor*>> going_;  ///< those that were
+  std::map<ProcessAddress, std::vector<Held>> held_;       ///< by who leases; each demand once
 };
 
 }  // namespace troupe::cluster
