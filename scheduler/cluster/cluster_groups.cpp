@@ -256,6 +256,7 @@ void ClusterMachine::show(Group& group, std::size_t bundle) {
 }
 
 void ClusterMachine::show_bundles(NodeId id) {
+  for (const ActorId actor : nodes_.at(id).actors) note_lease(actors_.at(actor));
   for (const GroupId group_id : nodes_.at(id).groups) {
     Group& group = groups_.at(group_id);
     for (std::size_t i = 0; i < group.record.placed.size(); ++i) {

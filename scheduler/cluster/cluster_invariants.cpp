@@ -102,8 +102,10 @@ void ClusterMachine::check_invariants() const {
   std::map<NodeId, std::int64_t> used;
   std::map<NodeId, std::map<std::size_t, std::int64_t>> gpu_used;
   std::map<NodeId, ResourceAmounts> other_used;
+  LeaseTurns leases{LeaseTurns::Config{}};
   for (const auto& [id, actor] : actors_.all()) {
     const ActorRecord& record = actor.record;
+    if (is_leased(actor)) leases.set(actor, may_be_told(actor));
     if (record.state == ActorState::kDead) {
       TROUPE_ASSERT(!actor.waits, "what is gone gives its CPUs back once");
       ++dead;
@@ -137,6 +139,7 @@ void ClusterMachine::check_invariants() const {
     TROUPE_ASSERT(record.state != ActorState::kStarting || (job != nullptr && job->runs()),
                   "only a running job starts actors");
   }
+  TROUPE_ASSERT(leases.is_same(leases_), "workers of tasks are known as they are");
   in_groups -= check_groups();
   TROUPE_ASSERT(in_groups == 0, "a group knows its actors");
   for (const auto& [id, group] : groups_.all()) {
