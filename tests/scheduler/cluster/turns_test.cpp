@@ -380,20 +380,51 @@ TEST_CASE("in a bundle that is full of workers what waits long for its room gets
 
 TEST_CASE("of a bundle's workers those are asked for that hold its GPUs") {
   Turns s(1);
-  s.node_with_gpus(2, 2);
-  ActorDemand gpu = Turns::demand(0);
-  gpu.gpu_e4 = kGpu;
-  const GroupId group = s.group({{kCpu, kGpu}, {kCpu, kGpu}});
-  s.ask(kDriver, Turns::inside(group, Turns::demand(1), 1));
-  s.ask(kDriver, Turns::inside(group, gpu, 1));
-  REQUIRE(s.started.size() == 2);
-  const std::vector<std::uint32_t> its = s.head->actors().at(s.started[1]).record.gpus;
-  CHECK(its == std::vector<std::uint32_t>{1});
-  const Requester actor = s.wants(Turns::inside(group, gpu, 1));
-  s.pass(500ms);
-  CHECK(s.told == std::vector<ActorId>{s.started[1]});
-  s.gives_back(s.started[1]);
+  s.node_with_gpus(2, 3);
+  const auto gpus = [](int count) {
+    ActorDemand demand = Turns::demand(0);
+    demand.gpu_e4 = count * kGpu;
+    return demand;
+  };
+  s.wants(gpus(1));  // GPU 0
+  const GroupId group = s.group({{kCpu, 2 * kGpu}});
+  s.ask(kDriver, Turns::inside(group, Turns::demand(1)));
+  s.ask(kDriver, Turns::inside(group, gpus(1)));
   REQUIRE(s.started.size() == 3);
-  CHECK(s.whose(s.started[2]) == actor);
-  CHECK(s.head->actors().at(s.started[2]).record.gpus == its);
+  const Requester actor = s.wants(Turns::inside(group, gpus(2)));
+  s.pass(500ms);
+  CHECK(s.told == std::vector<ActorId>{s.started[2]});
+  s.gives_back(s.started[2]);
+  REQUIRE(s.started.size() == 4);
+  CHECK(s.whose(s.started[3]) == actor);
+  CHECK(s.head->actors().at(s.started[3]).record.gpus == std::vector<std::uint32_t>{1, 2});
+}
+
+TEST_CASE("what was kept on one node is others' once the room is made on another") {
+  Turns s(2);
+  s.node(2, 2);
+  for (int i = 0; i < 4; ++i) s.ask(kDriver), s.now += 10ms;
+  REQUIRE(s.started.size() == 4);
+  s.ask(kDriver);
+  s.pass(500ms);
+  s.wants(2);
+  s.pass(500ms);
+  REQUIRE(s.told.size() == 2);
+  s.gives_back(s.told[0]);
+  CHECK(s.started.size() == 4);
+  s.pass(2s);  // the other's task takes longer
+  CHECK(s.told.size() == 4);
+  CHECK(s.started.size() == 5);
+}
+
+TEST_CASE("a worker whose process's node is gone is not asked for: nobody would give it back") {
+  Turns s(1);
+  s.node(2, 0);
+  s.on(LeaseRequested{NodeId{2}, s.job});
+  s.ask({NodeId{2}, ProcessId{8}});
+  REQUIRE(s.started.size() == 1);
+  s.on(NodeLeft{NodeId{2}, "bye"});
+  s.wants(1);
+  s.pass(1s);
+  CHECK(s.told.empty());
 }
