@@ -18,7 +18,7 @@ class TurnsRun {
 
   struct Ticks {
     std::size_t told = 0;  ///< workers that were to be given back
-    double mean_ms = 0;    ///< for the benchmark
+    double mean_ms = 0;    ///< of the processor; printed
     double most_ms = 0;
   };
 
