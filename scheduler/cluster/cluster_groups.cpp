@@ -248,13 +248,15 @@ void ClusterMachine::forget_if_empty(Group& group) {
 
 /// What placement sees of a bundle: nothing, if it sees nothing of its node.
 void ClusterMachine::show(Group& group, std::size_t bundle) {
-  const auto number = static_cast<std::int32_t>(bundle);
+  const NodeId id = id_of_bundle(static_cast<std::int32_t>(bundle));
   const auto on = index_.nodes().find(group.record.placed[bundle].node);
-  if (on == index_.nodes().end()) return group.room.remove(id_of_bundle(number));
-  show_bundle(group, number, on->second);
+  if (on == index_.nodes().end()) return group.room.remove(id);
+  const SpawnPlace place{group.record.group, id};
+  group.room.set(without_kept(view_of_bundle(group, bundle, on->second), place));
 }
 
 void ClusterMachine::show_bundles(NodeId id) {
+  for (const ActorId actor : nodes_.at(id).actors) note_lease(actors_.at(actor));
   for (const GroupId group_id : nodes_.at(id).groups) {
     Group& group = groups_.at(group_id);
     for (std::size_t i = 0; i < group.record.placed.size(); ++i) {

@@ -41,11 +41,13 @@ std::size_t ClusterMachine::check_groups() const {
       const auto seen = index_.nodes().find(on);
       const bool is_shown = shown != group.room.nodes().end();
       TROUPE_ASSERT(is_shown == (seen != index_.nodes().end()), "a bundle takes actors where a node does");
-      TROUPE_ASSERT(
-          !is_shown || (shown->second.suspect == seen->second.suspect &&
-                        shown->second.cpu_used_e4 == std::min(used[i].cpu_e4, has.cpu_e4) &&
-                        shown->second.other_used == used[i].other && shown->second.actors == used[i].actors),
-          "a bundle is shown as it is");
+      if (!is_shown) continue;
+      const NodeView as_is = without_kept(view_of_bundle(group, i, seen->second), {id, shown->first});
+      TROUPE_ASSERT(shown->second.suspect == seen->second.suspect &&
+                        shown->second.cpu_used_e4 == as_is.cpu_used_e4 && shown->second.gpus == as_is.gpus &&
+                        shown->second.other_used == as_is.other_used &&
+                        shown->second.actors == used[i].actors,
+                    "a bundle is shown as it is, without what is kept for those whose turn it is");
     }
     const std::uint64_t none = group.number + 1;
     const bool has_its_turn =
@@ -100,8 +102,10 @@ void ClusterMachine::check_invariants() const {
   std::map<NodeId, std::int64_t> used;
   std::map<NodeId, std::map<std::size_t, std::int64_t>> gpu_used;
   std::map<NodeId, ResourceAmounts> other_used;
+  LeaseTurns leases{LeaseTurns::Config{}};
   for (const auto& [id, actor] : actors_.all()) {
     const ActorRecord& record = actor.record;
+    if (is_leased(actor)) leases.set(actor, may_be_told(actor));
     if (record.state == ActorState::kDead) {
       TROUPE_ASSERT(!actor.waits, "what is gone gives its CPUs back once");
       ++dead;
@@ -135,6 +139,7 @@ void ClusterMachine::check_invariants() const {
     TROUPE_ASSERT(record.state != ActorState::kStarting || (job != nullptr && job->runs()),
                   "only a running job starts actors");
   }
+  TROUPE_ASSERT(leases.is_same(leases_), "workers of tasks are known as they are");
   in_groups -= check_groups();
   TROUPE_ASSERT(in_groups == 0, "a group knows its actors");
   for (const auto& [id, group] : groups_.all()) {

@@ -44,7 +44,11 @@ ProcessAddress address_of(const ActorRecord& r) {
 }  // namespace
 
 ClusterMachine::ClusterMachine(ClusterConfig config, Random& ids)
-    : config_(config), ids_(ids), membership_(config.membership), time_(2 * config.membership.heartbeat) {}
+    : config_(config),
+      ids_(ids),
+      membership_(config.membership),
+      time_(2 * config.membership.heartbeat),
+      leases_({config.lease_turn, config.turn_soon, config.turn_within}) {}
 
 std::vector<ClusterAction> ClusterMachine::on(const ClusterEvent& event, Instant now) {
   now_ = time_.at(now);
@@ -422,6 +426,7 @@ void ClusterMachine::actor_alive(Actor& actor, ProcessId process) {
   actor.not_begun = 0;
   if (actor.record.spec.is_kept()) want_keepers_.insert(actor.record.actor);
   actor.up_at = now_;
+  note_lease(actor);
   persist(actor.record);
   tell_watchers(actor);
   const NodeId node = actor.record.node;
@@ -469,6 +474,7 @@ void ClusterMachine::end_actor(Actor& actor, const std::string& reason) {
     return end_restart(actor, {ErrorCode::kActorDied, name_of(actor.record) + " died", clipped(reason), {}});
   }
   actors_.ending(actor, reason, now_ + config_.end_again);
+  note_lease(actor);
   persist(actor.record);
   kill(actor.record.node, actor.record.actor, actor.record.incarnation, reason);
 }

@@ -98,7 +98,9 @@ struct ClusterConfig {
 /// Costs: an event of one node, actor or request takes O(log n), plus O(log n) for each node, actor and spawn
 /// that changes by it. A tick looks at what is due. While submissions wait, what makes room takes O(different
 /// demands that wait * log n) more, and O(n) if room is kept for the first or they are of several queues.
-/// While spawns or groups have waited for half a second, a tick takes O(actors + nodes) more.
+/// While spawns have waited for half a second, a tick takes O(log n) more for each that gets its turn, and
+/// looks at some thousands of nodes, or all of them once, where that is hard. For a group it takes O(actors +
+/// nodes) more, in a large cluster not with every tick.
 class ClusterMachine {
  public:
   /// `ids` gives identities and must outlive the machine.
@@ -249,10 +251,13 @@ class ClusterMachine {
   struct Turn {
     Requester spawn;  ///< whose, or
     GroupId group{};  ///< of a group all that it lacks
-    std::vector<std::pair<NodeId, BundleDemand>> rooms;
+    std::vector<std::pair<SpawnPlace, BundleDemand>> rooms;
   };
   NodeView view_of(NodeId id) const;
+  NodeView view_of(const SpawnPlace& place) const;
+  NodeView without_kept(NodeView view, const SpawnPlace& place) const;
   NodeView shown(NodeId id) const;
+  NodeId seen_on(const SpawnPlace& place) const;
   void show_rooms(const Turn& turn);
   bool lacks_room(const Group& group) const;
   bool still_waits(const Turn& turn) const;
@@ -261,12 +266,15 @@ class ClusterMachine {
   bool get_its_room(const Turn& turn);
   void give_turns();
   std::size_t turn_of(const Requester& spawn, GroupId group) const;
-  std::map<NodeId, std::vector<BundleDemand>> kept_for_others(std::size_t but) const;
+  LeaseTurns::Kept kept_for_others(std::size_t but) const;
   void set_turn(std::size_t at, Turn turn);
-  void give_back(ActorId id, const std::string& why, LeaseTurns& leases);
-  void give_spawn_turns(LeaseTurns& leases);
-  void give_group_turn(LeaseTurns& leases);
-  bool make_room_for(const Group& group, std::size_t turn, LeaseTurns& leases);
+  void note_lease(const Actor& actor);
+  bool is_leased(const Actor& actor) const;
+  bool may_be_told(const Actor& worker) const;
+  void give_back(ActorId id, const std::string& why);
+  void give_spawn_turns();
+  void give_group_turn();
+  bool make_room_for(const Group& group, std::size_t turn);
 
   // cluster_start_groups.cpp
   std::optional<ErrorInfo> start_group_wrong(const Group& group, const ActorSpec& spec) const;
@@ -448,9 +456,11 @@ class ClusterMachine {
   std::size_t group_looks_ = 0;                       ///< at nodes, for groups, in this event
   std::optional<std::uint64_t> next_group_to_try_{};  ///< at the next tick, with those behind it
   std::optional<std::uint64_t> try_again_from_{};     ///< the same, when that has come to the end
+  LeaseTurns leases_;                                 ///< those on nodes that placement sees
   std::vector<Turn> turns_;                           ///< in the order in which they were given
-  std::uint64_t next_turn_ = 0;        ///< from this spawn on turns are given with the next tick,
-  std::uint64_t next_group_turn_ = 0;  ///< and from this group on
+  std::uint64_t next_turn_ = 0;              ///< from this spawn on turns are given with the next tick,
+  std::uint64_t next_group_turn_ = 0;        ///< and from this group on
+  Instant next_look_{}, next_group_look_{};  ///< not before
   std::set<NodeId> draining_;
   static constexpr const char* kBeforeThisHead = "before the head restarted";
   std::map<NodeId, std::string> dead_nodes_;  ///< why

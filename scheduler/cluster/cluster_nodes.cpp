@@ -45,7 +45,11 @@ void ClusterMachine::handle(const NodeJoined& e) {
   reconcile(id, e.actors);
   reconcile_drivers(id, e.drivers);
   // What was told to its processes before may have gone with the link.
-  for (const ActorId actor : actors_.asked_by(id)) actors_.at(actor).wanted_at.reset();
+  for (const ActorId asked : actors_.asked_by(id)) {
+    Actor& actor = actors_.at(asked);
+    actor.wanted_at.reset();
+    note_lease(actor);
+  }
   freed_.push_back(id);
 }
 
@@ -222,6 +226,7 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
   lose_bundles(id, died);
   TROUPE_ASSERT(nodes_.at(id).actors.empty(), "a dead node holds no actor");
   nodes_.erase(id);
+  for (const ActorId asked : actors_.asked_by(id)) note_lease(actors_.at(asked));
   refuse_bound_to(id, died);
   look_at_keepers_ = true;
   for (const ActorId actor : actors_.all_restarting()) {

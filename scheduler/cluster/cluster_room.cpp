@@ -43,6 +43,7 @@ void ClusterMachine::hold(const Actor& actor) {
     ++job->actors_on[record.node];
   }
   refresh(record.node);
+  note_lease(actor);
 }
 
 void ClusterMachine::release(Actor& actor) {
@@ -50,6 +51,7 @@ void ClusterMachine::release(Actor& actor) {
   Node& node = nodes_.at(record.node);
   Group* group = groups_.find(record.spec.demand.group);
   book(actor, -1);
+  leases_.remove(record.actor);
   actor.waits = false;
   const bool was_there = node.actors.erase(record.actor) == 1;
   TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "an actor is released once");
@@ -81,6 +83,7 @@ void ClusterMachine::set_waits(Actor& actor, bool waits) {
   actor.waits = waits;
   actor.has_waited = true;
   book(actor, 1);
+  note_lease(actor);
   refresh(actor.record.node);
   if (waits) freed_.push_back(actor.record.node);
 }

@@ -13,9 +13,13 @@ namespace troupe::cluster {
 namespace {
 
 constexpr std::size_t kMostTurns = 64;
+/// For each node that was looked at, which takes some microseconds: looks take a twentieth of the time at
+/// most.
+constexpr Duration kPause = std::chrono::microseconds(100);
 // In a tick:
 constexpr std::size_t kTurnLooks = 1'000;   ///< at spawns that wait
-constexpr std::size_t kHopelessLooks = 16;  ///< at the nodes, for demands that they cannot make room for
+constexpr std::size_t kHopelessLooks = 16;  ///< at demands that workers cannot make room for
+constexpr std::size_t kPlaceLooks = 5'000;  ///< at nodes and bundles; the last demand's may be more
 
 std::string waited(Duration time) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(time).count() / 100;
@@ -35,12 +39,37 @@ NodeView ClusterMachine::view_of(NodeId id) const {
           doubtful, std::move(gpus), node.info.other,  node.other_used};
 }
 
+/// The same of a node or a bundle. REQUIRES: seen_on(place).
+NodeView ClusterMachine::view_of(const SpawnPlace& place) const {
+  if (!place.group) return view_of(place.node);
+  const Group& group = *groups_.find(place.group);
+  const PlacedBundle& on = group.record.placed[bundle_of_id(place.node)];
+  NodeView view = view_of_bundle(group, bundle_of_id(place.node), index_.nodes().at(on.node));
+  // Actors have the numbers of their node's GPUs. Those that are not the bundle's are full.
+  const GpuUse its = std::exchange(view.gpus, GpuUse(nodes_.at(on.node).info.gpus.size(), kGpu));
+  for (std::size_t i = 0; i < its.size(); ++i) {
+    if (on.gpus[i] < view.gpus.size()) view.gpus[on.gpus[i]] = its[i];
+  }
+  return view;
+}
+
+/// The node that it is, or is on, if placement sees it.
+NodeId ClusterMachine::seen_on(const SpawnPlace& place) const {
+  if (!place.group) return index_.nodes().contains(place.node) ? place.node : NodeId{};
+  const Group* group = groups_.find(place.group);
+  if (group == nullptr || !group->room.nodes().contains(place.node)) return {};
+  return group->record.placed[bundle_of_id(place.node)].node;
+}
+
 /// As placement sees it.
 NodeView ClusterMachine::shown(NodeId id) const {
-  NodeView view = view_of(id);
+  return without_kept(view_of(id), {{}, id});
+}
+
+NodeView ClusterMachine::without_kept(NodeView view, const SpawnPlace& place) const {
   for (const Turn& turn : turns_) {
-    for (const auto& [node, room] : turn.rooms) {
-      if (node == id) view = without(std::move(view), room);
+    for (const auto& [at, room] : turn.rooms) {
+      if (at == place) view = without(std::move(view), room);
     }
   }
   // One where more is held than it has is full: what asks for no CPUs may still go there.
@@ -51,8 +80,9 @@ NodeView ClusterMachine::shown(NodeId id) const {
 }
 
 void ClusterMachine::show_rooms(const Turn& turn) {
-  for (const auto& [node, room] : turn.rooms) {
-    if (nodes_.contains(node)) refresh(node);
+  for (const auto& [place, room] : turn.rooms) {
+    if (!seen_on(place)) continue;
+    place.group ? show(groups_.at(place.group), bundle_of_id(place.node)) : refresh(place.node);
   }
 }
 
@@ -63,7 +93,7 @@ bool ClusterMachine::lacks_room(const Group& group) const {
 }
 
 bool ClusterMachine::still_waits(const Turn& turn) const {
-  const auto is_there = [&](const auto& room) { return index_.nodes().contains(room.first); };
+  const auto is_there = [&](const auto& room) { return static_cast<bool>(seen_on(room.first)); };
   if (!std::all_of(turn.rooms.begin(), turn.rooms.end(), is_there)) return false;
   const Group* group = groups_.find(turn.group);
   if (turn.group) return group != nullptr && lacks_room(*group);
@@ -80,7 +110,7 @@ void ClusterMachine::take_turns() {
     }
   }
   const auto is_freed = [&](const auto& room) {
-    return std::find(freed_.begin(), freed_.end(), room.first) != freed_.end();
+    return std::find(freed_.begin(), freed_.end(), seen_on(room.first)) != freed_.end();
   };
   for (std::size_t i = 0; i < turns_.size();) {
     const auto& rooms = turns_[i].rooms;
@@ -102,8 +132,8 @@ void ClusterMachine::end_turn(std::size_t at) {
   const Turn turn = std::move(turns_[at]);
   turns_.erase(turns_.begin() + static_cast<std::ptrdiff_t>(at));
   show_rooms(turn);
-  for (const auto& [node, room] : turn.rooms) {
-    if (index_.nodes().contains(node)) freed_.push_back(node);
+  for (const auto& [place, room] : turn.rooms) {
+    if (const NodeId node = seen_on(place)) freed_.push_back(node);
   }
 }
 
@@ -119,24 +149,17 @@ void ClusterMachine::give_turns() {
   const auto is_starved = [&](const auto& one) { return now_ - one.second.since >= config_.lease_turn; };
   const auto& spawns = waiting_.all();
   if (groups_.waiting().empty() && std::none_of(spawns.begin(), spawns.end(), is_starved)) return;
-  LeaseTurns leases({config_.lease_turn, config_.turn_soon, config_.turn_within}, now_);
-  for (const auto& [node, view] : index_.nodes()) {
-    for (const ActorId id : nodes_.at(node).actors) {
-      const Actor& actor = actors_.at(id);
-      if (!actor.record.spec.is_worker_of_tasks()) continue;
-      leases.add(actor, is_registered(node) && is_registered(actor.record.requester.from.node));
-    }
-  }
-  if (leases.empty()) {
+  if (leases_.empty()) {
     while (!turns_.empty()) end_turn(0);
     return;
   }
+  leases_.begin(now_);
   for (const Turn& turn : turns_) {
     if (!turn.group && waiting_.contains(turn.spawn) && waiting_.at(turn.spawn).spec.is_worker_of_tasks())
-      leases.add_kept(turn.spawn.from, waiting_.at(turn.spawn).spec.demand);
+      leases_.add_kept(turn.spawn.from, waiting_.at(turn.spawn).spec.demand);
   }
-  give_group_turn(leases);
-  give_spawn_turns(leases);
+  give_group_turn();
+  give_spawn_turns();
 }
 
 std::size_t ClusterMachine::turn_of(const Requester& spawn, GroupId group) const {
@@ -146,11 +169,11 @@ std::size_t ClusterMachine::turn_of(const Requester& spawn, GroupId group) const
   return static_cast<std::size_t>(at - turns_.begin());
 }
 
-std::map<NodeId, std::vector<BundleDemand>> ClusterMachine::kept_for_others(std::size_t but) const {
-  std::map<NodeId, std::vector<BundleDemand>> kept;
+LeaseTurns::Kept ClusterMachine::kept_for_others(std::size_t but) const {
+  LeaseTurns::Kept kept;
   for (std::size_t i = 0; i < turns_.size(); ++i) {
-    for (const auto& [node, room] : turns_[i].rooms) {
-      if (i != but) kept[node].push_back(room);
+    for (const auto& [place, room] : turns_[i].rooms) {
+      if (i != but) kept[place].push_back(room);
     }
   }
   return kept;
@@ -162,29 +185,46 @@ void ClusterMachine::set_turn(std::size_t at, Turn turn) {
   const Turn before = std::exchange(turns_[at], std::move(turn));
   show_rooms(before);
   show_rooms(turns_[at]);
-  for (const auto& [node, room] : before.rooms) {
-    if (index_.nodes().contains(node)) freed_.push_back(node);
+  for (const auto& [place, room] : before.rooms) {
+    if (const NodeId node = seen_on(place)) freed_.push_back(node);
   }
 }
 
-void ClusterMachine::give_back(ActorId id, const std::string& why, LeaseTurns& leases) {
+/// Turns know of it as it is now.
+void ClusterMachine::note_lease(const Actor& actor) {
+  is_leased(actor) ? leases_.set(actor, may_be_told(actor)) : leases_.remove(actor.record.actor);
+}
+
+/// A worker of tasks where placement sees its node.
+bool ClusterMachine::is_leased(const Actor& actor) const {
+  const ActorRecord& record = actor.record;
+  return record.spec.is_worker_of_tasks() && record.state != ActorState::kDead &&
+         index_.nodes().contains(record.node);
+}
+
+bool ClusterMachine::may_be_told(const Actor& worker) const {
+  return is_registered(worker.record.node) && is_registered(worker.record.requester.from.node);
+}
+
+void ClusterMachine::give_back(ActorId id, const std::string& why) {
   Actor& worker = actors_.at(id);
-  leases.told(worker);
   worker.wanted_at = now_;
+  note_lease(worker);
   out_.push_back(ActorLeaves{worker.record.requester, id, clipped("given back: " + why), false, true});
 }
 
-void ClusterMachine::give_spawn_turns(LeaseTurns& leases) {
-  std::map<NodeId, NodeView> nodes;
-  for (const NodeId node : leases.nodes()) nodes.emplace(node, view_of(node));
+void ClusterMachine::give_spawn_turns() {
+  if (now_ < next_look_) return;
+  const auto as_it_is = [&](const SpawnPlace& place) { return view_of(place); };
   std::vector<const PendingSpawn*> hopeless;
   std::size_t looks = 0;
   auto at = waiting_.all().lower_bound(next_turn_);
-  for (; at != waiting_.all().end() && looks < kTurnLooks && hopeless.size() < kHopelessLooks;
+  for (; at != waiting_.all().end() && looks < kTurnLooks && hopeless.size() < kHopelessLooks &&
+         leases_.looks() < kPlaceLooks;
        ++at, ++looks) {
     const PendingSpawn& spawn = at->second;
     const ActorDemand& demand = spawn.spec.demand;
-    if (spawn.stopped_by != 0 || demand.group || now_ - spawn.since < config_.lease_turn) continue;
+    if (spawn.stopped_by != 0 || now_ - spawn.since < config_.lease_turn) continue;
     const std::size_t turn = turn_of(spawn.requester, {});
     const bool is_new = turn == turns_.size();
     Starved starved{demand};
@@ -194,24 +234,26 @@ void ClusterMachine::give_spawn_turns(LeaseTurns& leases) {
              (!starved.owner || other->requester.from == *starved.owner);
     });
     if (is_new && (is_hopeless || turns_.size() >= kMostTurns)) continue;
-    const NodeId first = is_new ? NodeId{} : turns_[turn].rooms.front().first;
-    const auto room = leases.find(starved, nodes, first, kept_for_others(turn));
+    const SpawnPlace first = is_new ? SpawnPlace{} : turns_[turn].rooms.front().first;
+    const auto room = leases_.find(starved, as_it_is, first, kept_for_others(turn));
     if (!room) {
       if (!is_new) end_turn(turn);
-      hopeless.push_back(&spawn);
+      if (leases_.any_in(demand.group)) hopeless.push_back(&spawn);
       continue;
     }
-    if (is_new || room->node != first)
-      set_turn(turn, {spawn.requester, {}, {{room->node, {demand.cpu_e4, demand.gpu_e4, demand.other}}}});
-    if (is_new && starved.owner) leases.add_kept(*starved.owner, demand);
+    if (is_new || room->place != first)
+      set_turn(turn, {spawn.requester, {}, {{room->place, {demand.cpu_e4, demand.gpu_e4, demand.other}}}});
+    if (is_new && starved.owner) leases_.add_kept(*starved.owner, demand);
     const std::string why = spawn.spec.type + " of job " + whose(spawn.spec.job) + waited(now_ - spawn.since);
-    for (const ActorId worker : room->tell) give_back(worker, why, leases);
+    for (const ActorId worker : room->tell) give_back(worker, why);
   }
+  next_look_ = now_ + leases_.looks() * kPause;
   next_turn_ = at == waiting_.all().end() ? 0 : at->first;
 }
 
 /// One group at a time, the first that workers can make room for: its plan looks at many nodes.
-void ClusterMachine::give_group_turn(LeaseTurns& leases) {
+void ClusterMachine::give_group_turn() {
+  if (now_ < next_group_look_) return;
   const auto of_group = [](const Turn& turn) { return static_cast<bool>(turn.group); };
   const auto had = std::find_if(turns_.begin(), turns_.end(), of_group);
   const auto& waiting = groups_.waiting();
@@ -230,21 +272,22 @@ void ClusterMachine::give_group_turn(LeaseTurns& leases) {
   if (at == waiting.end()) return;
   const Group& group = groups_.at(at->second);
   const std::size_t turn = turn_of({}, at->second);
-  if (make_room_for(group, turn, leases)) return;
+  next_group_look_ = now_ + index_.nodes().size() * kPause;
+  if (make_room_for(group, turn)) return;
   if (turn < turns_.size()) end_turn(turn);
   next_group_turn_ = at->first + 1;
 }
 
 /// False: they cannot.
-bool ClusterMachine::make_room_for(const Group& group, std::size_t turn, LeaseTurns& leases) {
+bool ClusterMachine::make_room_for(const Group& group, std::size_t turn) {
   const auto kept = kept_for_others(turn);
   const auto kept_on = [&](NodeId node) {
-    const auto at = kept.find(node);
+    const auto at = kept.find({{}, node});
     return at == kept.end() ? std::vector<BundleDemand>() : at->second;
   };
   scheduler::NodeIndex emptier;
   for (const auto& [id, as_shown] : index_.nodes()) {
-    NodeView view = leases.without_all(view_of(id));
+    NodeView view = leases_.without_all(view_of(id));
     for (const BundleDemand& room : kept_on(id)) view = without(std::move(view), room);
     view.cpu_used_e4 = std::clamp<std::int64_t>(view.cpu_used_e4, 0, view.cpu_e4);
     emptier.set(std::move(view));
@@ -255,7 +298,7 @@ bool ClusterMachine::make_room_for(const Group& group, std::size_t turn, LeaseTu
   std::map<NodeId, std::vector<std::size_t>> on;
   for (std::size_t i = 0; i < plan.placed.size(); ++i) {
     if (group.record.placed[i].node) continue;
-    next.rooms.emplace_back(plan.placed[i].node, group.record.spec.bundles[i]);
+    next.rooms.emplace_back(SpawnPlace{{}, plan.placed[i].node}, group.record.spec.bundles[i]);
     on[plan.placed[i].node].push_back(i);
   }
   std::vector<ActorId> tell;
@@ -263,7 +306,7 @@ bool ClusterMachine::make_room_for(const Group& group, std::size_t turn, LeaseTu
     Starved all{scheduler::demand_of(scheduler::total_of(group.record.spec, bundles))};
     if (all.demand.gpu_e4 > kGpu) all.demand.gpu_e4 = count_of_gpus(all.demand.gpu_e4) * kGpu;
     for (const Duration within : {config_.turn_soon, config_.turn_within}) {
-      auto some = leases.room_on(all, view_of(node), kept_on(node), within);
+      auto some = leases_.room_in({{}, node}, all, view_of(node), kept_on(node), within);
       if (!some && within != config_.turn_within) continue;
       if (!some) return false;
       tell.insert(tell.end(), some->begin(), some->end());
@@ -273,7 +316,7 @@ bool ClusterMachine::make_room_for(const Group& group, std::size_t turn, LeaseTu
   set_turn(turn, std::move(next));
   const std::string why = name_of(group.record) + " of job " + whose(group.record.spec.job) +
                           waited(now_ - std::max(group.since, group.lost_at));
-  for (const ActorId worker : tell) give_back(worker, why, leases);
+  for (const ActorId worker : tell) give_back(worker, why);
   return true;
 }
 

@@ -46,7 +46,7 @@ Placement place_in(const Group& group, const ActorDemand& demand) {
     return never("no bundle of " + name + " has " + wanted + " at all");
   Placement placement = group.room.place(inside(demand));
   if (placement.verdict != PlacementVerdict::kPlaced) return {};  // those that could hold it may be away
-  placement.bundle = static_cast<std::int32_t>(placement.node.value - 1);
+  placement.bundle = static_cast<std::int32_t>(bundle_of_id(placement.node));
   const PlacedBundle& on = group.record.placed[static_cast<std::size_t>(placement.bundle)];
   placement.node = on.node;
   for (std::uint32_t& gpu : placement.gpus) gpu = on.gpus[gpu];
@@ -61,22 +61,21 @@ std::string why_waits_in(const Group& group, const ActorDemand& demand) {
   return name + ": " + group.room.why_waits(inside(demand));
 }
 
-void show_bundle(Group& group, std::int32_t bundle, const NodeView& node) {
-  const auto at = static_cast<std::size_t>(bundle);
-  const BundleDemand& has = group.record.spec.bundles[at];
-  const Group::Use& use = group.used[at];
+NodeView view_of_bundle(const Group& group, std::size_t bundle, const NodeView& node) {
+  const BundleDemand& has = group.record.spec.bundles[bundle];
+  const Group::Use& use = group.used[bundle];
   GpuUse gpus = use.gpus;
   // A part of a GPU: the rest is not this bundle's.
   if (has.gpu_e4 > 0 && has.gpu_e4 < kGpu) gpus[0] += kGpu - has.gpu_e4;
-  group.room.set({id_of_bundle(bundle),
-                  "bundle " + std::to_string(bundle) + " on " + node.name,
-                  has.cpu_e4,
-                  std::min(use.cpu_e4, has.cpu_e4),  // as of a node
-                  use.actors,
-                  node.suspect,
-                  std::move(gpus),
-                  {has.other.amounts, {}},
-                  use.other});
+  return {id_of_bundle(static_cast<std::int32_t>(bundle)),
+          "bundle " + std::to_string(bundle) + " on " + node.name,
+          has.cpu_e4,
+          use.cpu_e4,
+          use.actors,
+          node.suspect,
+          std::move(gpus),
+          {has.other.amounts, {}},
+          use.other};
 }
 
 bool is_in_its_bundle(const Group& group, const ActorRecord& actor) {

@@ -43,6 +43,9 @@ struct Group {
 inline NodeId id_of_bundle(std::int32_t bundle) {
   return {static_cast<std::uint64_t>(bundle) + 1};
 }
+inline std::size_t bundle_of_id(NodeId id) {
+  return id.value - 1;
+}
 
 /// "placement group x": as messages name it.
 std::string name_of(const GroupRecord& group);
@@ -51,8 +54,8 @@ std::string name_of(const GroupRecord& group);
 Placement place_in(const Group& group, const ActorDemand& demand);
 /// Why that demand waits.
 std::string why_waits_in(const Group& group, const ActorDemand& demand);
-/// What placement sees of a bundle, if it has a node.
-void show_bundle(Group& group, std::int32_t bundle, const NodeView& node);
+/// The bundle as it is. Its GPUs count from 0. `node`: where it is, as placement sees that.
+NodeView view_of_bundle(const Group& group, std::size_t bundle, const NodeView& node);
 /// An actor holds room of its bundle, or (sign -1) not any more. REQUIRES: is_in_its_bundle.
 void use_bundle(Group& group, const Actor& actor, int sign);
 /// Whether the actor's node and GPUs are its bundle's.

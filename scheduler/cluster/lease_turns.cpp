@@ -1,10 +1,14 @@
 #include "scheduler/cluster/lease_turns.hpp"
 
 #include <algorithm>
-#include <tuple>
+
+#include "scheduler/cluster/group_table.hpp"
 
 namespace troupe::cluster {
 namespace {
+
+constexpr std::size_t kMoreLooks =
+    500;  ///< for a place where fewer are told than in the first that was found
 
 NodeView changed(NodeView node, const Actor& actor, int sign) {
   const ActorDemand held = held_by(actor);
@@ -36,6 +40,12 @@ std::int64_t size_for(const ActorDemand& wanted, const ActorDemand& held) {
 
 }  // namespace
 
+SpawnPlace place_held_by(const Actor& actor) {
+  const ActorRecord& record = actor.record;
+  const GroupId group = record.spec.demand.group;
+  return {group, group ? id_of_bundle(record.bundle) : record.node};
+}
+
 NodeView with_room_of(NodeView node, const Actor& actor) {
   return changed(std::move(node), actor, -1);
 }
@@ -56,88 +66,139 @@ NodeView without(NodeView node, const BundleDemand& kept) {
   return node;
 }
 
-void LeaseTurns::count(const ProcessAddress& owner, const ActorDemand& demand, int more) {
-  std::vector<Held>& all = held_[owner];
+void LeaseTurns::count(Shares& shares, const ProcessAddress& owner, const ActorDemand& demand, int more) {
+  std::vector<Held>& all = shares[owner];
   const auto at = std::find_if(all.begin(), all.end(), [&](const Held& one) { return one.demand == demand; });
-  if (at != all.end()) {
-    at->count += more;
-  } else {
+  if (at == all.end()) {
     all.push_back({demand, more});
+  } else if (at->count += more; at->count == 0) {
+    all.erase(at);
+  }
+  if (all.empty()) shares.erase(owner);
+}
+
+void LeaseTurns::set(const Actor& worker, bool may_be_told) {
+  const ActorRecord& record = worker.record;
+  remove(record.actor);
+  const bool goes = record.state == ActorState::kEnding || worker.wanted_at.has_value();
+  const bool is_open = !goes && may_be_told && record.state == ActorState::kAlive;
+  const Lease lease{&worker, place_held_by(worker), worker.up_at, goes, is_open, held_by(worker)};
+  leases_.emplace(record.actor, lease);
+  put(lease, true);
+}
+
+void LeaseTurns::remove(ActorId worker) {
+  const auto lease = leases_.extract(worker);
+  if (lease) put(lease.mapped(), false);
+}
+
+void LeaseTurns::put(const Lease& lease, bool is_there) {
+  const ActorRecord& record = lease.worker->record;
+  if (!lease.goes) count(held_, record.requester.from, lease.held, is_there ? 1 : -1);
+  if (!lease.goes && !lease.is_open) return;
+  const SpawnPlace& place = lease.place;
+  There& there = places_[place];
+  by_oldest_.erase({place.group, there.oldest(), place});
+  const auto change = [&](auto& all, const auto& key) {
+    is_there ? void(all.emplace(key, lease.worker)) : void(all.erase(key));
+  };
+  lease.goes ? change(there.going, record.actor) : change(there.open, std::pair(lease.up_at, record.actor));
+  there.going.empty() ? void(going_at_.erase(place)) : void(going_at_.insert(place));
+  if (there.going.empty() && there.open.empty()) {
+    places_.erase(place);
+  } else {
+    by_oldest_.insert({place.group, there.oldest(), place});
   }
 }
 
-void LeaseTurns::add(const Actor& worker, bool may_be_told) {
-  const ActorRecord& record = worker.record;
-  const bool goes = record.state == ActorState::kEnding || worker.wanted_at.has_value();
-  if (!goes) count(record.requester.from, held_by(worker), 1);
-  if (record.spec.demand.group) return;  // its room is its bundle's
-  if (goes) {
-    going_[record.node].push_back(&worker);
-  } else if (may_be_told && record.state == ActorState::kAlive && now_ - worker.up_at >= config_.held) {
-    std::vector<const Actor*>& there = open_[record.node];
-    const auto later = [](const Actor* a, const Actor* b) { return a->up_at < b->up_at; };
-    there.insert(std::upper_bound(there.begin(), there.end(), &worker, later), &worker);
-  }
+bool LeaseTurns::any_in(GroupId group) const {
+  const auto first = places_.lower_bound({group});
+  return first != places_.end() && first->first.group == group;
+}
+
+bool LeaseTurns::is_same(const LeaseTurns& other) const {
+  return leases_ == other.leases_ && places_ == other.places_ && going_at_ == other.going_at_ &&
+         by_oldest_ == other.by_oldest_ && held_.size() == other.held_.size();
+}
+
+void LeaseTurns::begin(Instant now) {
+  now_ = now;
+  kept_.clear();
+  looks_ = 0;
 }
 
 void LeaseTurns::add_kept(const ProcessAddress& owner, const ActorDemand& demand) {
-  count(owner, demand, 1);
+  count(kept_, owner, demand, 1);
 }
 
-void LeaseTurns::told(const Actor& worker) {
-  const NodeId node = worker.record.node;
-  std::erase(open_[node], &worker);
-  if (open_[node].empty()) open_.erase(node);
-  going_[node].push_back(&worker);
-  count(worker.record.requester.from, held_by(worker), -1);
-}
-
-bool LeaseTurns::may_take(const Starved& waits, const Actor& worker,
-                          const std::vector<const Actor*>& taken) const {
-  if (!waits.owner) return true;
-  const ProcessAddress owner = worker.record.requester.from;
-  const ActorDemand demand = held_by(worker);
-  const bool same_process = owner == *waits.owner;
-  if (same_process && worker.record.spec.demand == waits.demand) return false;
-  const auto share_of = [&](const ProcessAddress& process, const ActorDemand& of) {
-    std::int64_t sum = 0;
-    const auto at = held_.find(process);
-    if (at == held_.end()) return sum;
+/// `only`: of that demand alone.
+std::int64_t LeaseTurns::share_of(const ProcessAddress& owner, const ActorDemand& wanted,
+                                  const ActorDemand* only) const {
+  std::int64_t sum = 0;
+  for (const Shares* shares : {&held_, &kept_}) {
+    const auto at = shares->find(owner);
+    if (at == shares->end()) continue;
     for (const Held& one : at->second) {
-      if (!same_process || one.demand == of) sum += one.count * size_for(waits.demand, one.demand);
+      if (only == nullptr || one.demand == *only) sum += one.count * size_for(wanted, one.demand);
     }
-    return sum;
-  };
-  const std::int64_t mine = share_of(*waits.owner, waits.demand);
-  if (mine == 0) return true;
-  std::int64_t theirs = share_of(owner, demand) - size_for(waits.demand, demand);
-  for (const Actor* one : taken) {
-    const ActorDemand held = held_by(*one);
-    if (one->record.requester.from == owner && (!same_process || held == demand))
-      theirs -= size_for(waits.demand, held);
   }
-  return theirs >= mine + size_for(waits.demand, waits.demand);
+  return sum;
 }
 
-std::optional<std::vector<ActorId>> LeaseTurns::room_on(const Starved& waits, const NodeView& node,
-                                                        const std::vector<BundleDemand>& kept,
+/// `taken`: how much of that owner, and if that is who waits of that demand, is taken for it already.
+bool LeaseTurns::may_take(const Starved& waits, const ProcessAddress& owner, const ActorDemand& held,
+                          std::int64_t taken) const {
+  if (!waits.owner) return true;
+  const bool same_process = owner == *waits.owner;
+  const ActorDemand& wanted = waits.demand;
+  const std::int64_t mine = share_of(*waits.owner, wanted, same_process ? &wanted : nullptr);
+  if (mine == 0) return true;
+  const std::int64_t theirs = share_of(owner, wanted, same_process ? &held : nullptr);
+  return theirs - taken - size_for(wanted, held) >= mine + size_for(wanted, wanted);
+}
+
+/// False: of no process.
+bool LeaseTurns::may_take_any(const Starved& waits) const {
+  return std::any_of(held_.begin(), held_.end(), [&](const auto& process) {
+    return std::any_of(process.second.begin(), process.second.end(), [&](const Held& one) {
+      const bool is_its = waits.owner == process.first && one.demand == waits.demand;
+      return !is_its && may_take(waits, process.first, one.demand, 0);
+    });
+  });
+}
+
+std::optional<std::vector<ActorId>> LeaseTurns::room_in(const SpawnPlace& place, const Starved& waits,
+                                                        NodeView view, const std::vector<BundleDemand>& kept,
                                                         Duration within) const {
-  NodeView view = node;
-  if (const auto there = going_.find(node.id); there != going_.end()) {
-    for (const Actor* one : there->second) {
-      if (!one->wanted_at || now_ - *one->wanted_at < within) view = with_room_of(std::move(view), *one);
-    }
+  const auto at = places_.find(place);
+  static const There kNobody;
+  const There& there = at == places_.end() ? kNobody : at->second;
+  for (const auto& [id, one] : there.going) {
+    if (!one->wanted_at || now_ - *one->wanted_at < within) view = with_room_of(std::move(view), *one);
   }
   for (const BundleDemand& room : kept) view = without(std::move(view), room);
   const auto fits = [&](const NodeView& as) { return scheduler::NodeIndex::fits(as, waits.demand); };
-  std::vector<const Actor*> taken;
-  if (const auto there = open_.find(node.id); there != open_.end()) {
-    for (const Actor* one : there->second) {
-      if (fits(view)) break;
-      if (!would_help(view, waits.demand, *one) || !may_take(waits, *one, taken)) continue;
-      view = with_room_of(std::move(view), *one);
-      taken.push_back(one);
+  const auto taken_like = [&](const std::vector<const Actor*>& taken, const Actor& worker) {
+    std::int64_t sum = 0;
+    const bool same_process = worker.record.requester.from == waits.owner;
+    for (const Actor* one : taken) {
+      if (one->record.requester.from == worker.record.requester.from &&
+          (!same_process || held_by(*one) == held_by(worker)))
+        sum += size_for(waits.demand, held_by(*one));
     }
+    return sum;
+  };
+  std::vector<const Actor*> taken;
+  for (const auto& [age, one] : there.open) {
+    if (fits(view) || now_ - age.first < config_.held) break;
+    const ProcessAddress& owner = one->record.requester.from;
+    // One of the same demand would go back to its own process.
+    if (owner == waits.owner && one->record.spec.demand == waits.demand) continue;
+    if (!would_help(view, waits.demand, *one) ||
+        !may_take(waits, owner, held_by(*one), taken_like(taken, *one)))
+      continue;
+    view = with_room_of(std::move(view), *one);
+    taken.push_back(one);
   }
   if (!fits(view)) return std::nullopt;
   // Those of a resource that others bring as well stay: the ones that were leased last first.
@@ -153,61 +214,54 @@ std::optional<std::vector<ActorId>> LeaseTurns::room_on(const Starved& waits, co
   return tell;
 }
 
-std::optional<LeaseTurns::Room> LeaseTurns::find(
-    const Starved& waits, const std::map<NodeId, NodeView>& nodes, NodeId first,
-    const std::map<NodeId, std::vector<BundleDemand>>& kept) const {
+std::optional<LeaseTurns::Room> LeaseTurns::find(const Starved& waits, const ViewOf& view_of,
+                                                 const SpawnPlace& first, const Kept& kept) {
   static const std::vector<BundleDemand> kNothing;
-  struct Place {
-    bool is_first;
-    Instant since;  ///< of its oldest lease; least where there are none but those that go
-    NodeId node;
-    bool operator<(const Place& other) const {
-      if (is_first != other.is_first) return is_first;
-      return std::tie(since, node) < std::tie(other.since, other.node);
-    }
+  const ActorDemand& demand = waits.demand;
+  const NodeId only = demand.group && demand.bundle >= 0 ? id_of_bundle(demand.bundle) : demand.affinity;
+  std::optional<Room> best;
+  std::size_t looks_since = 0;
+  // True: there is no better one.
+  const auto look_at = [&](const SpawnPlace& place, Duration within) {
+    if (!places_.contains(place) || place.group != demand.group || (only && place.node != only)) return false;
+    ++looks_;
+    const auto others = kept.find(place);
+    auto tell =
+        room_in(place, waits, view_of(place), others == kept.end() ? kNothing : others->second, within);
+    if (tell && (!best || tell->size() < best->tell.size())) best = Room{place, *std::move(tell)};
+    if (best) ++looks_since;
+    return best && (place == first || best->tell.size() <= 1 || looks_since > kMoreLooks);
   };
-  std::vector<Place> places;
-  for (const auto& [id, node] : nodes) {
-    if (waits.demand.affinity && waits.demand.affinity != id) continue;
-    const auto there = open_.find(id);
-    places.push_back({id == first, there == open_.end() ? Instant::min() : there->second.front()->up_at, id});
-  }
-  std::sort(places.begin(), places.end());
   for (const Duration within : {config_.soon, config_.within}) {
-    std::optional<Room> best;
-    for (const Place& place : places) {
-      const auto others = kept.find(place.node);
-      auto tell =
-          room_on(waits, nodes.at(place.node), others == kept.end() ? kNothing : others->second, within);
-      if (tell && (!best || tell->size() < best->tell.size())) best = Room{place.node, *std::move(tell)};
-      if (best && (place.is_first || best->tell.size() <= 1)) return best;
+    if (look_at(first, within)) return best;
+    const auto from = SpawnPlace{demand.group};
+    for (auto at = going_at_.lower_bound(from); at != going_at_.end() && at->group == demand.group; ++at) {
+      if (look_at(*at, within)) return best;
+    }
+    if (only && look_at({demand.group, only}, within)) return best;
+    // Elsewhere it makes no difference how long those that go are waited for.
+    if (only || within != config_.soon || !may_take_any(waits)) continue;
+    for (auto at = by_oldest_.lower_bound({demand.group, Instant::min(), {}});
+         at != by_oldest_.end() && std::get<GroupId>(*at) == demand.group; ++at) {
+      if (look_at(std::get<SpawnPlace>(*at), within)) return best;
     }
     if (best) return best;
   }
-  return std::nullopt;
+  return best;
 }
 
 NodeView LeaseTurns::without_all(const NodeView& node) const {
   NodeView view = node;
-  for (const auto* all : {&open_, &going_}) {
-    const auto there = all->find(node.id);
-    if (there == all->end()) continue;
-    for (const Actor* one : there->second) {
-      if (!one->wanted_at || now_ - *one->wanted_at < config_.within)
-        view = with_room_of(std::move(view), *one);
-    }
+  const auto at = places_.find({{}, node.id});
+  if (at == places_.end()) return view;
+  for (const auto& [age, one] : at->second.open) {
+    if (now_ - age.first >= config_.held) view = with_room_of(std::move(view), *one);
+  }
+  for (const auto& [id, one] : at->second.going) {
+    if (!one->wanted_at || now_ - *one->wanted_at < config_.within)
+      view = with_room_of(std::move(view), *one);
   }
   return view;
-}
-
-std::vector<NodeId> LeaseTurns::nodes() const {
-  std::vector<NodeId> found;
-  for (const auto* all : {&open_, &going_}) {
-    for (const auto& [id, there] : *all) found.push_back(id);
-  }
-  std::sort(found.begin(), found.end());
-  found.erase(std::unique(found.begin(), found.end()), found.end());
-  return found;
 }
 
 }  // namespace troupe::cluster

@@ -431,16 +431,22 @@ TEST_CASE("A tree of tasks uses both nodes") {
 // CPUs, and an actor waited for two minutes, and was given up.
 TEST_CASE("An actor gets its CPU from a program that never stops submitting tasks, and these go on") {
   auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 2});
+  PlacementGroup group;  // none: the node's CPUs
+  if (GENERATE(false, true)) {
+    group = session.placement_group({{.num_cpus = 2}});
+    group.wait(60s);
+  }
   std::atomic<bool> ends = false;
   std::atomic<int> done = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&] {
-      while (!ends) done += session.submit<&nap>(3).get(60s) == 3 ? 1 : 0;
+      const auto to = session.with({.placement_group = group});
+      while (!ends) done += to.submit<&nap>(3).get(60s) == 3 ? 1 : 0;
     });
   }
   CHECK(eventually([&] { return done > 10 && session.process().tasks()->counts().leases > 1; }));
-  const auto actor = session.spawn<Keeper>({.num_cpus = 1, .isolated = true});
+  const auto actor = session.spawn<Keeper>({.num_cpus = 1, .isolated = true, .placement_group = group});
   CHECK(actor.call<&Keeper::pid>().get(30s) > 0);
   const int before = done;
   CHECK(eventually([&] { return done > before + 10; }));

@@ -5,6 +5,11 @@
 #include "tests/simulation/cluster.hpp"
 
 namespace troupe::sim {
+namespace {
+
+constexpr int kTasksInGroup = 6;
+
+}  // namespace
 
 // Truth.
 
@@ -209,12 +214,27 @@ void CallerActor::make_group() {
     if (!made) return cluster_.world.trace(process_.name, "no group: " + made.error().message());
     const GroupId group = made->status.record.group;
     groups_[group];
+    for (int i = 0; cluster_.scenario.greedy_tasks && i < kTasksInGroup; ++i) submit_into(group);
     ask(cluster::GroupVerb::kAwait, group).then([this](const Result<wire::GroupAnswer>& ready) {
       if (ready) ++cluster_.load.groups_ready;
     });
     me_.run_after(cluster_.world.between(milliseconds(1), seconds(6)),
                   [this, group] { remove_group(group); });
   });
+}
+
+/// One after another, as long as the group is there: its bundles are full of tasks when actors come.
+void CallerActor::submit_into(GroupId group) {
+  if (cluster_.job_done || !groups_.contains(group)) return;
+  const auto task = cluster_.submissions.add(process_, 3, true);
+  const auto running = process_.expect("task " + std::to_string(task) + " in a group", seconds(120));
+  me_.session()
+      .with({.num_cpus = 0.1, .placement_group = group})
+      .submit<&busy_task>(task)
+      .then([this, group, running](const Result<std::uint64_t>&) {
+        process_.met(running);
+        me_.run_after(milliseconds(1), [this, group] { submit_into(group); });
+      });
 }
 
 void CallerActor::remove_group(GroupId group) {

@@ -139,6 +139,7 @@ class CallerActor {
   void make_group_later();
   void make_group();
   void remove_group(GroupId group);
+  void submit_into(GroupId group);
   Future<wire::GroupAnswer> ask(cluster::GroupVerb verb, GroupId group, cluster::GroupSpec spec = {});
   void fill(std::size_t at);
   void up(std::size_t at, std::uint64_t number, const ActorHandle<EchoActor>& handle);

@@ -2,11 +2,13 @@
 #include <cstdio>
 
 #include "tests/scheduler/cluster/scale_run.hpp"
+#include "tests/scheduler/cluster/turns_run.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
 using troupe::test::ScaleCounts;
 using troupe::test::ScaleRun;
+using troupe::test::TurnsRun;
 
 namespace {
 
@@ -59,4 +61,26 @@ TEST_CASE("what the head says, writes and decides is linear in the nodes") {
   CHECK(many[2].answers <= many[2].events);  // and a heartbeat is answered once
   CHECK(many[1].batches * 50 < many[1].events);
   cluster.check_invariants();
+}
+
+TEST_CASE("among 100,000 workers of tasks just enough make room for what waits") {
+  TurnsRun run(10'000);
+  const auto print = [](const char* what, const TurnsRun::Ticks& ticks) {
+    std::printf("a tick while %-30s %7.2f ms, %.2f at most\n", what, ticks.mean_ms, ticks.most_ms);
+    return ticks.told;
+  };
+  CHECK(print("nobody waits for long", run.tick(1)) == 0);
+  CHECK(print("two programs share", run.tick(8)) == 0);
+  run.wants_room(1, kCpu / 2);
+  CHECK(print("an actor waits", run.tick(4)) == 1);
+  run.wants_room(100, kCpu);
+  CHECK(print("a hundred wait", run.tick(4)) == 63);  // with the first as many as have their turn at a time
+  run.head().check_invariants();
+  TurnsRun other(10'000);
+  other.wants_room(1, TurnsRun::kWorkersANode * kCpu);
+  // And as many of the other program for the four asks of the one whose workers these are.
+  CHECK(print("one waits for a whole node", other.tick(4)) == TurnsRun::kWorkersANode + 4);
+  other.wants_group();
+  CHECK(print("a group waits", other.tick(4)) == 8 * TurnsRun::kWorkersANode);
+  other.head().check_invariants();
 }

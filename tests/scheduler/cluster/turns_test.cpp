@@ -15,15 +15,27 @@ struct Turns : Script {
     job = job_on({cpus});
     now = 1s;
   }
-  void ask(const ProcessAddress& owner, double cpus = 1) {
-    on(SpawnRequested{{owner, ++request}, {job, std::string(kWorkerOfTasks), "", "arguments", demand(cpus)}});
+  void ask(const ProcessAddress& owner, double cpus = 1) { ask(owner, demand(cpus)); }
+  void ask(const ProcessAddress& owner, const ActorDemand& wanted) {
+    on(SpawnRequested{{owner, ++request}, {job, std::string(kWorkerOfTasks), "", "arguments", wanted}});
     note();
   }
   /// An actor.
-  Requester wants(double cpus) {
-    on(SpawnRequested{{kDriver, ++request}, {job, "T", "", "arguments", demand(cpus)}});
+  Requester wants(double cpus) { return wants(demand(cpus)); }
+  Requester wants(const ActorDemand& wanted) {
+    on(SpawnRequested{{kDriver, ++request}, {job, "T", "", "arguments", wanted}});
     note();
     return {kDriver, request};
+  }
+  GroupId group(const std::vector<BundleDemand>& bundles) {
+    on(GroupRequested{
+        {kDriver, 900}, job, GroupVerb::kMake, {}, {{}, "", PlacementStrategy::kStrictPack, bundles}});
+    return get<GroupAnswered>()->status.record.group;
+  }
+  /// The same demand in that group's bundle.
+  static ActorDemand inside(GroupId group, ActorDemand demand, std::int32_t bundle = -1) {
+    demand.group = group, demand.bundle = bundle;
+    return demand;
   }
   static ActorDemand demand(double cpus) { return {static_cast<std::int64_t>(cpus * kCpu), true, {}}; }
   /// What it started comes up, what it told is kept.
@@ -242,20 +254,17 @@ TEST_CASE("what comes free is kept for a large one until it has all, but not for
     }
   }
   SECTION("a placement group") {
-    s.on(GroupRequested{{kDriver, 900},
-                        s.job,
-                        GroupVerb::kMake,
-                        {},
-                        {{}, "", PlacementStrategy::kStrictPack, {{kCpu, 0}, {2 * kCpu, 0}}}});
+    const int needed = GENERATE(3, 4);
+    const GroupId group = s.group({{kCpu, 0}, {(needed - 1) * kCpu, 0}});
     s.pass(500ms);
-    CHECK(s.told == std::vector<ActorId>(workers.begin(), workers.begin() + 3));
+    CHECK(s.told == std::vector<ActorId>(workers.begin(), workers.begin() + needed));
     CHECK(s.why.find("given back: placement group ") == 0);
-    const auto is_ready = [&] {
-      return s.head->groups().all().begin()->second.record.state == GroupState::kReady;
-    };
-    for (int i = 0; i < 3; ++i) {
+    const auto is_ready = [&] { return s.head->groups().find(group)->record.state == GroupState::kReady; };
+    for (int i = 0; i < needed; ++i) {
       CHECK_FALSE(is_ready());
       s.gives_back(workers[static_cast<std::size_t>(i)]);
+      s.pass(250ms);
+      CHECK(s.told.size() == static_cast<std::size_t>(needed));
     }
     CHECK(is_ready());
     CHECK(s.started.size() == 4);
@@ -276,4 +285,146 @@ TEST_CASE("of workers with several resources those are asked for that have what 
   s.gives_back(s.started[3]);
   REQUIRE(s.started.size() == 5);
   CHECK(s.whose(s.started[4]).request == 501);
+}
+
+// A worker that holds its GPU while its task waits is used again by its own process.
+TEST_CASE("for a worker with the same demand its own process is not asked while a task of it waits") {
+  Turns s(1);
+  s.node_with_gpus(2, 1);
+  ActorDemand gpu = Turns::demand(1);
+  gpu.gpu_e4 = kGpu;
+  s.ask(kDriver, gpu);
+  REQUIRE(s.started.size() == 1);
+  s.on(ActorWaits{NodeId{2}, s.started[0], 1, true}), s.note();
+  s.ask(kDriver, gpu);
+  s.pass(5s);
+  CHECK(s.told.empty());
+}
+
+// A loop of tasks in a ready group held its bundle for good, and an actor that was spawned there waited until
+// it was given up.
+TEST_CASE("in a bundle that is full of workers what waits long for its room gets it from them") {
+  Turns s(5);
+  s.ask(kDriver), s.now += 10ms;  // outside: its room would not help
+  const GroupId group = s.group({{2 * kCpu, 0}, {kCpu, 0}});
+  const ActorDemand one = Turns::inside(group, Turns::demand(1));
+  for (int i = 0; i < 3; ++i) s.ask(kDriver, one), s.now += 10ms;
+  const std::vector<ActorId> workers = s.started;
+  REQUIRE(workers.size() == 4);
+  const auto bundle_of = [&](ActorId worker) { return s.head->actors().at(worker).record.bundle; };
+  std::vector<ActorId> in_large;
+  for (const ActorId worker : workers) {
+    if (bundle_of(worker) == 0) in_large.push_back(worker);
+  }
+  REQUIRE(in_large.size() == 2);
+  for (int i = 0; i < 3; ++i) s.ask(kDriver, one);  // as a process does that has many tasks
+  s.pass(5s);
+  CHECK(s.told.empty());
+  SECTION("an actor anywhere in it: of the oldest lease in the group") {
+    const Requester actor = s.wants(Turns::inside(group, Turns::demand(0.5)));
+    s.pass(500ms);
+    REQUIRE(s.told == std::vector<ActorId>{workers[1]});
+    s.pass(1s);
+    CHECK(s.told.size() == 1);
+    SECTION("its task ends") {
+      s.gives_back(workers[1]);
+      REQUIRE(s.started.size() == 5);
+      CHECK(s.whose(s.started[4]) == actor);  // not one of the three that came before it
+      CHECK(bundle_of(s.started[4]) == bundle_of(workers[1]));
+    }
+    SECTION("the group is removed") {
+      s.on(GroupRequested{{kDriver, 901}, s.job, GroupVerb::kRemove, group, {}}), s.note();
+      for (const ActorId worker : {workers[1], workers[2], workers[3]}) s.gives_back(worker);
+      s.pass(1s);
+      CHECK(s.head->groups().all().empty());
+      CHECK(s.told.size() == 1);
+    }
+    SECTION("its node leaves") {
+      s.on(NodeLeft{NodeId{1}, "bye"}), s.note();
+      s.pass(1s);
+      CHECK(s.told.size() == 1);
+    }
+  }
+  SECTION("an actor that names a bundle: of those there") {
+    s.wants(Turns::inside(group, Turns::demand(1), 1));
+    s.pass(500ms);
+    REQUIRE(s.told.size() == 1);
+    CHECK(bundle_of(s.told[0]) == 1);
+  }
+  SECTION("a large one: what comes free in its bundle is kept for it until it has all") {
+    const Requester large = s.wants(Turns::inside(group, Turns::demand(2)));
+    s.pass(500ms);
+    CHECK(s.told == in_large);
+    s.gives_back(in_large[0]);
+    s.pass(250ms);
+    CHECK(s.started.size() == 4);
+    CHECK(s.told.size() == 2);
+    s.gives_back(in_large[1]);
+    REQUIRE(s.started.size() == 5);
+    CHECK(s.whose(s.started[4]) == large);
+  }
+  SECTION("another process that has none, and then no more") {
+    for (int i = 0; i < 4; ++i) s.ask(kOther, one);
+    s.run(10s, {kOther});
+    CHECK(s.held_by(kOther) == 2);  // of four, with the one outside
+    const std::size_t swaps = s.started.size();
+    s.run(10s, {kOther});
+    CHECK(s.started.size() == swaps);
+  }
+  SECTION("what is outside has none of it") {
+    s.wants(3);
+    s.pass(5s);
+    CHECK(s.told.empty());
+  }
+}
+
+TEST_CASE("of a bundle's workers those are asked for that hold its GPUs") {
+  Turns s(1);
+  s.node_with_gpus(2, 3);
+  const auto gpus = [](int count) {
+    ActorDemand demand = Turns::demand(0);
+    demand.gpu_e4 = count * kGpu;
+    return demand;
+  };
+  s.wants(gpus(1));  // GPU 0
+  const GroupId group = s.group({{kCpu, 2 * kGpu}});
+  s.ask(kDriver, Turns::inside(group, Turns::demand(1)));
+  s.ask(kDriver, Turns::inside(group, gpus(1)));
+  REQUIRE(s.started.size() == 3);
+  const Requester actor = s.wants(Turns::inside(group, gpus(2)));
+  s.pass(500ms);
+  CHECK(s.told == std::vector<ActorId>{s.started[2]});
+  s.gives_back(s.started[2]);
+  REQUIRE(s.started.size() == 4);
+  CHECK(s.whose(s.started[3]) == actor);
+  CHECK(s.head->actors().at(s.started[3]).record.gpus == std::vector<std::uint32_t>{1, 2});
+}
+
+TEST_CASE("what was kept on one node is others' once the room is made on another") {
+  Turns s(2);
+  s.node(2, 2);
+  for (int i = 0; i < 4; ++i) s.ask(kDriver), s.now += 10ms;
+  REQUIRE(s.started.size() == 4);
+  s.ask(kDriver);
+  s.pass(500ms);
+  s.wants(2);
+  s.pass(500ms);
+  REQUIRE(s.told.size() == 2);
+  s.gives_back(s.told[0]);
+  CHECK(s.started.size() == 4);
+  s.pass(2s);  // the other's task takes longer
+  CHECK(s.told.size() == 4);
+  CHECK(s.started.size() == 5);
+}
+
+TEST_CASE("a worker whose process's node is gone is not asked for: nobody would give it back") {
+  Turns s(1);
+  s.node(2, 0);
+  s.on(LeaseRequested{NodeId{2}, s.job});
+  s.ask({NodeId{2}, ProcessId{8}});
+  REQUIRE(s.started.size() == 1);
+  s.on(NodeLeft{NodeId{2}, "bye"});
+  s.wants(1);
+  s.pass(1s);
+  CHECK(s.told.empty());
 }
