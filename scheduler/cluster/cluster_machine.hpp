@@ -259,6 +259,7 @@ class ClusterMachine {
   NodeView shown(NodeId id) const;
   NodeId seen_on(const SpawnPlace& place) const;
   void show_rooms(const Turn& turn);
+  void free_rooms(const Turn& turn);
   bool lacks_room(const Group& group) const;
   bool still_waits(const Turn& turn) const;
   void take_turns();

@@ -118,12 +118,28 @@ void ClusterMachine::take_turns() {
       ++i;
       continue;
     }
+    // What is kept there for later ones is not kept from it: each would wait for the other.
     const Turn turn = turns_[i];
-    end_turn(i);
-    if (!still_waits(turn) || get_its_room(turn)) continue;
-    turns_.insert(turns_.begin() + static_cast<std::ptrdiff_t>(i), turn);
+    const auto its = turns_.begin() + static_cast<std::ptrdiff_t>(i);
+    const std::vector<Turn> later(its + 1, turns_.end());
+    turns_.erase(its, turns_.end());
     show_rooms(turn);
-    ++i;
+    const bool stays = still_waits(turn) && !get_its_room(turn);
+    if (stays) turns_.push_back(turn);
+    turns_.insert(turns_.end(), later.begin(), later.end());
+    show_rooms(turn);
+    if (stays) {
+      ++i;
+      continue;
+    }
+    for (const Turn& one : later) show_rooms(one);
+    free_rooms(turn);
+  }
+}
+
+void ClusterMachine::free_rooms(const Turn& turn) {
+  for (const auto& [place, room] : turn.rooms) {
+    if (const NodeId node = seen_on(place)) freed_.push_back(node);
   }
 }
 
@@ -132,9 +148,7 @@ void ClusterMachine::end_turn(std::size_t at) {
   const Turn turn = std::move(turns_[at]);
   turns_.erase(turns_.begin() + static_cast<std::ptrdiff_t>(at));
   show_rooms(turn);
-  for (const auto& [place, room] : turn.rooms) {
-    if (const NodeId node = seen_on(place)) freed_.push_back(node);
-  }
+  free_rooms(turn);
 }
 
 bool ClusterMachine::get_its_room(const Turn& turn) {
@@ -185,9 +199,7 @@ void ClusterMachine::set_turn(std::size_t at, Turn turn) {
   const Turn before = std::exchange(turns_[at], std::move(turn));
   show_rooms(before);
   show_rooms(turns_[at]);
-  for (const auto& [place, room] : before.rooms) {
-    if (const NodeId node = seen_on(place)) freed_.push_back(node);
-  }
+  free_rooms(before);
 }
 
 /// Turns know of it as it is now.

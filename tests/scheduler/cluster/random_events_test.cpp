@@ -402,7 +402,7 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
     }
   }
   CHECK(started > 200);  // some eight hundred
-  CHECK(lives > 0);  // some fifty
+  CHECK(lives > 0);      // some fifty
   CHECK(drivers > 200);
   CHECK(in_groups > 5);  // some hundred
   CHECK(removed > 10);

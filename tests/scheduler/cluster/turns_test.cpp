@@ -166,6 +166,22 @@ TEST_CASE(
   }
 }
 
+// A CPU was free for as long as another one's task ran: each of those that waited saw it kept for the other.
+TEST_CASE("what comes free goes to the first whose turn it is, whoever was asked for it") {
+  constexpr ProcessAddress kThird{kGateway, ProcessId{9}}, kFourth{kGateway, ProcessId{10}};
+  Turns s(2);
+  s.ask(kDriver), s.now += 10ms, s.ask(kOther), s.now += 10ms;
+  const std::vector<ActorId> workers = s.started;
+  s.ask(kThird), s.ask(kFourth);
+  s.pass(1s);
+  REQUIRE(s.told == workers);
+  s.gives_back(workers[1]);  // the other one's task takes long
+  CHECK(s.held_by(kThird) == 1);
+  CHECK(s.held_by(kFourth) == 0);
+  s.gives_back(workers[0]);
+  CHECK(s.held_by(kFourth) == 1);
+}
+
 // One whose only worker waited, its CPU lent to another process, counted as holding its share for good.
 TEST_CASE("a worker whose task waits is nobody's share: its process gets another one in its turn") {
   Turns s(2);
