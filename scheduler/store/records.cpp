@@ -1,5 +1,8 @@
 #include "scheduler/store/records.hpp"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <tuple>
@@ -14,6 +17,11 @@ namespace {
 
 constexpr std::byte kEnvelope{0xfe};
 constexpr std::size_t kEnvelopeBytes = 3;
+constexpr int kSummed = 11;  ///< the first version with a checksum
+
+wire::Bytes sum_of(wire::ByteView body) {
+  return wire::encode(std::uint64_t{XXH3_64bits(body.data(), body.size())});
+}
 
 /// The kinds that a version knew: later ones were added at the variant's end.
 constexpr std::size_t kinds_in(int version) {
@@ -121,7 +129,9 @@ Result<cluster::Record> decode_in(int version, wire::ByteView bytes) {
 wire::Bytes encode_record(const cluster::Record& record) {
   wire::Bytes bytes{kEnvelope, std::byte(kRecordVersion & 0xff), std::byte(kRecordVersion >> 8)};
   const wire::Bytes body = wire::encode(record);
+  const wire::Bytes sum = sum_of(body);
   bytes.insert(bytes.end(), body.begin(), body.end());
+  bytes.insert(bytes.end(), sum.begin(), sum.end());
   return bytes;
 }
 
@@ -136,7 +146,16 @@ Result<cluster::Record> decode_record(wire::ByteView bytes) {
                          std::to_string(kRecordVersion),
                      "run the troupe that wrote it, or a newer one"};
   }
-  return decode_in(std::max(version, 2), bytes.subspan(kEnvelopeBytes));
+  wire::ByteView body = bytes.subspan(kEnvelopeBytes);
+  if (version >= kSummed) {
+    const std::size_t size = body.size() - std::min(body.size(), sizeof(std::uint64_t));
+    const wire::ByteView sum = body.subspan(size);
+    body = body.first(size);
+    if (!std::ranges::equal(sum, sum_of(body)))
+      return ErrorInfo{ErrorCode::kBadInput, "refused a record", "it is damaged: its checksum is another one",
+                       ""};
+  }
+  return decode_in(std::max(version, 2), body);
 }
 
 }  // namespace troupe

@@ -4,6 +4,7 @@
 /// ```
 /// version 1    the codec's bytes of the Record: the first is 0, 1 or 2, its kind
 /// since 2      0xfe    u16 version    the codec's bytes of that version's Record
+/// since 11     the same, and the XXH3 of the codec's bytes
 /// ```
 ///
 /// Who changes the layout of anything in a Record adds fields at a struct's end, raises kRecordVersion, and
@@ -21,8 +22,8 @@ namespace troupe {
 /// 5: placement groups. 6: queues, whose program a job is, groups that are gone when their actors start.
 /// 7: memory, custom resources and labels. 8: detached actors, parked jobs. 9: who started
 /// them, quotas of memory and custom resources. 10: the submission whose program spawned a detached actor,
-/// why an actor ends, where one that restarts died, and whether it has saved a state.
-inline constexpr std::uint16_t kRecordVersion = 10;
+/// why an actor ends, where one that restarts died, and whether it has saved a state. 11: checksums.
+inline constexpr std::uint16_t kRecordVersion = 11;
 
 wire::Bytes encode_record(const cluster::Record& record);
 /// Total. Errors: kBadInput (damaged), kRefused (of a newer troupe).
