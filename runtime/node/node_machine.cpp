@@ -366,6 +366,7 @@ void NodeMachine::asked(LocalProcess& from, const wire::ActorNotUp& ask) {
   actors_.not_up(from, ask.actor, ask.error, out_);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::ActorEnded& ask) {
+  if (from.isolated) from.leave_reason = ask.reason;  // else it would be gone with "exit code 0"
   actors_.ended(from, ask, out_);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::Leave& ask) {

@@ -531,13 +531,15 @@ TEST_CASE("One refused handshake is a head that is coming up, five end the node"
 
 TEST_CASE("The head asks whether an actor lives: its process says so, after all it said before") {
   F f;
-  const ProcessId process = f.worker({5});
+  const ProcessId process = f.worker({5}), other = f.worker({6});
   const auto asked = f.head(cluster::ConfirmActor{F::kNode, {5}, 3});
   REQUIRE(F::sent<wire::ConfirmActor>(asked, process)->question == 3);
   REQUIRE(F::told<cluster::ActorLives>(f.said(process, wire::ConfirmActor{{5}, 3}))->question == 3);
   f.said(process, wire::ActorEnded{{5}, "it left"});
   REQUIRE(F::told<cluster::ActorLives>(f.said(process, wire::ConfirmActor{{5}, 4})) == nullptr);
   REQUIRE(F::told<cluster::ActorDown>(f.head(cluster::ConfirmActor{F::kNode, {5}, 5}))->reason == "it left");
+  const auto gone = f.on(ProcessEnded{process, "exit code 0"});
+  REQUIRE(F::sent<wire::ProcessDown>(gone, other)->reason == "it left (its process: exit code 0)");
 }
 
 TEST_CASE("A node to which no head answers for 10 s does not come up, and says what it tried") {
