@@ -114,6 +114,8 @@ void look_at_folders(const DoctorOptions& options, MachineFacts& facts) {
     facts.folder_error = folder.error().why;
     return;
   }
+  if (::access(facts.folder.c_str(), W_OK | X_OK) != 0)
+    facts.folder_error = "nothing can be written there: " + why();
   const auto contact =
       options.address.empty() ? folder->contact() : folder->contact(parse_endpoint(options.address).value());
   facts.knows_cluster = contact.ok();
