@@ -67,7 +67,7 @@ std::optional<Range> parse_range(std::string_view text) {
 const CLI::Validator kRange(
     [](std::string& text) {
       return parse_range(text) ? std::string()
-                               : "'" + text + "' is no MIN:MAX, or one number, of at most 1 to 1000 replicas";
+                               : "'" + text + "' is no MIN:MAX, and no one number: the most must be 1 to 1000 replicas";
     },
     "MIN:MAX");
 
