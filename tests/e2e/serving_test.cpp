@@ -362,7 +362,7 @@ TEST_CASE("to zero replicas while nobody asks, and back for a request, which wai
   const auto pids = served.pids();
   REQUIRE(pids.size() == 1);
   ::kill(pids[0], SIGKILL);
-  CHECK(e2e::eventually([&] { return status().find("where memory runs out") != std::string::npos; }));
+  CHECK(e2e::eventually([&] { return status().find("the kernel, as memory ran out") != std::string::npos; }));
   CHECK(ask(served.url(), kTwo).status == 200);
 }
 
