@@ -74,15 +74,17 @@ TEST_CASE("Looks end with their owner, who does not wait for one that is stuck")
 TEST_CASE("After a look that does not come back the next ones go on, and leave that process out") {
   EventLoop loop;
   const auto stuck = std::make_shared<std::promise<void>>();
+  const auto begun = std::make_shared<std::promise<void>>();
   std::vector<std::string> heard;
   LookThread looks(loop);
   const auto say = [&](const std::string& text) { return [&, text] { heard.push_back(text); }; };
   looks.post(
-      [until = stuck->get_future().share()](StuckProcesses& all) {
-        all.look_at(7, [&] { until.wait_for(120s); });
+      [until = stuck->get_future().share(), begun](StuckProcesses& all) {
+        all.look_at(7, [&] { begun->set_value(), until.wait_for(120s); });
         return LookThread::Then([] {});
       },
       10ms, say("gave up"));
+  begun->get_future().wait();  // one that waits for its turn until then is only dropped
   for (const pid_t process : {7, 8}) {
     looks.post(
         [say, process](StuckProcesses& all) {
