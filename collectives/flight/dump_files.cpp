@@ -140,7 +140,7 @@ std::string default_flight_folder() {
   return {};
 }
 
-Result<std::string> write_dump(const std::string& folder, const Dump& dump) {
+Result<std::string> write_dump(const std::string& folder, const Dump& dump, bool forgets) {
   const std::string group = file_name(dump.group) + "-g" + to_string(dump.generation);
   const std::string into = folder + "/" + group;
   if (auto made = make_folder(folder); !made) return made.error();
@@ -154,7 +154,7 @@ Result<std::string> write_dump(const std::string& folder, const Dump& dump) {
   const std::string temporary = path + "." + std::to_string(::getpid()) + ".tmp";
   if (auto wrote = write_whole(path, encode(dump), {.temporary = temporary, .mode = 0600}); !wrote)
     return wrote.error();
-  if (fresh) forget_old_groups(folder, group);
+  if (fresh && forgets) forget_old_groups(folder, group);
   return path;
 }
 

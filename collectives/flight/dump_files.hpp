@@ -24,7 +24,8 @@ std::string timeline_folder();
 /// an earlier dump of that rank if there is one. It is not forced to the disk, since ranks that recover wait
 /// for it. Folders that are missing are made with mode 0700, files have 0600. Errors: kIo; kRefused when the
 /// folder belongs to another user or others may write to it.
-Result<std::string> write_dump(const std::string& folder, const Dump& dump);
+/// `forgets`: the oldest groups' dumps go (kKeptGroups).
+Result<std::string> write_dump(const std::string& folder, const Dump& dump, bool forgets = true);
 
 /// The files of dumps at `path`: itself, or those in the folder or in its groups' folders, sorted. Errors:
 /// kBadInput when there are none, kIo.

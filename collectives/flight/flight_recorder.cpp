@@ -78,7 +78,7 @@ FlightRecorder::~FlightRecorder() {
     const std::lock_guard lock(registry().mutex);
     std::erase(registry().recorders, this);
   }
-  if (!timeline_.empty() && launched_ > 0) leave("its group ended", timeline_);
+  leave_timeline("its group ended");
 }
 
 std::shared_ptr<FlightRecorder> record(ProcessGroup& group, FlightOptions options) {
@@ -87,11 +87,17 @@ std::shared_ptr<FlightRecorder> record(ProcessGroup& group, FlightOptions option
   return recorder;
 }
 
-void leave_timelines() {
-  const std::string folder = timeline_folder();
-  if (folder.empty()) return;
-  const auto left = FlightRecorder::dump_all("its job has ended", folder);
-  if (!left) log(LogLevel::kWarning, "no timeline: " + left.error().message());
+void FlightRecorder::leave_timelines() {
+  const std::lock_guard lock(registry().mutex);  // so that none goes meanwhile
+  for (const FlightRecorder* recorder : registry().recorders) recorder->leave_timeline("its job has ended");
+}
+
+void FlightRecorder::leave_timeline(std::string_view reason) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (timeline_.empty() || launched_ == 0) return;
+  }
+  leave(reason, timeline_);
 }
 
 std::uint64_t FlightRecorder::launch(const Op& call, Instant now) {
@@ -158,7 +164,7 @@ void FlightRecorder::dump_failure(std::string_view reason) {
   }
   const bool off = options_.folder ? options_.folder->empty() : flight_folder_is_off();
   if (!off) leave(reason, {});
-  if (!timeline_.empty()) leave(reason, timeline_);  // what ends by this error may not come to the group's end
+  leave_timeline(reason);  // what ends by this error may not come to the group's end
 }
 
 void FlightRecorder::leave(std::string_view reason, const std::string& folder) const {

@@ -66,10 +66,16 @@ class FlightRecorder {
   /// returned once all have been tried.
   static Result<std::vector<std::string>> dump_all(std::string_view reason, const std::string& folder = {});
 
+  /// What the ends of this process's groups would leave as timelines, for one that is done and may be killed
+  /// before those. Never throws: what goes wrong is logged.
+  static void leave_timelines();
+
  private:
   Operation* find(std::uint64_t number);
   /// Never throws: what goes wrong is logged, once a process.
   void leave(std::string_view reason, const std::string& folder) const;
+  /// If there is a folder for them, and anything to tell.
+  void leave_timeline(std::string_view reason) const;
   /// REQUIRES: mutex_ is held.
   bool all_completed() const;
   void note(std::uint64_t first, std::size_t operations, State from, State to);
@@ -95,9 +101,5 @@ class FlightRecorder {
 /// rank, leaves a dump (see FlightOptions). A launch that is refused (BadConfig, BadInput, a limit) is
 /// remembered and leaves none.
 std::shared_ptr<FlightRecorder> record(ProcessGroup& group, FlightOptions options = {});
-
-/// What the ends of this process's groups would leave in $TROUPE_TIMELINE, for one that is done and may be
-/// killed before those. Never throws: what goes wrong is logged.
-void leave_timelines();
 
 }  // namespace troupe::collectives::flight

@@ -78,7 +78,7 @@ class Future {
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return checked().ready(); }
   /// Waits until the answer, or a failure, is there; false when `timeout` is over first. Throws as get() in a
-  /// method of a light actor.
+  /// method of a light actor, and BadConfig for the answer of the very method or task that waits.
   bool wait(Duration timeout) const {
     detail::check_may_block("Future::wait", detail::kInsteadOfWaiting);
     return checked().wait(timeout);

@@ -109,17 +109,27 @@ void throw_error(ErrorInfo info) {
   throw Error(std::move(info));
 }
 
-std::string errno_text(int errno_value) {
-  std::string text = std::strerror(errno_value);
+namespace {
+
+/// Of the length of a file, if a write met it.
+std::optional<rlim_t> limit_met(int errno_value) {
   rlimit limit{};
-  if (errno_value != EFBIG || ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return text;
-  return text + ": the limit on the length of a file (ulimit -f) is " + std::to_string(limit.rlim_cur) +
-         " bytes";
+  const bool is_met =
+      errno_value == EFBIG && ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return is_met ? std::optional(limit.rlim_cur) : std::nullopt;
+}
+
+}  // namespace
+
+std::string errno_text(int errno_value) {
+  const auto limit = limit_met(errno_value);
+  return std::strerror(errno_value) +
+         (limit ? ": the limit on the length of a file (ulimit -f) is " + std::to_string(*limit) + " bytes"
+                : std::string());
 }
 
 ErrorInfo io_error(std::string what, int errno_value, std::string todo) {
-  if (errno_value == EFBIG) todo = "raise ulimit -f where it starts";
+  if (limit_met(errno_value)) todo = "raise ulimit -f where it starts";
   return {ErrorCode::kIo, std::move(what), errno_text(errno_value), std::move(todo)};
 }
 

@@ -73,7 +73,7 @@ std::string memory_limit_of_stack() {
   };
   const bool has_v = is_set(RLIMIT_AS), has_d = is_set(RLIMIT_DATA);
   if (has_v && has_d) return "ulimit -v or ulimit -d";
-  return has_v ? "ulimit -v" : has_d ? "ulimit -d" : "the memory of the machine";
+  return has_v ? "ulimit -v" : has_d ? "ulimit -d" : "the memory of the machine, or vm.max_map_count,";
 }
 
 }  // namespace

@@ -50,14 +50,18 @@ void ActorTable::start(ActorStart start, OnActorReady on_ready, OnActorEnd on_en
   std::optional<std::string> closed;
   {
     const std::lock_guard lock(mutex_);
-    living_.emplace(id, handle);
     closed = closed_;
     if (!closed) {
+      living_.emplace(id, handle);
       constructing_[id].class_name = std::move(class_name);
       first = !std::exchange(looks_, true);
     }
   }
-  if (closed) return enqueue(handle, caf::make_message(StopMessage{*std::move(closed), true}), nullptr);
+  if (closed) {
+    enqueue(handle, caf::make_message(StopMessage{*closed, true}), nullptr);
+    return constructed(
+        ErrorInfo{ErrorCode::kUnavailable, "cannot construct an actor", *std::move(closed), ""});
+  }
   if (first) look_again();
   enqueue(handle, caf::make_message(StartMessage{}), unit);
 }

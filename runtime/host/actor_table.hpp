@@ -32,8 +32,8 @@ class ActorTable {
   /// process itself.
   void monitor(ActorId actor, Responder responder);
   void stop_all(const std::string& reason) { stop_all(reason, false); }
-  /// Ends them at once: answers that wait until a state is kept are dropped. So does what starts from now on,
-  /// which is not constructed.
+  /// Ends them at once: answers that wait until a state is kept are dropped. What starts from now on is
+  /// not constructed: Unavailable.
   void close(const std::string& reason);
   /// Waits until all have ended, `timeout` at most.
   void wait_until_empty(Duration timeout) const;

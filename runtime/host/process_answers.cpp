@@ -24,6 +24,11 @@ ErrorInfo answer_too_large(const Error& error) {
   return info;
 }
 
+ErrorInfo no_memory_for_answer() {
+  return {ErrorCode::kLimit, "an answer is too large", "its process has no memory for its message",
+          "return less at a time, or give it more memory"};
+}
+
 /// What had no room at its receiver does not know for what it was.
 ErrorInfo with_name(ErrorInfo error, const PendingCall& call) {
   const auto* method = Registry::instance().method(call.method);
@@ -81,6 +86,8 @@ void Process::reply_parts(ProcessAddress to, std::uint64_t call, wire::ByteView 
     send_reply(to, call, wire::encode(object->name()), objects::kFlagAnswerInObject);
   } catch (const Error& error) {
     send_reply(to, call, answer_too_large(error));
+  } catch (const std::bad_alloc&) {
+    send_reply(to, call, no_memory_for_answer());
   }
 }
 
@@ -108,6 +115,8 @@ void Process::give_answer(ProcessAddress to, std::uint64_t call, const Outcome& 
     send_reply(to, call, std::move(name), objects::kFlagAnswerInObject);
   } catch (const Error& error) {
     send_reply(to, call, answer_too_large(error));
+  } catch (const std::bad_alloc&) {
+    send_reply(to, call, no_memory_for_answer());
   }
 }
 

@@ -146,7 +146,7 @@ class LeasePool {
   Own take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out);
 
   /// Somebody waits for what it computes: among those that wait for a worker it goes before those for which
-  /// nobody does, each of which lets sixteen go first. O(log tasks); again: nothing.
+  /// nobody does, of which one goes after every sixteen. O(log tasks); again: nothing.
   void hasten(TaskNumber task);
 
   /// Nobody wants it any more. True: it was waiting, and is forgotten. Else its worker is asked to end it,

@@ -271,6 +271,7 @@ void Tasks::run_here(Pending task) {
   TaskSpec& spec = task.spec;
   for (; spec.retry_exceptions && spec.retries > 0 && !task.answer->ready(); --spec.retries) {
     const auto once = std::make_shared<CallState>(waiter_);
+    once->passes_on_to(task.answer);
     run_once(spec, spec.args.bytes, Responder(once));
     // It has ended, but its answer waits until the owners of objects that it was given know of them.
     if (!once->wait(kObjectsCome)) {

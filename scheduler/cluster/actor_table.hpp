@@ -41,7 +41,7 @@ struct Actor {
   int not_begun = 0;            ///< starts in a row for which a node found no executable
   SavedState state{};           ///< of a kept one, beside its payload
   bool waits = false;           ///< a worker of tasks: the one that it runs does (ActorWaits)
-  std::optional<Instant> wanted_at{};  ///< the same: when it was to be given back, for others that wait
+  std::optional<Instant> wanted_at{};  ///< when it was to end, or (the same) to be given back for others
   bool has_waited = false;             ///< ever, or a head before this one may have heard so
 };
 

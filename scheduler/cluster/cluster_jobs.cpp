@@ -79,6 +79,7 @@ void ClusterMachine::end_job(Job& job, const std::string& reason, bool ends_all)
     Actor& ends = actors_.at(actor);  // one that was killed before ended for that
     actors_.ending(ends, ends.record.state == ActorState::kEnding ? ends.reason : ended,
                    now_ + config_.end_again);
+    if (!ends.wanted_at) ends.wanted_at = now_;
     note_lease(ends);
     if (!stays.empty()) persist(ends.record);  // the job's record does not say it
   }

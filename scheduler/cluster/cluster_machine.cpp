@@ -9,22 +9,22 @@
 namespace troupe::cluster {
 namespace {
 
-std::string key_of(const NodeRecord& r) {
+std::string key_of_record(const NodeRecord& r) {
   return "node/" + to_string(r.node.id);
 }
-std::string key_of(const JobRecord& r) {
+std::string key_of_record(const JobRecord& r) {
   return "job/" + r.name;
 }
-std::string key_of(const ActorRecord& r) {
+std::string key_of_record(const ActorRecord& r) {
   return "actor/" + to_string(r.actor);
 }
-std::string key_of(const GroupRecord& r) {
+std::string key_of_record(const GroupRecord& r) {
   return "group/" + to_string(r.group);
 }
-std::string key_of(const QueueRecord& r) {
+std::string key_of_record(const QueueRecord& r) {
   return "queue/" + r.name;
 }
-std::string key_of(const SubmissionRecord& r) {
+std::string key_of_record(const SubmissionRecord& r) {
   return "submission/" + r.spec.id;
 }
 
@@ -42,6 +42,10 @@ ProcessAddress address_of(const ActorRecord& r) {
 }
 
 }  // namespace
+
+std::string key_of(const Record& record) {
+  return std::visit([](const auto& r) { return key_of_record(r); }, record);
+}
 
 ClusterMachine::ClusterMachine(ClusterConfig config, Random& ids)
     : config_(config),
@@ -114,7 +118,7 @@ std::vector<ClusterAction> ClusterMachine::ask_all_to_register(const std::string
 /// Constructor arguments may hold a secret, such as a job's key: they are never stored.
 void ClusterMachine::persist(Record record) {
   if (auto* actor = std::get_if<ActorRecord>(&record)) actor->spec.payload.clear();
-  std::string key = std::visit([](const auto& r) { return key_of(r); }, record);
+  std::string key = key_of(record);
   out_.push_back(Persist{std::move(key), std::move(record)});
 }
 
@@ -474,6 +478,7 @@ void ClusterMachine::end_actor(Actor& actor, const std::string& reason) {
     return end_restart(actor, {ErrorCode::kActorDied, name_of(actor.record) + " died", clipped(reason), {}});
   }
   actors_.ending(actor, reason, now_ + config_.end_again);
+  if (!actor.wanted_at) actor.wanted_at = now_;
   note_lease(actor);
   persist(actor.record);
   kill(actor.record.node, actor.record.actor, actor.record.incarnation, reason);

@@ -93,6 +93,9 @@ struct ClusterConfig {
   bool ends_with_program = false;
 };
 
+/// Where the store has it.
+std::string key_of(const Record& record);
+
 /// Not thread-safe.
 ///
 /// Costs: an event of one node, actor or request takes O(log n), plus O(log n) for each node, actor and spawn

@@ -47,6 +47,7 @@ void ClusterMachine::handle(const NodeJoined& e) {
   // What was told to its processes before may have gone with the link.
   for (const ActorId asked : actors_.asked_by(id)) {
     Actor& actor = actors_.at(asked);
+    if (actor.record.state == ActorState::kEnding) continue;
     actor.wanted_at.reset();
     note_lease(actor);
   }

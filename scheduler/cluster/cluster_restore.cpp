@@ -69,6 +69,7 @@ void ClusterMachine::handle(const Restored& e) {
     Actor& restored = actors_.add({*actor, false, 0, std::move(reason)});
     restored.started_at = now_;
     restored.has_waited = true;  // its node says whether it does
+    if (actor->state == ActorState::kEnding) restored.wanted_at = now_;
     if (actor->state != ActorState::kAlive) actors_.set_deadline(restored, now_ + config_.start_deadline);
     if (Job* job = jobs_.find(actor->spec.job); job != nullptr && job->runs() && !actor->spec.name.empty())
       job->names[actor->spec.name] = actor->requester;

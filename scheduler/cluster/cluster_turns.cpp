@@ -239,6 +239,7 @@ void ClusterMachine::give_spawn_turns() {
     if (spawn.stopped_by != 0 || now_ - spawn.since < config_.lease_turn) continue;
     const std::size_t turn = turn_of(spawn.requester, {});
     const bool is_new = turn == turns_.size();
+    if (is_new && demand.group && !leases_.any_in(demand.group)) continue;
     Starved starved{demand};
     if (spawn.spec.is_worker_of_tasks()) starved.owner = spawn.requester.from;
     const bool is_hopeless = std::any_of(hopeless.begin(), hopeless.end(), [&](const PendingSpawn* other) {
@@ -247,15 +248,17 @@ void ClusterMachine::give_spawn_turns() {
     });
     if (is_new && (is_hopeless || turns_.size() >= kMostTurns)) continue;
     const SpawnPlace first = is_new ? SpawnPlace{} : turns_[turn].rooms.front().first;
+    // Others are asked for it as if it had none: it has none.
+    if (!is_new && starved.owner) leases_.add_kept(*starved.owner, demand, -1);
     const auto room = leases_.find(starved, as_it_is, first, kept_for_others(turn));
     if (!room) {
       if (!is_new) end_turn(turn);
-      if (leases_.any_in(demand.group)) hopeless.push_back(&spawn);
+      hopeless.push_back(&spawn);
       continue;
     }
     if (is_new || room->place != first)
       set_turn(turn, {spawn.requester, {}, {{room->place, {demand.cpu_e4, demand.gpu_e4, demand.other}}}});
-    if (is_new && starved.owner) leases_.add_kept(*starved.owner, demand);
+    if (starved.owner) leases_.add_kept(*starved.owner, demand);
     const std::string why = spawn.spec.type + " of job " + whose(spawn.spec.job) + waited(now_ - spawn.since);
     for (const ActorId worker : room->tell) give_back(worker, why);
   }

@@ -53,15 +53,19 @@ NodeView with_room_of(NodeView node, const Actor& actor) {
 NodeView without(NodeView node, const BundleDemand& kept) {
   node.cpu_used_e4 += kept.cpu_e4;
   add_amounts(node.other_used, kept.other.amounts, 1);
-  if (kept.gpu_e4 > 0 && kept.gpu_e4 < kGpu) {
-    if (const auto dealt = deal_gpus(node.gpus, kept.gpu_e4)) node.gpus[dealt->front()] += kept.gpu_e4;
-    return node;
-  }
   std::int64_t left = kept.gpu_e4;
+  if (left > 0 && left < kGpu) {
+    if (const auto dealt = deal_gpus(node.gpus, left)) node.gpus[dealt->front()] += std::exchange(left, 0);
+  } else {
+    for (std::int64_t& used : node.gpus) {
+      if (left <= 0 || used > 0) continue;
+      used = kGpu;
+      left -= kGpu;
+    }
+  }
+  // Parts of GPUs that come free one after another make one: nobody else gets a part of those in use.
   for (std::int64_t& used : node.gpus) {
-    if (left <= 0 || used > 0) continue;
-    used = kGpu;
-    left -= kGpu;
+    if (left > 0 && used > 0) used = kGpu;
   }
   return node;
 }
@@ -127,8 +131,8 @@ void LeaseTurns::begin(Instant now) {
   looks_ = 0;
 }
 
-void LeaseTurns::add_kept(const ProcessAddress& owner, const ActorDemand& demand) {
-  count(kept_, owner, demand, 1);
+void LeaseTurns::add_kept(const ProcessAddress& owner, const ActorDemand& demand, int more) {
+  count(kept_, owner, demand, more);
 }
 
 /// `only`: of that demand alone.
@@ -145,15 +149,21 @@ std::int64_t LeaseTurns::share_of(const ProcessAddress& owner, const ActorDemand
   return sum;
 }
 
-/// `taken`: how much of that owner, and if that is who waits of that demand, is taken for it already.
+/// Whether demands count, and not processes: what is held elsewhere is no share of what is there alone.
+bool LeaseTurns::counts_alike(const Starved& waits, const ProcessAddress& owner) {
+  const ActorDemand& wanted = waits.demand;
+  return owner == waits.owner || wanted.group || wanted.affinity || wanted.other != OtherResources{};
+}
+
+/// `taken`: how much of that owner, and where demands count of that demand, is taken for it already.
 bool LeaseTurns::may_take(const Starved& waits, const ProcessAddress& owner, const ActorDemand& held,
                           std::int64_t taken) const {
   if (!waits.owner) return true;
-  const bool same_process = owner == *waits.owner;
+  const bool alike = counts_alike(waits, owner);
   const ActorDemand& wanted = waits.demand;
-  const std::int64_t mine = share_of(*waits.owner, wanted, same_process ? &wanted : nullptr);
+  const std::int64_t mine = share_of(*waits.owner, wanted, alike ? &wanted : nullptr);
   if (mine == 0) return true;
-  const std::int64_t theirs = share_of(owner, wanted, same_process ? &held : nullptr);
+  const std::int64_t theirs = share_of(owner, wanted, alike ? &held : nullptr);
   return theirs - taken - size_for(wanted, held) >= mine + size_for(wanted, wanted);
 }
 
@@ -180,10 +190,10 @@ std::optional<std::vector<ActorId>> LeaseTurns::room_in(const SpawnPlace& place,
   const auto fits = [&](const NodeView& as) { return scheduler::NodeIndex::fits(as, waits.demand); };
   const auto taken_like = [&](const std::vector<const Actor*>& taken, const Actor& worker) {
     std::int64_t sum = 0;
-    const bool same_process = worker.record.requester.from == waits.owner;
+    const bool alike = counts_alike(waits, worker.record.requester.from);
     for (const Actor* one : taken) {
       if (one->record.requester.from == worker.record.requester.from &&
-          (!same_process || held_by(*one) == held_by(worker)))
+          (!alike || held_by(*one) == held_by(worker)))
         sum += size_for(waits.demand, held_by(*one));
     }
     return sum;

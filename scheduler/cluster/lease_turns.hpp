@@ -53,8 +53,9 @@ class LeaseTurns {
 
   /// Looks begin; nothing is kept.
   void begin(Instant now);
-  /// A worker that waits for `owner` has room kept for it: it counts as leased, in these looks.
-  void add_kept(const ProcessAddress& owner, const ActorDemand& demand);
+  /// A worker that waits for `owner` has room kept for it: it counts as leased, in these looks. -1: no
+  /// longer.
+  void add_kept(const ProcessAddress& owner, const ActorDemand& demand, int more = 1);
   /// Places looked at since.
   std::size_t looks() const { return looks_; }
 
@@ -68,8 +69,9 @@ class LeaseTurns {
   /// Room in a place of which `kept` is for others: in the place `first` if it can be made there, else where
   /// one goes already, on the one of the oldest lease, or where fewer must be told. Just enough of them are
   /// told, the oldest leases first. For another worker only those of a process that holds no less than the
-  /// other then, even without them; of the same process a demand counts as a process does. Of anyone for one
-  /// that holds nothing: those take turns. Nothing: they cannot make the room.
+  /// other then, even without them; of the same process, and for a worker that can be in few places (a group,
+  /// a node, custom resources), a demand counts as a process does. Of anyone for one that holds nothing:
+  /// those take turns. Nothing: they cannot make the room.
   std::optional<Room> find(const Starved& waits, const ViewOf& view_of, const SpawnPlace& first,
                            const Kept& kept);
   /// The same in one place. Null: no room.
@@ -104,6 +106,7 @@ class LeaseTurns {
   void put(const Lease& lease, bool is_there);
   std::int64_t share_of(const ProcessAddress& owner, const ActorDemand& wanted,
                         const ActorDemand* only) const;
+  static bool counts_alike(const Starved& waits, const ProcessAddress& owner);
   bool may_take(const Starved& waits, const ProcessAddress& owner, const ActorDemand& held,
                 std::int64_t taken) const;
   bool may_take_any(const Starved& waits) const;

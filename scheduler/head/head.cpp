@@ -84,6 +84,9 @@ Result<void> Head::restore() {
   for (const auto& entry : *entries) {
     if (entry.key.starts_with("security/")) continue;
     auto record = decode_record(entry.value);
+    if (record && cluster::key_of(*record) != entry.key)
+      record = ErrorInfo{ErrorCode::kBadInput, "refused a record",
+                         "it is that of '" + cluster::key_of(*record) + "'", ""};
     if (!record) {
       return ErrorInfo{
           ErrorCode::kCorrupt, "cannot read the head's store at '" + entry.key + "'", record.error().why,

@@ -232,6 +232,8 @@ Result<wire::Bytes> Head::drain(const PeerName& from, const wire::DrainAsk& ask)
     return not_allowed(from, what, "run it on the node's own machine, or on the head's");
   const auto& node = cluster.nodes().at(**id);
   if (node.info.gateway) return refuse("it is a program's own way in", "end the program");
+  if (!node.registered && ask.only_asks)  // the head started again, and has not heard of it yet
+    return wire::encode(wire::DrainAnswer{**id, node.info.name, false, true, ""});
   if (!node.registered) return refuse("the head waits for it to show itself", "try again when it is alive");
   if (!ask.only_asks) {
     if (node.leaving) return refuse("it leaves already", "wait for its end");

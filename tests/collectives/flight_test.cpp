@@ -170,7 +170,7 @@ TEST_CASE(
   const auto lonely = std::make_shared<Lonely>();  // of a process that is killed before its group ends
   record(*lonely, {.group = "killed"});
   lonely->barrier()->wait();
-  leave_timelines();
+  FlightRecorder::leave_timelines();
   CHECK(read_dump(folder / "killed-g1.1/rank-0.flight").value().operations.size() == 1);
   const auto failed = std::make_shared<Lonely>();
   const auto recorder = record(*failed, {.group = "failed", .folder = ""});

@@ -405,7 +405,7 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const HashState&) {
-    collectives::flight::leave_timelines();  // it is killed once the driver has heard
+    collectives::flight::FlightRecorder::leave_timelines();  // it is killed once the driver has heard
     return hash_state(*engine_->walk(-1), [this] { progress(); });
   }
 

@@ -187,7 +187,9 @@ TEST_CASE("a file that cannot grow is an error, and nothing of it stays") {
   REQUIRE_FALSE(saved.ok());
   CHECK_THAT(saved.error().message(),
              Catch::StartsWith("cannot save a checkpoint in '" + folder.path() + "': cannot write '") &&
-                 Catch::Contains("File too large; before the save ") && Catch::Contains(" MiB free, ") &&
+                 Catch::Contains("File too large: the limit on the length of a file (ulimit -f) is 100 "
+                                 "bytes; before the save ") &&
+                 Catch::Contains(" MiB free, ") &&
                  // There is room enough: to free some, as it said, was of no use.
                  Catch::Contains("(check the disk and its permissions, or name another folder"));
   CHECK(files.list(folder.path())->size() == 2);

@@ -34,15 +34,16 @@ TEST_CASE("an actor that starts after its process has ended all others ends, too
   TableHome home;
   ActorTable table(threads.system(), home, true);
   table.close("the process ends");
-  std::atomic<int> ready = 0;
+  std::optional<ErrorInfo> refused;
   Promise<std::string> ended;
   const ActorAddress at{{1}, {2}, {3}};
   table.start(
-      {at, Entry::kId, wire::encode(1), true}, [&](const Result<void>&) { ++ready; },
+      {at, Entry::kId, wire::encode(1), true}, [&](const Result<void>& ready) { refused = ready.error(); },
       [ended](const ActorAddress&, const std::string& why) mutable { ended.set(why); }, nullptr);
   CHECK_NOTHROW(ended.future().get(10s));
   CHECK(table.why_ended(at.actor) == "the process ends");
-  CHECK(ready == 0);
+  REQUIRE(refused);
+  CHECK(refused->why == "the process ends");
   table.stop(at.actor, "the test ends");
   threads.end();
 }

@@ -182,6 +182,44 @@ TEST_CASE("what comes free goes to the first whose turn it is, whoever was asked
   CHECK(s.held_by(kFourth) == 1);
 }
 
+// Another part of it was given away as soon as one came free, and the actor waited for ever.
+TEST_CASE("parts of a GPU that come free are kept until they make a whole one") {
+  Turns s(1);
+  s.node_with_gpus(2, 1);
+  const auto gpus = [](double count) {
+    ActorDemand demand = Turns::demand(0.1);
+    demand.gpu_e4 = static_cast<std::int64_t>(count * kGpu);
+    return demand;
+  };
+  s.ask(kDriver, gpus(0.5)), s.now += 10ms, s.ask(kDriver, gpus(0.5));
+  const std::vector<ActorId> workers = s.started;
+  REQUIRE(workers.size() == 2);
+  s.ask(kDriver, gpus(0.5));
+  const Requester actor = s.wants(gpus(1));
+  s.pass(1s);
+  REQUIRE(s.told == workers);
+  s.gives_back(workers[0]);
+  s.ask(kDriver, gpus(0.5));
+  CHECK(s.started.size() == 2);
+  s.gives_back(workers[1]);
+  REQUIRE(s.started.size() == 3);
+  CHECK(s.whose(s.started[2]) == actor);
+}
+
+// Room that was kept for it counted as its share, so that nobody else was asked for 10 s.
+TEST_CASE("who has nothing gets the worker of another task where that of the first takes long") {
+  Turns s(2);
+  s.ask(kDriver), s.now += 10ms, s.ask(kDriver);
+  const std::vector<ActorId> workers = s.started;
+  s.ask(kOther);
+  s.pass(1s);
+  REQUIRE(s.told == std::vector<ActorId>{workers[0]});
+  s.pass(3s);
+  REQUIRE(s.told == workers);
+  s.gives_back(workers[1]);
+  CHECK(s.held_by(kOther) == 1);
+}
+
 // One whose only worker waited, its CPU lent to another process, counted as holding its share for good.
 TEST_CASE("a worker whose task waits is nobody's share: its process gets another one in its turn") {
   Turns s(2);
@@ -382,7 +420,7 @@ TEST_CASE("in a bundle that is full of workers what waits long for its room gets
   SECTION("another process that has none, and then no more") {
     for (int i = 0; i < 4; ++i) s.ask(kOther, one);
     s.run(10s, {kOther});
-    CHECK(s.held_by(kOther) == 2);  // of four, with the one outside
+    CHECK(s.held_by(kOther) == 1);  // of the three in it: what is outside is no share of it
     const std::size_t swaps = s.started.size();
     s.run(10s, {kOther});
     CHECK(s.started.size() == swaps);
