@@ -206,7 +206,8 @@ Dump FlightRecorder::snapshot(std::string_view reason) const {
 
 Result<std::string> FlightRecorder::dump(std::string_view reason, const std::string& folder) const {
   auto into = folder_for(options_, folder);
-  return into ? write_dump(*into, snapshot(reason)) : into;
+  return into ? write_dump(*into, snapshot(reason), *into != timeline_)
+              : into;  // a timeline keeps all groups
 }
 
 Result<std::vector<std::string>> FlightRecorder::dump_all(std::string_view reason,

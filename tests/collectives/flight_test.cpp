@@ -177,6 +177,12 @@ TEST_CASE(
   failed->barrier()->wait();
   recorder->dump_failure("rank 1 died");
   CHECK(read_dump(folder / "failed-g1.1/rank-0.flight").value().reason == "rank 1 died");
+  // Was: the oldest went, as dumps of failures do.
+  for (std::size_t i = 0; i < kKeptGroups + 5; ++i) {
+    const std::string group = "kept" + std::to_string(i);
+    CHECK(left({.group = group, .folder = ""}, group) == 2500);
+  }
+  CHECK(std::filesystem::exists(folder / "kept0-g1.1/rank-0.flight"));
   CHECK(left({.group = "off", .folder = "", .timeline = ""}, "off") == 0);
 }
 
