@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "runtime/tasks/lease_pool.hpp"
@@ -38,19 +39,33 @@ inline TaskAttempt cut_attempt(wire::ByteView& bytes) {
   return one;
 }
 
-/// Not thread-safe.
+/// A worker that has no task for so long gives its CPUs to others until it has one. Its owner, which would
+/// have given it back by now (PoolLimits::idle), hangs or is stopped.
+inline constexpr Duration kUnused = std::chrono::seconds(10);
+
+/// Not thread-safe. `now` never goes back.
 class PushedTasks {
  public:
+  /// From now on tasks may come.
+  void serves(Instant now) { idle_since_ = now; }
   /// False: it was cancelled or taken back before it began, and does not run.
   bool begin(const TaskAttempt& one) {
     running_ = one.task;
+    idle_since_.reset();
     const bool is_cancelled = not_wanted_.erase({one.task, kAll}) != 0;
     const bool is_back = not_wanted_.erase(one) != 0;
     if (is_cancelled || is_back) return false;
     begun_[next_begun_++ % begun_.size()] = one;
     return true;
   }
-  void end() { running_ = 0; }
+  void end(Instant now) {
+    running_ = 0;
+    idle_since_ = now;
+  }
+  /// When it is unused, if nothing begins until then. 0: it is.
+  Duration unused_in(Instant now) const {
+    return idle_since_ ? std::max(Duration::zero(), *idle_since_ + kUnused - now) : kUnused;
+  }
   /// True: it runs. Else no attempt that comes later does.
   bool cancel(TaskNumber task) {
     if (task == running_) return true;
@@ -74,6 +89,7 @@ class PushedTasks {
   }
 
   TaskNumber running_ = 0;
+  std::optional<Instant> idle_since_;             ///< none: one runs, or none may come
   std::array<TaskAttempt, 2 * kPlaces> begun_{};  ///< the last ones
   std::size_t next_begun_ = 0;
   std::set<TaskAttempt> not_wanted_;

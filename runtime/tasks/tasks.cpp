@@ -189,14 +189,6 @@ void Tasks::tell_of_room() {
 
 // Running.
 
-void Tasks::serve(ProcessAddress owner, const Demand& demand) {
-  const std::lock_guard lock(mutex_);
-  owner_ = owner;
-  serves_ = true;
-  holds_ = demand;
-  holds_.node = gate_.address().node;
-}
-
 ProcessAddress Tasks::owner_of_worker() const {
   const std::lock_guard lock(mutex_);
   return owner_;
@@ -206,13 +198,14 @@ bool Tasks::begin_pushed(const TaskAttempt& task) {
   const std::lock_guard lock(mutex_);
   cancelled_ = false;
   const bool begins = pushed_.begin(task);
+  take_cpus_back();
   if (begins) begin_output_turn();
   return !begins;
 }
 
 void Tasks::end_pushed() {
   const std::lock_guard lock(mutex_);
-  pushed_.end();
+  pushed_.end(clock_.now());
   cancelled_ = false;
 }
 

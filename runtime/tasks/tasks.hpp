@@ -87,7 +87,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void end_pushed();
   /// The task that this worker runs has waited for a while: its CPUs are for others until it goes on.
   void give_cpus_away();
-  /// It goes on. Without a word before, nothing happens.
+  /// It goes on, or this idle worker's next one begins. Without a word before, nothing happens.
   void take_cpus_back();
   /// The node says: they stay its own, since so many others have given theirs away.
   static void keeps_cpus(std::uint64_t others);
@@ -150,6 +150,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   void tell_of_room();                           ///< REQUIRES: mutex_ is held
   TaskNumber add(TaskSpec spec, std::uint64_t frame, const std::shared_ptr<CallState>& answer,
                  LeasePool::Actions& actions);  ///< REQUIRES: mutex_ is held
+  void look_if_unused(Duration after);
   bool run_own(std::uint64_t frame);
   void run_here(Pending task);
   void run_once(const TaskSpec& spec, wire::Bytes args, Responder responder);
@@ -230,7 +231,7 @@ class Tasks : public std::enable_shared_from_this<Tasks> {
   PushedTasks pushed_;
   std::atomic<bool> cancelled_{false};  ///< the one that runs
   std::atomic<bool> serves_{false};
-  std::atomic<bool> waits_{false};  ///< it has given its CPUs away; of the thread that runs tasks
+  std::atomic<bool> waits_{false};  ///< it has given its CPUs away; between tasks guarded by mutex_
 
   mutable std::mutex lineage_mutex_;  ///< guards what follows; taken before mutex_
   Lineage lineage_;

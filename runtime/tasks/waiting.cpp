@@ -1,4 +1,5 @@
-// What a task without an answer waits for, in words; and what one that waits itself gives away meanwhile.
+// What a task without an answer waits for, in words; and what a worker gives away whose task waits itself, or
+// that has none.
 #include <algorithm>
 
 #include "runtime/core/count.hpp"
@@ -52,6 +53,18 @@ std::string Tasks::why_waits(const CallState& answer) const {
   return in_words(waiting, asked);
 }
 
+void Tasks::serve(ProcessAddress owner, const Demand& demand) {
+  {
+    const std::lock_guard lock(mutex_);
+    owner_ = owner;
+    serves_ = true;
+    holds_ = demand;
+    holds_.node = gate_.address().node;
+    pushed_.serves(clock_.now());
+  }
+  if (demand.cpu_e4 != 0) look_if_unused(kUnused);
+}
+
 void Tasks::give_cpus_away() {
   {
     const std::lock_guard lock(mutex_);
@@ -62,6 +75,23 @@ void Tasks::give_cpus_away() {
 
 void Tasks::take_cpus_back() {
   if (waits_.exchange(false)) gate_.task_waits(false);
+}
+
+/// A program that is stopped (SIGSTOP, a debugger) gives no worker back, and others wait for its CPUs. The
+/// worker must not end for that: a task that is on its way would count as tried.
+void Tasks::look_if_unused(Duration after) {
+  gate_.later(after, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    Duration next{};
+    {
+      const std::lock_guard lock(self->mutex_);  // or a task that begins now would give its CPUs away
+      if (self->closed_) return;
+      next = self->pushed_.unused_in(self->clock_.now());
+      if (next == Duration::zero() && !self->waits_.exchange(true)) self->gate_.task_waits(true);
+    }
+    self->look_if_unused(next == Duration::zero() ? kUnused : next);
+  });
 }
 
 void Tasks::keeps_cpus(std::uint64_t others) {

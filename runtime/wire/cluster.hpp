@@ -258,8 +258,9 @@ struct ActorDown {
   std::uint32_t incarnation = 1;
   bool on_purpose = false;  ///< it ended itself, and does not start again
 };
-/// A worker of tasks has one that waits, for an object or an answer, and gives its CPUs to others meanwhile;
-/// or it goes on, and holds them again. The last word counts, which a node repeats when it joins.
+/// A worker of tasks has one that waits, for an object or an answer, or has long had none, and gives its CPUs
+/// to others meanwhile; or it goes on, and holds them again. The last word counts, which a node repeats when
+/// it joins.
 struct ActorWaits {
   NodeId node{};
   ActorId actor{};

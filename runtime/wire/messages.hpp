@@ -181,8 +181,8 @@ struct ActorNotUp {
   ActorId actor;
   ErrorInfo error;
 };
-/// A worker of tasks to its node: the one that it runs waits, and needs its CPUs no longer, or goes on. Node
-/// to it: they stay its own, since so many `others` of the node have given theirs away.
+/// A worker of tasks to its node: the one that it runs waits, or it has none, and needs its CPUs no longer;
+/// or it goes on. Node to it: they stay its own, since so many `others` of the node have given theirs away.
 struct TaskWaits {
   bool waits = false;
   std::uint64_t others = 0;

@@ -40,7 +40,7 @@ struct Actor {
   NodeId keeper{};              ///< of a kept one: another node that has its arguments and executable
   int not_begun = 0;            ///< starts in a row for which a node found no executable
   SavedState state{};           ///< of a kept one, beside its payload
-  bool waits = false;           ///< a worker of tasks: the one that it runs does (ActorWaits)
+  bool waits = false;           ///< a worker of tasks: its task does, or it does for one (ActorWaits)
   std::optional<Instant> wanted_at{};  ///< when it was to end, or (the same) to be given back for others
   bool has_waited = false;             ///< ever, or a head before this one may have heard so
 };

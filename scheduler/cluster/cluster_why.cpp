@@ -81,7 +81,7 @@ std::string ClusterMachine::why(const Actor& actor) const {
     return actor.reason + "; it waits for a node that has what it is constructed with, for " +
            std::to_string(until > now_ ? static_cast<int>(to_seconds(until - now_)) : 0) + " s more at most";
   }
-  return actor.reason + (actor.waits ? "; its task waits, and leaves its CPUs to others" : "");
+  return actor.reason + (actor.waits ? "; it waits, and leaves its CPUs to others" : "");
 }
 
 const SubmissionRecord* ClusterMachine::first_that_waits() const {

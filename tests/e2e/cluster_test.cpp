@@ -84,6 +84,11 @@ std::vector<double> many(double value) {
 double first_of(const std::vector<double>& values) {
   return values.at(0);
 }
+/// Says that it has begun, and ends when it may.
+int square_when_told(const std::string& root, int n) {
+  write_file(root + "/begun" + std::to_string(n), "");
+  return eventually([&] { return fs::exists(root + "/go"); }, 60s) ? n * n : -1;
+}
 /// Does not end before its worker does.
 std::tuple<double, int, std::string> three_at_last(const std::string& began) {
   write_file(began, "it runs");
@@ -320,6 +325,43 @@ TEST_CASE("a program that loses its node while the head is away goes on when the
   ::kill(start, SIGCONT);
   CHECK(eventually([&] { return refusal().empty(); }, 60s));
   CHECK(session.spawn<Guest>({.isolated = true}).call<&Guest::pid>().get(30s) > 0);
+}
+
+TEST_CASE("a program that is stopped", "[.program]") {
+  const std::string root = program_folder();
+  std::string address = read_file(root + "/a/address");
+  address.pop_back();
+  auto session = init(0, nullptr, {.address = address, .folder = root + "/a", .job = "stopped"});
+  std::vector<Future<int>> squares;
+  for (int n = 0; n < 12; ++n)
+    squares.push_back(session.with({.num_cpus = 4, .max_retries = 0}).submit<&square_when_told>(root, n));
+  int sum = 0;
+  for (const auto& square : squares) sum += square.get(120s);
+  write_file(root + "/sum", std::to_string(sum));
+}
+
+// Was: the head asked the stopped program alone for its idle workers, and nobody else got a CPU.
+TEST_CASE("a program that is stopped keeps no CPUs from others, and goes on with the same workers",
+          "[cluster]") {
+  const Cluster cluster;
+  Program stopped("a program that is stopped", cluster.root);
+  const auto begun = [&] {
+    int count = 0;
+    for (const auto& name : names_in(cluster.root)) count += name.starts_with("begun") ? 1 : 0;
+    return count;
+  };
+  REQUIRE(eventually([&] { return begun() == 2; }, 60s));  // it has all CPUs
+  REQUIRE(stand_still(stopped.pid()));
+  write_file(cluster.root + "/go", "");
+  auto session = cluster.join("other");
+  const auto here = session.with({.num_cpus = 4}).submit<&first_of>(std::vector<double>{1});
+  const auto there = session.with({.num_cpus = 4}).submit<&first_of>(std::vector<double>{2});
+  CHECK(here.get(60s) == 1);
+  CHECK(there.get(60s) == 2);
+  CHECK(begun() == 2);
+  ::kill(stopped.pid(), SIGCONT);
+  CHECK(stopped.wait(120s) == "exit code 0");
+  CHECK(read_file(cluster.root + "/sum") == "506");
 }
 
 TEST_CASE("what a program had made before its own node died is lost, and says so", "[cluster]") {

@@ -907,24 +907,40 @@ TEST_CASE("A cancelled task that waits behind another one in its worker costs th
 TEST_CASE("A worker tells a task's attempts apart, when it is asked for one and when one is cancelled") {
   PushedTasks worker;
   CHECK(worker.begin({7, 1}));
-  worker.end();
+  worker.end({});
   CHECK_FALSE(worker.take_back({7, 1}));
   CHECK(worker.take_back({7, 2}));  // the second attempt has not begun
   CHECK(worker.begin({8, 1}));
-  worker.end();
+  worker.end({});
   CHECK_FALSE(worker.begin({7, 2}));
-  worker.end();
+  worker.end({});
   CHECK(worker.take_back({7, 3}));
   CHECK(worker.begin({7, 4}));  // asked for in another attempt
   CHECK(worker.cancel(7));      // it runs
-  worker.end();
+  worker.end({});
   CHECK_FALSE(worker.cancel(9));
   CHECK_FALSE(worker.begin({9, 2}));  // whatever its attempt
-  worker.end();
+  worker.end({});
   CHECK(worker.begin({9, 3}));
   // What is refused and never comes is forgotten for what is newer.
   for (TaskNumber task = 100; task < 300; ++task) CHECK(worker.take_back({task, 1}));
   CHECK(worker.begin({100, 1}));
-  worker.end();
+  worker.end({});
   CHECK_FALSE(worker.begin({299, 1}));
+}
+
+TEST_CASE("A worker is unused when nothing has run there for ten seconds, and nothing has begun") {
+  const Instant t{100s};
+  PushedTasks worker;
+  CHECK(worker.unused_in(t) == kUnused);  // no task may come
+  worker.serves(t);
+  CHECK(worker.unused_in(t + 4s) == 6s);
+  worker.begin({1, 1});
+  CHECK(worker.unused_in(t + 1min) == kUnused);  // it runs
+  worker.end(t + 1min);
+  CHECK(worker.unused_in(t + 69s) == 1s);
+  CHECK(worker.unused_in(t + 70s) == 0s);
+  CHECK(worker.unused_in(t + 90s) == 0s);
+  worker.begin({2, 1});
+  CHECK(worker.unused_in(t + 90s) == kUnused);
 }

@@ -145,6 +145,7 @@ class TimePasses final : public ThreadFloor {
   }
   void wake(std::atomic<std::uint32_t>&) override {}
   std::unique_ptr<Running> start(std::function<void()>) override { return nullptr; }
+  void pass(Duration time) { now_ += time; }
   void after(Duration delay, std::function<void()> then) {
     at = now_ + delay;
     what = std::move(then);
@@ -314,6 +315,46 @@ TEST_CASE("What runs in the place of a task that waits has its CPUs") {
   CHECK(own_answer->ready());
   CHECK(node.told == ToldOfWaits{{"waits", 1}, {"goes on", 3}, {"waits", 4}, {"goes on", 6.5}});
   tasks->close({ErrorCode::kUnavailable, "", "over", ""});
+}
+
+// Was: a program that was stopped (SIGSTOP, Ctrl-Z) held its idle workers' CPUs for good, and others waited.
+TEST_CASE("A worker that its owner leaves unused gives its CPUs to others until its next task begins") {
+  HearsOfWaits node;
+  TimePasses floor(node);
+  const ThreadFloorScope scope(&floor);
+  const auto tasks = std::make_shared<Tasks>(node, nullptr, Tasks::FindKeeper{});
+  const auto pass = [&](int seconds) {
+    for (int i = 0; i < seconds; ++i) {
+      floor.pass(1s);
+      for (const auto& look : std::exchange(node.delayed, {})) look();
+    }
+  };
+  tasks->serve(kKeeper, Demand{});
+  CHECK(node.delayed.empty());  // it has none to give
+  Demand demand;
+  demand.cpu_e4 = 10000;
+  tasks->serve(kKeeper, demand);
+  pass(9);
+  CHECK(node.told.empty());
+  pass(21);
+  ToldOfWaits told{{"waits", 10}};
+  CHECK(node.told == told);
+  CHECK_FALSE(tasks->begin_pushed({1, 1}));  // 30
+  told.push_back({"goes on", 30});
+  CHECK(node.told == told);
+  pass(30);
+  tasks->end_pushed();  // 60
+  pass(5);
+  CHECK_FALSE(tasks->begin_pushed({2, 1}));
+  tasks->end_pushed();  // 65
+  pass(9);
+  CHECK(node.told == told);
+  pass(1);
+  told.push_back({"waits", 75});
+  CHECK(node.told == told);
+  tasks->close({ErrorCode::kUnavailable, "", "over", ""});
+  pass(1);
+  CHECK(node.delayed.empty());
 }
 
 // Was: it waited as long as it said.

@@ -44,7 +44,7 @@ TEST_CASE("what a task that waits leaves is placed, and what it takes back is he
   CHECK(s.head->actors().at(third).record.requester.request == 4);
   CHECK(s.held() == 2);
   CHECK(s.head->why(s.head->actors().at(s.first)) ==
-        "least used node: n1 has 2 of 2; its task waits, and leaves its CPUs to others");
+        "least used node: n1 has 2 of 2; it waits, and leaves its CPUs to others");
   s.on(ActorStarted{NodeId{1}, third, ProcessId{9}});
   // It does not ask: more is held than there is.
   s.waits(s.first, false);
