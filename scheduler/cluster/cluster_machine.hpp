@@ -276,7 +276,9 @@ class ClusterMachine {
   bool is_leased(const Actor& actor) const;
   bool may_be_told(const Actor& worker) const;
   void give_back(ActorId id, const std::string& why);
+  using Hopeless = std::vector<const PendingSpawn*>;
   void give_spawn_turns();
+  void give_turn(const PendingSpawn& spawn, Hopeless& hopeless);
   void give_group_turn();
   bool make_room_for(const Group& group, std::size_t turn);
 

@@ -227,43 +227,57 @@ void ClusterMachine::give_back(ActorId id, const std::string& why) {
 
 void ClusterMachine::give_spawn_turns() {
   if (now_ < next_look_) return;
-  const auto as_it_is = [&](const SpawnPlace& place) { return view_of(place); };
-  std::vector<const PendingSpawn*> hopeless;
+  // Those that have their turn at each look: a round of all that wait may take long, and others are to be
+  // asked for their room meanwhile, or it is kept for nothing.
+  std::vector<Requester> had;
+  for (const Turn& turn : turns_) {
+    if (!turn.group) had.push_back(turn.spawn);
+  }
+  Hopeless hopeless;
+  for (const Requester& one : had) {
+    if (waiting_.contains(one) && leases_.looks() < kPlaceLooks) give_turn(waiting_.at(one), hopeless);
+  }
   std::size_t looks = 0;
   auto at = waiting_.all().lower_bound(next_turn_);
   for (; at != waiting_.all().end() && looks < kTurnLooks && hopeless.size() < kHopelessLooks &&
          leases_.looks() < kPlaceLooks;
        ++at, ++looks) {
-    const PendingSpawn& spawn = at->second;
-    const ActorDemand& demand = spawn.spec.demand;
-    if (spawn.stopped_by != 0 || now_ - spawn.since < config_.lease_turn) continue;
-    const std::size_t turn = turn_of(spawn.requester, {});
-    const bool is_new = turn == turns_.size();
-    if (is_new && demand.group && !leases_.any_in(demand.group)) continue;
-    Starved starved{demand};
-    if (spawn.spec.is_worker_of_tasks()) starved.owner = spawn.requester.from;
-    const bool is_hopeless = std::any_of(hopeless.begin(), hopeless.end(), [&](const PendingSpawn* other) {
-      return other->spec.demand == demand && other->spec.is_worker_of_tasks() == starved.owner.has_value() &&
-             (!starved.owner || other->requester.from == *starved.owner);
-    });
-    if (is_new && (is_hopeless || turns_.size() >= kMostTurns)) continue;
-    const SpawnPlace first = is_new ? SpawnPlace{} : turns_[turn].rooms.front().first;
-    // Others are asked for it as if it had none: it has none.
-    if (!is_new && starved.owner) leases_.add_kept(*starved.owner, demand, -1);
-    const auto room = leases_.find(starved, as_it_is, first, kept_for_others(turn));
-    if (!room) {
-      if (!is_new) end_turn(turn);
-      hopeless.push_back(&spawn);
-      continue;
-    }
-    if (is_new || room->place != first)
-      set_turn(turn, {spawn.requester, {}, {{room->place, {demand.cpu_e4, demand.gpu_e4, demand.other}}}});
-    if (starved.owner) leases_.add_kept(*starved.owner, demand);
-    const std::string why = spawn.spec.type + " of job " + whose(spawn.spec.job) + waited(now_ - spawn.since);
-    for (const ActorId worker : room->tell) give_back(worker, why);
+    const bool has_had = std::find(had.begin(), had.end(), at->second.requester) != had.end();
+    if (!has_had) give_turn(at->second, hopeless);
   }
   next_look_ = now_ + leases_.looks() * kPause;
   next_turn_ = at == waiting_.all().end() ? 0 : at->first;
+}
+
+/// `hopeless`: those that workers cannot make room for, in these looks.
+void ClusterMachine::give_turn(const PendingSpawn& spawn, Hopeless& hopeless) {
+  const auto as_it_is = [&](const SpawnPlace& place) { return view_of(place); };
+  const ActorDemand& demand = spawn.spec.demand;
+  if (spawn.stopped_by != 0 || now_ - spawn.since < config_.lease_turn) return;
+  const std::size_t turn = turn_of(spawn.requester, {});
+  const bool is_new = turn == turns_.size();
+  if (is_new && demand.group && !leases_.any_in(demand.group)) return;
+  Starved starved{demand};
+  if (spawn.spec.is_worker_of_tasks()) starved.owner = spawn.requester.from;
+  const bool is_hopeless = std::any_of(hopeless.begin(), hopeless.end(), [&](const PendingSpawn* other) {
+    return other->spec.demand == demand && other->spec.is_worker_of_tasks() == starved.owner.has_value() &&
+           (!starved.owner || other->requester.from == *starved.owner);
+  });
+  if (is_new && (is_hopeless || turns_.size() >= kMostTurns)) return;
+  const SpawnPlace first = is_new ? SpawnPlace{} : turns_[turn].rooms.front().first;
+  // Others are asked for it as if it had none: it has none.
+  if (!is_new && starved.owner) leases_.add_kept(*starved.owner, demand, -1);
+  const auto room = leases_.find(starved, as_it_is, first, kept_for_others(turn));
+  if (!room) {
+    if (!is_new) end_turn(turn);
+    hopeless.push_back(&spawn);
+    return;
+  }
+  if (is_new || room->place != first)
+    set_turn(turn, {spawn.requester, {}, {{room->place, {demand.cpu_e4, demand.gpu_e4, demand.other}}}});
+  if (starved.owner) leases_.add_kept(*starved.owner, demand);
+  const std::string why = spawn.spec.type + " of job " + whose(spawn.spec.job) + waited(now_ - spawn.since);
+  for (const ActorId worker : room->tell) give_back(worker, why);
 }
 
 /// One group at a time, the first that workers can make room for: its plan looks at many nodes.

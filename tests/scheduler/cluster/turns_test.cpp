@@ -325,6 +325,27 @@ TEST_CASE("what comes free is kept for a large one until it has all, but not for
   }
 }
 
+// Was: a thousand that wait were looked at in a tick, in rounds. Of 100,000 each had its turn looked at every
+// 25 s.
+TEST_CASE("what has its turn is looked at in each tick, however many wait behind it") {
+  Turns s(2);
+  for (int i = 0; i < 2; ++i) s.ask(kDriver), s.now += 10ms;
+  const std::vector<ActorId> workers = s.started;
+  s.pass(1s);
+  s.wants(1);
+  for (int i = 0; i < 2'500; ++i)  // three ticks are a round
+    s.head->on(SpawnRequested{{kDriver, 1'000 + static_cast<std::uint64_t>(i)},
+                              {s.job, std::string(kWorkerOfTasks), "", "arguments", Turns::demand(1)}},
+               s.now);
+  s.pass(500ms);
+  CHECK(s.told == std::vector<ActorId>{workers[0]});
+  for (int ticks = 0; ticks < 8; ++ticks) {
+    CHECK(s.told.size() == 1);
+    s.pass(250ms);
+  }
+  CHECK(s.told == workers);  // its task takes long: another one is asked for after 2 s
+}
+
 TEST_CASE("of workers with several resources those are asked for that have what is lacking") {
   Turns s(1);
   s.node_with_gpus(2, 1);
