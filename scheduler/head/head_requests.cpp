@@ -1,5 +1,6 @@
 // The head's part that answers those who are no nodes: guests with a join token, machines, and its owner.
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -160,8 +161,9 @@ Result<wire::Bytes> Head::status(const PeerName& from) const {
   all.waiting = waiting();
   for (const auto& [id, node] : cluster.nodes()) {
     const auto& gpus = node.gpu_used_e4;
-    all.nodes.push_back({node.info, node.cpu_used_e4,
-                         std::accumulate(gpus.begin(), gpus.end(), std::int64_t{0}),
+    // Which of its tasks had given their CPUs away it says itself, when it registers again.
+    const auto cpus = node.registered ? node.cpu_used_e4 : std::min(node.cpu_used_e4, node.info.cpu_e4);
+    all.nodes.push_back({node.info, cpus, std::accumulate(gpus.begin(), gpus.end(), std::int64_t{0}),
                          static_cast<std::int32_t>(node.actors.size()), state_of(cluster, id, node),
                          cluster.why_drains(id), node.other_used});
   }

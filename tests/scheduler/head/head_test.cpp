@@ -223,6 +223,33 @@ TEST_CASE("a head serves nodes and says why spawns wait") {
   CHECK(status.head.write_ns > 0);
 }
 
+// Was: "8 of 2 CPUs used", of a node that was dead: eight workers whose tasks waited had given theirs away.
+TEST_CASE("a node that has not registered with a new head holds no more CPUs than it has") {
+  const JobId job{5};
+  const ProcessAddress driver{kHeadsNode, ProcessId{7}};
+  StoreBatch kept;
+  const auto keep = [&](const std::string& key, const Record& record) {
+    kept.put(key, encode_record(record));
+  };
+  keep("node/" + to_string(kHeadsNode), NodeRecord{{kHeadsNode, "n1", "127.0.0.1:1", "", 2 * kCpu, false}});
+  keep("job/main", JobRecord{"main", 1, job, driver, 1});
+  for (std::uint64_t id = 1; id <= 8; ++id) {
+    keep("actor/" + to_string(ActorId{id}),
+         ActorRecord{{id},
+                     {job, std::string(kWorkerOfTasks), "", "", {kCpu, true, {}}},
+                     {driver, id},
+                     kHeadsNode,
+                     ProcessId{100 + id},
+                     ActorState::kAlive});
+  }
+  RunningHead h({}, kept);
+  const auto status = h.status();
+  REQUIRE(status.nodes.size() == 1);
+  CHECK(status.nodes[0].state == "expected");
+  CHECK(status.nodes[0].actors == 8);
+  CHECK(status.nodes[0].cpu_used_e4 == 2 * kCpu);
+}
+
 TEST_CASE("bytes that do not decode never end the head") {
   RunningHead h;
   const std::uint64_t seed = SystemRandom().next();
