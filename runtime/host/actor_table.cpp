@@ -154,19 +154,12 @@ std::string ActorTable::why_not_here(ActorId actor) const {
   return why != nullptr ? *why : "no such actor is in its process (any more)";
 }
 
-void ActorTable::close(const std::string& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    closed_ = reason;
-  }
-  stop_all(reason, true);
-}
-
 void ActorTable::stop_all(const std::string& reason, bool at_once) {
   std::vector<ActorId> all;
   std::vector<Responder> told;
   {
     const std::lock_guard lock(mutex_);
+    if (!closed_) closed_ = reason;
     for (const auto& [id, actor] : living_) all.push_back(id);
     if (auto monitors = monitors_.extract(ActorId{})) told = std::move(monitors.mapped());
   }

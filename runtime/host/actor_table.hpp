@@ -31,10 +31,10 @@ class ActorTable {
   /// Answers (with the reason, a string) when the actor has ended: at once if it is not here. Actor 0 is the
   /// process itself.
   void monitor(ActorId actor, Responder responder);
+  /// Ends all after their current turns. What starts from now on is not constructed: Unavailable.
   void stop_all(const std::string& reason) { stop_all(reason, false); }
-  /// Ends them at once: answers that wait until a state is kept are dropped. What starts from now on is
-  /// not constructed: Unavailable.
-  void close(const std::string& reason);
+  /// The same at once: answers that wait until a state is kept are dropped.
+  void close(const std::string& reason) { stop_all(reason, true); }
   /// Waits until all have ended, `timeout` at most.
   void wait_until_empty(Duration timeout) const;
   std::size_t size() const;
