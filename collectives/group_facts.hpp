@@ -33,9 +33,9 @@ inline std::string group_called(std::string_view name) {
 }
 /// What to do about a group that was aborted.
 inline constexpr const char* kAfterAbort =
-    "make another one, by rebuild() on every rank that lives or by init_process_group, of a group of actors "
-    "by "
-    "form_process_group, and wrap modules again; train::run does so by itself";
+    "make another one, by rebuild() on every rank that lives or by init_process_group, "
+    "of a group of actors by form_process_group, and wrap modules again; "
+    "train::run does so by itself";
 /// What a Timeout says first: "a collective of the process group 'default' timed out".
 inline std::string timed_out_in(std::string_view name) {
   return "a collective " + (name.empty() ? "" : "of " + group_called(name) + " ") + "timed out";

@@ -11,6 +11,7 @@
 #include "collectives/native/process_engines.hpp"
 #include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/rendezvous/world.hpp"
+#include "runtime/core/names.hpp"
 #include "runtime/core/quiet_thread.hpp"
 #include "runtime/core/random.hpp"
 
@@ -40,6 +41,8 @@ constexpr std::size_t kMaxHostBytes = 1024;
 
 /// What a backend of ours would ignore is refused. One that a program added gets all options.
 void check_options(std::string_view backend, const InitOptions& options) {
+  if (auto wrong = check_name(options.name, "cannot initialise a process group"))
+    throw_error(*std::move(wrong));
   const bool positive = options.timeout > Duration::zero() && options.operation_timeout > Duration::zero();
   if (!positive || options.timeout >= std::chrono::hours(24 * 365)) {
     throw BadConfig(purpose_of(options), "a timeout is not positive, or longer than a year",

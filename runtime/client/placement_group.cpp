@@ -6,6 +6,7 @@
 
 #include "runtime/client/group_options.hpp"
 #include "runtime/client/session.hpp"
+#include "runtime/core/names.hpp"
 #include "runtime/wire/messages.hpp"
 
 namespace troupe {
@@ -102,6 +103,7 @@ PlacementGroup Session::placement_group(const std::vector<Bundle>& bundles,
     throw BadConfig("cannot make a placement group",
                     "there is no strategy " + std::to_string(static_cast<int>(options.strategy)),
                     "use kPack, kSpread, kStrictPack or kStrictSpread");
+  if (auto wrong = check_name(options.name, "cannot make a placement group")) throw_error(*std::move(wrong));
   cluster::GroupSpec spec{{}, options.name, options.strategy, {}};
   for (std::size_t i = 0; i < bundles.size(); ++i) {
     spec.bundles.push_back(

@@ -8,6 +8,7 @@
 #include "runtime/client/start_group.hpp"
 #include "runtime/core/escape.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/names.hpp"
 #include "runtime/wire/frame.hpp"
 #include "runtime/wire/messages.hpp"
 
@@ -203,8 +204,12 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
   spawn.constructor = args.object_bytes == 0 ? constructor : constructor ^ kArgumentsInObject;
   spawn.args = std::move(args.bytes);
   spawn.type = class_name;
-  spawn.label = options.label.empty() ? spawn.type : std::move(options.label);
   spawn.name = std::move(options.name);
+  for (const auto& [part, name] :
+       {std::pair{"its name", &spawn.name}, std::pair{"its label", &options.label}}) {
+    if (auto wrong = check_name(*name, "cannot spawn a " + spawn.type, part)) throw_error(*std::move(wrong));
+  }
+  spawn.label = options.label.empty() ? spawn.type : std::move(options.label);
   spawn.cpu_e4 = std::llround(options.num_cpus * cluster::kCpu);
   spawn.gpu_e4 = gpus_of(options, class_name);
   spawn.other = cluster::other_resources(options.memory, options.resources, options.labels);

@@ -7,6 +7,7 @@
 #include "runtime/core/assert.hpp"
 #include "runtime/core/byte_codec.hpp"
 #include "runtime/core/ids.hpp"
+#include "runtime/security/check_word.hpp"
 
 namespace troupe {
 
@@ -35,9 +36,25 @@ std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-ErrorInfo corrupt(const std::string& key) {
-  return {ErrorCode::kCorrupt, "cannot use the store's entry " + key, "it does not decode",
-          "restore the store from a copy"};
+ErrorInfo corrupt(const std::string& key, const char* why = "it does not decode") {
+  return {ErrorCode::kCorrupt, "cannot use the store's entry " + key, why, "restore the store from a copy"};
+}
+
+/// An entry's value as it is stored: a zero byte and the check word behind it. Older ones have neither.
+Bytes sealed(const std::string& key, std::span<const std::byte> value) {
+  Bytes bytes(value.begin(), value.end());
+  ByteWriter(bytes).write(std::uint8_t{0}).write(check_word(as_bytes(key), value));
+  return bytes;
+}
+
+Result<std::span<const std::byte>> unsealed(const StoreEntry& entry) {
+  const std::span<const std::byte> all = entry.value;
+  constexpr std::size_t kSeal = 1 + sizeof(CheckWord);
+  if (all.size() < kSeal || all[all.size() - kSeal] != std::byte{0}) return all;
+  const auto value = all.first(all.size() - kSeal);
+  if (!std::ranges::equal(all.last(sizeof(CheckWord)), check_word(as_bytes(entry.key), value)))
+    return corrupt(entry.key, "it is damaged: its check word is that of another value");
+  return value;
 }
 
 Bytes encode_token(const IssuedToken& token, const std::string& boot_id) {
@@ -84,11 +101,14 @@ Result<void> Admission::restore_peers() {
   const auto entries = storage_.scan(kPeerPrefix);
   if (!entries) return entries.error();
   for (const StoreEntry& entry : *entries) {
+    const auto value = unsealed(entry);
+    if (!value) return value.error();
     const auto key = parse_public_key(std::string_view(entry.key).substr(kPeerPrefix.size()));
-    const std::string text(reinterpret_cast<const char*>(entry.value.data()), entry.value.size());
+    const std::string text(reinterpret_cast<const char*>(value->data()), value->size());
     const auto space = text.find(' ');
     const Peer peer{text.substr(0, space), space == std::string::npos ? "" : text.substr(space + 1)};
-    if (!key || !check_name(*key, peer.name)) return corrupt(entry.key);
+    const bool is_text = std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7f; });
+    if (!key || !is_text || !check_name(*key, peer.name)) return corrupt(entry.key);
     take(*key, peer);
   }
   return {};
@@ -99,9 +119,11 @@ Result<void> Admission::restore_tokens() {
   if (!entries) return entries.error();
   StoreBatch outdated;
   for (const StoreEntry& entry : *entries) {
+    const auto value = unsealed(entry);
+    if (!value) return value.error();
     IssuedToken token;
     std::string boot_id;
-    if (!decode_token(entry.value, token, boot_id)) return corrupt(entry.key);
+    if (!decode_token(*value, token, boot_id)) return corrupt(entry.key);
     if (boot_id != boot_id_ || clock_.now() >= token.expires || !book_.add(token)) {
       outdated.erase(entry.key);
     } else {
@@ -125,7 +147,8 @@ Result<JoinToken> Admission::issue(const Endpoint& head, const PublicKey& head_k
   JoinToken token{head, head_key, CurveKeyPair::generate(), id, lifetime};
   const IssuedToken issued{id, token.one_time.public_key(), clock_.now() + lifetime};
   if (auto added = book_.add(issued); !added) return added.error();
-  if (auto stored = storage_.put(token_entry(id), encode_token(issued, boot_id_)); !stored) {
+  if (auto stored = storage_.put(token_entry(id), sealed(token_entry(id), encode_token(issued, boot_id_)));
+      !stored) {
     book_.close(id);
     return stored.error();
   }
@@ -182,7 +205,8 @@ Result<void> Admission::enroll(const std::string& from, const PublicKey& key, co
                      "it brought the token's own key", "generate a key pair on the joining machine"};
   }
   if (auto free = check_key(key, name); !free) return free;
-  auto stored = storage_.apply(StoreBatch().erase(token_entry(id)).put(peer_entry(key), as_bytes(name)));
+  const std::string entry = peer_entry(key);
+  auto stored = storage_.apply(StoreBatch().erase(token_entry(id)).put(entry, sealed(entry, as_bytes(name))));
   if (!stored) return stored;
   book_.close(id);
   authorizer_->revoke(token->key);
@@ -195,7 +219,8 @@ Result<void> Admission::add_peer(const PublicKey& key, const std::string& name,
   if (auto named = check_name(key, name); !named) return named;
   if (auto free = check_key(key, name); !free) return free;
   Peer peer{name, brought_by};
-  if (auto stored = storage_.put(peer_entry(key), as_bytes(written(peer))); !stored) return stored;
+  const std::string entry = peer_entry(key);
+  if (auto stored = storage_.put(entry, sealed(entry, as_bytes(written(peer)))); !stored) return stored;
   take(key, std::move(peer));
   return {};
 }

@@ -11,13 +11,16 @@
 #include "runtime/core/byte_codec.hpp"
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
+#include "runtime/security/check_word.hpp"
 
 namespace troupe {
 
 namespace {
 
-constexpr std::string_view kMagic = "troupe key 1\n";
+constexpr std::string_view kMagic = "troupe key 2\n";
+constexpr std::string_view kUncheckedMagic = "troupe key 1\n";  ///< older files have no check word
 constexpr std::size_t kKeyBytes = 32;
+constexpr std::size_t kCheckBytes = sizeof(CheckWord);
 constexpr std::size_t kMaxRoleChars = 32;
 
 Result<void> check_role(const std::string& role) {
@@ -66,21 +69,39 @@ class TemporaryFile {
 
 std::vector<std::byte> encode_key(std::span<const std::byte> key) {
   std::vector<std::byte> bytes;
-  bytes.reserve(kMagic.size() + key.size());  // no reallocation leaves a copy behind
-  ByteWriter(bytes).write(kMagic).write(key);
+  bytes.reserve(kMagic.size() + key.size() + kCheckBytes);  // no reallocation leaves a copy behind
+  ByteWriter(bytes).write(kMagic).write(key).write(check_word({}, key));
   return bytes;
 }
 
-Result<SecretKey> decode_key(std::span<const std::byte> bytes, const std::string& path) {
+/// What it costs to do without the key of that file, whose name is of our making.
+std::string advice_on_spoilt(std::string_view name) {
+  if (name == "head.key")
+    return "restore it from a copy; or delete it: the next troupe start --head makes another one, jobs and "
+           "queues stay, and every other machine must join again with a new token (troupe token)";
+  if (name == "head.pub")
+    return "restore it from a copy; or delete it: the head's next start writes it in its own folder, and "
+           "another machine joins again with a new token (troupe token)";
+  return "restore it from a copy; or delete it: another one is made, for which the head's own folder needs a "
+         "restart (troupe stop, troupe start --head), and another machine a new token (troupe token)";
+}
+
+Result<SecretKey> decode_key(std::span<const std::byte> bytes, const std::string& folder,
+                             const std::string& name) {
+  const auto spoilt = [&](const char* why) {
+    return ErrorInfo{ErrorCode::kCorrupt, "cannot use the key " + folder + "/" + name, why,
+                     advice_on_spoilt(name)};
+  };
   ByteReader reader(bytes);
   std::string magic;
   SecretKey key;
-  if (!reader.read(magic, kMagic.size()) || magic != kMagic || !reader.read(key.reveal_for_writing()) ||
-      !reader.done()) {
-    return ErrorInfo{ErrorCode::kCorrupt, "cannot use the key " + path,
-                     "it is not a key file of this version",
-                     "restore it from a copy, or delete it and join the cluster again"};
-  }
+  CheckWord word{};
+  const bool is_key = reader.read(magic, kMagic.size()) && (magic == kMagic || magic == kUncheckedMagic) &&
+                      reader.read(key.reveal_for_writing()) && (magic != kMagic || reader.read(word)) &&
+                      reader.done();
+  if (!is_key) return spoilt("it is not a key file of this version");
+  if (magic == kMagic && word != check_word({}, key.reveal()))
+    return spoilt("it is damaged: its check word is that of another key");
   return key;
 }
 
@@ -119,7 +140,7 @@ Result<std::optional<std::vector<std::byte>>> KeyFolder::read(const std::string&
   if (::fstat(fd.get(), &info) != 0) return io_error("cannot read the key " + path, errno);
   if (auto safe = check_private(info, path, "600"); !safe) return safe.error();
   // One byte more than a key has, so that a longer file does not pass for one.
-  std::vector<std::byte> bytes(kMagic.size() + kKeyBytes + 1);
+  std::vector<std::byte> bytes(kMagic.size() + kKeyBytes + kCheckBytes + 1);
   const ssize_t got = ::read(fd.get(), bytes.data(), bytes.size());
   if (got < 0) return io_error("cannot read the key " + path, errno);
   bytes.resize(static_cast<std::size_t>(got));
@@ -153,7 +174,7 @@ Result<std::optional<CurveKeyPair>> KeyFolder::load(const std::string& role) con
   auto bytes = read(role + ".key");
   if (!bytes) return bytes.error();
   if (!*bytes) return std::optional<CurveKeyPair>();
-  const auto key = decode_key(**bytes, path_ + "/" + role + ".key");
+  const auto key = decode_key(**bytes, path_, role + ".key");
   wipe(**bytes);
   if (!key) return key.error();
   return std::optional(CurveKeyPair::from_secret(*key));
@@ -190,7 +211,7 @@ Result<std::optional<PublicKey>> KeyFolder::load_public(const std::string& role)
   const auto bytes = read(role + ".pub");
   if (!bytes) return bytes.error();
   if (!*bytes) return std::optional<PublicKey>();
-  const auto key = decode_key(**bytes, path_ + "/" + role + ".pub");
+  const auto key = decode_key(**bytes, path_, role + ".pub");
   if (!key) return key.error();
   return std::optional(PublicKey::from(key->reveal()));
 }

@@ -27,6 +27,8 @@ CLI::Validator whole_number(std::int64_t least, std::int64_t most);
 /// Of an option with a number that may have a fraction. (CLI::Range lets NaN through: it compares with
 /// nothing.)
 CLI::Validator number_of(const std::string& what, int most);
+/// The same, where 0 is none.
+CLI::Validator number_above_0(const std::string& what, int most);
 
 /// The usage line of its --help ends with that.
 void end_usage_with(CLI::App& app, const std::string& words);

@@ -100,7 +100,7 @@ int queue(int argc, char** argv) {
   set->add_option("--weight", words.queue.weight,
                   "Its share, above 0: one of weight 2 gets twice that of one of 1")
       ->capture_default_str()
-      ->check(number_of("shares", 1'000'000));
+      ->check(number_above_0("weight", 1'000'000));
   auto* shown = app.add_subcommand("list", "All of them: what they may hold, and what they do");
   add_output_option(*shown, words.output);
   auto* remove = app.add_subcommand("remove", "Remove a queue of which no job waits or runs");

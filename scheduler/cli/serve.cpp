@@ -66,8 +66,11 @@ std::optional<Range> parse_range(std::string_view text) {
 
 const CLI::Validator kRange(
     [](std::string& text) {
-      return parse_range(text) ? std::string()
-                               : "'" + text + "' is no MIN:MAX, and no one number: the most must be 1 to 1000 replicas";
+      const std::string most = std::to_string(kMostReplicas);
+      return parse_range(text)
+                 ? std::string()
+                 : "'" + text + "' is neither MIN:MAX, with MIN from 0 and MAX from 1 to " + most +
+                       " and not below MIN, nor one number of replicas, from 1 to " + most;
     },
     "MIN:MAX");
 

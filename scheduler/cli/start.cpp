@@ -125,6 +125,7 @@ class Machines {
   std::optional<std::size_t> node_;
   std::string head_listens_;  ///< with the port the system chose
   std::string advertised_;
+  std::string lost_;  ///< what it begins without: a line each
   bool head_up_ = false;
   std::optional<HeadContact> contact_;
   std::optional<NodeIdentity> member_;  ///< the node that runs
@@ -164,6 +165,10 @@ void Machines::add_head() {
 }
 
 Child Machines::start_head() {
+  if (const auto lost = folder_.lost_of_head()) {
+    log(LogLevel::kWarning, *lost);
+    lost_ += *lost + "\n";
+  }
   const auto keys = folder_.keys().load_or_generate("head").value();
   const auto own = folder_.own_keys().value();
   std::vector<UniqueFd> bundle;
@@ -235,8 +240,9 @@ std::string Machines::describe() const {
   const std::string process = std::to_string(::getpid());
   if (!options_.head)
     return "joined the cluster at " + at + " (process " + process + "; troupe stop" + folder + " ends it)\n";
-  std::string text = "head and a node run at " + at + " (process " + process + "; troupe stop" + folder +
-                     " ends them)\n" + "keys and state      " + folder_.path() + "\n" +
+  const std::string lost = options_.detach ? lost_ : "";  // else its log is on the terminal
+  std::string text = lost + "head and a node run at " + at + " (process " + process + "; troupe stop" +
+                     folder + " ends them)\n" + "keys and state      " + folder_.path() + "\n" +
                      "what runs there     troupe status" + folder + "\n" + "a job here          " + program +
                      "PROGRAM --address " + at + "\n";
   if (is_loopback(contact_->address.host))

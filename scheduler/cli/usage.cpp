@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -157,15 +158,38 @@ CLI::Validator whole_number(std::int64_t least, std::int64_t most) {
       "");
 }
 
+namespace {
+
+/// Nothing: it is none.
+std::optional<double> fractional_number(const std::string& text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, value);
+  const bool good = read.ec == std::errc() && read.ptr == end;
+  return good ? std::optional(value) : std::nullopt;
+}
+
+}  // namespace
+
 CLI::Validator number_of(const std::string& what, int most) {
   return CLI::Validator(
       [=](std::string& text) {
-        double value = 0;
-        const char* end = text.data() + text.size();
-        const auto read = std::from_chars(text.data(), end, value);
-        const bool good = read.ec == std::errc() && read.ptr == end && value >= 0 && value <= most;
-        return good ? std::string()
-                    : "'" + text + "' is not a number of 0 to " + std::to_string(most) + " " + what;
+        const auto value = fractional_number(text);
+        return value && *value >= 0 && *value <= most
+                   ? std::string()
+                   : "'" + text + "' is not a number of 0 to " + std::to_string(most) + " " + what;
+      },
+      "");
+}
+
+CLI::Validator number_above_0(const std::string& what, int most) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        const auto value = fractional_number(text);
+        return value && *value > 0 && *value <= most
+                   ? std::string()
+                   : "'" + text + "' is no " + what + ": a number above 0, of at most " +
+                         std::to_string(most);
       },
       "");
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/names.hpp"
 #include "scheduler/cluster/cluster_machine.hpp"
 #include "scheduler/placement/group_plan.hpp"
 
@@ -68,6 +69,7 @@ void ClusterMachine::handle(const GroupRequested& e) {
 std::optional<ErrorInfo> ClusterMachine::group_refused(const GroupRequested& e) {
   const std::string what = "cannot make a placement group";
   if (auto wrong = check_group(e.spec)) return wrong;
+  if (auto wrong = check_name(e.spec.name, what)) return wrong;
   const Job* job = jobs_.find(e.job);
   if (job == nullptr || !job->runs() || job->was_driven_by(e.requester.from))
     return ErrorInfo{ErrorCode::kRefused, what, kJobIsOver, "register a job first"};

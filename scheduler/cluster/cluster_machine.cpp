@@ -5,6 +5,7 @@
 
 #include "runtime/core/assert.hpp"
 #include "runtime/core/count.hpp"
+#include "runtime/core/names.hpp"
 
 namespace troupe::cluster {
 namespace {
@@ -240,6 +241,7 @@ void ClusterMachine::handle(const SpawnRequested& e) {
   };
   if (auto wrong = check_spec(e.spec)) return no(*std::move(wrong));
   const std::string what = "cannot spawn " + e.spec.type;
+  if (auto wrong = check_name(e.spec.name, what)) return no(*std::move(wrong));
   Job* job = jobs_.find(e.spec.job);
   if (job == nullptr || !job->runs() || job->was_driven_by(e.requester.from)) {
     return no({ErrorCode::kRefused, what, kJobIsOver, "give each program that runs a job name of its own"});

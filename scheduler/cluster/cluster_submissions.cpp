@@ -58,10 +58,10 @@ std::optional<ErrorInfo> ClusterMachine::submission_refused(const SubmissionSpec
                      "leave the id out, or choose another"};
   }
   if (const SubmissionRecord* named = spec.name.empty() ? nullptr : submissions_.named(spec.name)) {
-    return ErrorInfo{
-        ErrorCode::kRefused, what,
-        "job " + named->spec.id + " has the name " + spec.name + " and is " + state_name(named->state),
-        "choose another name, or stop that job: troupe job stop " + named->spec.id};
+    return ErrorInfo{ErrorCode::kRefused, what,
+                     std::string("job ").append(named->spec.id).append(kHasTheName).append(spec.name) +
+                         " and is " + state_name(named->state),
+                     "choose another name, or stop that job: troupe job stop " + named->spec.id};
   }
   if (queues_.find(cluster::queue_of(spec)) == nullptr) {
     std::string names;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/core/names.hpp"
+
 namespace troupe::cluster {
 namespace {
 
@@ -38,8 +40,6 @@ std::optional<ErrorInfo> check_group(const GroupSpec& spec) {
   const std::string what = "cannot make a placement group";
   const std::string todo =
       "give each bundle CPUs, GPUs, memory or custom resources: {{.num_cpus = 1}, {.num_cpus = 1}}";
-  if (spec.name.size() > kMaxNameBytes)
-    return too_long(what, "its name", spec.name.size(), kMaxNameBytes, "choose a shorter name");
   if (spec.bundles.empty()) return ErrorInfo{ErrorCode::kBadInput, what, "it has no bundles", todo};
   if (spec.bundles.size() > kMaxBundles) {
     return ErrorInfo{ErrorCode::kLimit, what,
@@ -70,8 +70,6 @@ std::optional<ErrorInfo> check_spec(const ActorSpec& spec) {
   }
   if (spec.type.size() > kMaxNameBytes)
     return too_long(what, "its class's name", spec.type.size(), kMaxNameBytes, "choose a shorter name");
-  if (spec.name.size() > kMaxNameBytes)
-    return too_long(what, "its name", spec.name.size(), kMaxNameBytes, "choose a shorter name");
   if (!is_count_of_cpus(spec.demand.cpu_e4))
     return ErrorInfo{ErrorCode::kBadInput, what, cpus_wrong(spec.demand.cpu_e4), "ask for what a node has"};
   if (!is_count_of_gpus(spec.demand.gpu_e4))
@@ -142,9 +140,7 @@ bool holds_what_it_asked(const SubmissionRecord& record) {
 std::optional<ErrorInfo> check_job_name(const std::string& name) {
   if (name.empty())
     return ErrorInfo{ErrorCode::kBadInput, "refused a job", "it has no name", "give it a name"};
-  if (name.size() > kMaxNameBytes)
-    return too_long("refused a job", "its name", name.size(), kMaxNameBytes, "choose a shorter name");
-  return std::nullopt;
+  return check_name(name, "refused a job");
 }
 
 std::string clipped(std::string_view text) {

@@ -13,11 +13,12 @@ namespace troupe::cluster {
 /// The longest time that a node may take to drain.
 inline constexpr std::int64_t kMaxDrainMs = std::int64_t{7} * 24 * 3600 * 1000;
 
-inline constexpr std::size_t kMaxNameBytes = 256;  ///< of a job, an actor, a type, a node, an address
+inline constexpr std::size_t kMaxNameBytes = 256;  ///< of a type, a node, an address, a GPU
 inline constexpr std::size_t kMaxBundles = 1000;   ///< of a placement group
 inline constexpr std::size_t kMaxReasonBytes = 2048;
 
-/// Why the head refuses it (kLimit or kBadInput), or nothing.
+/// Why the head refuses it (kLimit or kBadInput), or nothing. Its name is looked at when it comes
+/// (check_name, runtime/core/names.hpp), and not in a record, which an older head may have written.
 std::optional<ErrorInfo> check_spec(const ActorSpec& spec);
 std::optional<ErrorInfo> check_group(const GroupSpec& spec);
 std::optional<ErrorInfo> check_node(const NodeInfo& node);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/names.hpp"
 #include "runtime/security/sha256.hpp"
 #include "scheduler/cluster/limits.hpp"
 
@@ -15,9 +16,6 @@ constexpr const char* kWhat = "cannot submit the job";
 
 bool is_plain(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-bool is_control(char c) {
-  return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
 }
 ErrorInfo bad(std::string why, std::string todo) {
   return {ErrorCode::kBadInput, kWhat, std::move(why), std::move(todo)};
@@ -72,12 +70,7 @@ std::optional<ErrorInfo> check_submission(const SubmissionSpec& spec) {
         "its id is not 1 to 64 letters, digits, '_', '-' and '.', of which the first is a letter or a digit",
         "choose another id, or leave it out");
   }
-  if (spec.name.size() > kMaxNameBytes)
-    return too_much("its name has " + std::to_string(spec.name.size()) + " bytes, and " +
-                        std::to_string(kMaxNameBytes) + " are the most",
-                    "choose a shorter name");
-  if (std::any_of(spec.name.begin(), spec.name.end(), is_control))
-    return bad("its name has a control character", "choose a name of letters that can be printed");
+  if (auto wrong = check_name(spec.name, kWhat)) return wrong;
   if (auto wrong = check_words(spec)) return wrong;
   if (!spec.folder.empty() && (spec.folder[0] != '/' || spec.folder.size() > kMaxFolderBytes ||
                                spec.folder.find('\0') != std::string::npos))

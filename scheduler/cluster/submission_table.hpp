@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,9 @@ inline constexpr std::size_t kMaxSubmissionBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxSubmissionWords = 4096;
 inline constexpr std::int32_t kMaxRetries = 1000;
 inline constexpr std::int32_t kMaxPriority = 1'000'000;  ///< and its negative
+
+/// Of a refusal, whose job ends: then another one may have the name.
+inline constexpr std::string_view kHasTheName = " has the name ";
 
 /// Why no head takes that spec, whatever it knows (kBadInput, kLimit), or nothing.
 std::optional<ErrorInfo> check_submission(const SubmissionSpec& spec);

@@ -108,6 +108,28 @@ Result<void> ClusterFolder::save_head(const Endpoint& address, const PublicKey& 
   return {};
 }
 
+std::optional<std::string> ClusterFolder::lost_of_head() const {
+  const auto is_there = [this](const char* name) {
+    std::error_code error;
+    return fs::exists(path_ + "/" + name, error);
+  };
+  std::error_code error;
+  const auto bytes = fs::file_size(path_ + "/store/troupe.db", error);
+  const bool has_key = is_there("head.key"), has_file = !error, has_store = has_file && bytes > 0;
+  // Whoever joins has the last two as well, and a start that failed may have left a key or a folder.
+  const bool head_ran = (has_key || is_there("store")) && (is_there("head.pub") || is_there("address"));
+  if (has_store ? has_key : !head_ran) return std::nullopt;
+  constexpr const char* kNewKey =
+      "another one is made, which no other machine knows: each must join again with a new token (troupe "
+      "token), unless you stop this head and bring the file back from a copy";
+  if (has_store) return "a head ran from " + path_ + ", and its head.key is missing: " + kNewKey;
+  return "a head ran from " + path_ + ", and its store/troupe.db is " + (has_file ? "empty" : "missing") +
+         ": it begins anew, without the jobs, queues and keys of other machines that it knew" +
+         (has_key ? "" : "; its head.key is missing, too") +
+         "; unless you stop this head and bring the file back from a copy, each machine must join again with "
+         "a new token (troupe token)";
+}
+
 Result<HeadContact> ClusterFolder::contact(const std::optional<Endpoint>& address) const {
   const ErrorInfo unknown = knows_no_cluster(path_);
   auto head_key = keys_.load_public("head");

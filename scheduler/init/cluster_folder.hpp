@@ -57,6 +57,9 @@ class ClusterFolder {
   /// Remembers where the head is and how it proves itself. Writes only what is new: a head that comes back
   /// under the same address needs no room on the disk.
   Result<void> save_head(const Endpoint& address, const PublicKey& key) const;
+  /// What a head that ran from here has left no more, so that the next one begins anew without it: one line.
+  /// Nothing at a first start. To be asked before a head starts, which makes what is missing.
+  std::optional<std::string> lost_of_head() const;
   /// The remembered head, at `address` if given. Errors: kRefused (this folder knows no head).
   Result<HeadContact> contact(const std::optional<Endpoint>& address = std::nullopt) const;
   /// As contact; a folder that knows no head joins with the token first, which is used up. Errors also as

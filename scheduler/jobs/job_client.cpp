@@ -27,6 +27,8 @@ constexpr Duration kNodeAway = std::chrono::seconds(10);
 constexpr Duration kPieceTaken = std::chrono::seconds(60);
 /// How often a package is brought, or goes back, before it is given up.
 constexpr int kMostSendings = 8;
+/// While others take the name, each of which may need 10 s and more to end.
+constexpr Duration kReplaces = std::chrono::minutes(5);
 constexpr Duration kLook = std::chrono::milliseconds(100);
 
 std::map<std::string, double> custom_of(const cluster::ResourceAmounts& amounts) {
@@ -179,14 +181,22 @@ std::string JobClient::submit(const JobSpec& wanted, const std::function<void(co
   PreparedJob job = prepared(wanted, saying("packs what travels: "));
   for (const std::string& note : job.notes) log(LogLevel::kWarning, note);
   if (wanted.replace) stop_named(wanted.name, job.spec.id);
-  for (int left = kMostSendings;; --left) {
+  const Instant replaces_until = clock.now() + kReplaces;
+  for (int left = kMostSendings;;) {
     if (job.package) impl_->send_package(*job.package, saying("brings the package to the head: "));
     if (before_record) before_record();
     const auto answer = impl_->ask<wire::SubmissionAnswer>(wire::SubmitAsk{0, job.spec});
     if (answer) return answer->record.spec.id;
+    // Another that replaces it was faster: its job has the name now.
+    const bool is_taken = answer.error().code == ErrorCode::kRefused &&
+                          answer.error().why.find(cluster::kHasTheName) != std::string::npos;
+    if (wanted.replace && is_taken && clock.now() < replaces_until) {
+      stop_named(wanted.name, job.spec.id);
+      continue;
+    }
     // A head that came back has not kept what no record named.
     const bool may_be_gone = job.package && answer.error().code == ErrorCode::kUnavailable;
-    if (!may_be_gone || left == 0) throw_error(answer.error());
+    if (!may_be_gone || left-- == 0) throw_error(answer.error());
   }
 }
 

@@ -174,7 +174,8 @@ class JobClient {
   /// Returns its id once the head has recorded it, and has what travels with it. Also throws BadInput for a
   /// program with a path that is not there, is not executable or is of another architecture, and for a
   /// working directory that is not there or holds what cannot travel; LimitExceeded for one of more than
-  /// 10 GB. With `replace` it waits until the job that it replaces has ended. `say`, if any, hears of what
+  /// 10 GB. With `replace` it waits until the job that it replaces has ended, and for five minutes
+  /// replaces those, too, that others submit in its place meanwhile. `say`, if any, hears of what
   /// takes more than a second, and every ten seconds again: "packs what travels: 120 of 546 MB".
   /// `before_record`, if any, is called when all has travelled, before the head is asked for the job: until
   /// then there is none. Where the head has lost what travelled it is called again.

@@ -362,6 +362,8 @@ TEST_CASE("two processes with one rank and another key are found out at once") {
              Catch::Contains("rank 0 cannot serve the store") && Catch::Contains("in use"));
   CHECK_THAT(refused({.rank = 0, .size = 3, .timeout = 1s, .key = kJobKey}),
              Catch::Contains("rank 0 has a group of this name in this process"));
+  CHECK_THAT(refused({.rank = 1, .size = 3, .timeout = 1s, .key = kJobKey, .name = "a\nb"}),
+             Catch::Contains("cannot initialise a process group: its name has a control character"));
   // Rank 2 comes: none of these got in the way.
   std::thread one([&] {
     GroupFormation formation(first, kWorldPrefix, "no group");

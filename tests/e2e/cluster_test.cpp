@@ -640,6 +640,18 @@ TEST_CASE("what `troupe start` prints works as it stands, and its log says what 
   CHECK(eventually(
       [&] { return count(shell(TROUPE_CLI " status --folder '" + a + "'").output, "alive") == 1; }));
   CHECK(stop().code == 0);
+
+  // Was: it began anew without a word.
+  const std::string anew = "its store/troupe.db is missing: it begins anew";
+  CHECK(log().find(anew) == std::string::npos);
+  fs::remove_all(a + "/store");
+  const auto again =
+      shell(TROUPE_CLI " start --head --port 0 --cpus 1 --name one --detach --folder '" + a + "'");
+  INFO(again.output);
+  CHECK(again.code == 0);
+  CHECK(count(again.output, anew) == 1);
+  CHECK(count(log(), anew) == 1);
+  CHECK(stop().code == 0);
 }
 
 TEST_CASE("a head and a node of `troupe start` that hang are killed and started again", "[cluster]") {

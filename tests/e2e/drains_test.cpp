@@ -145,6 +145,40 @@ TEST_CASE("what still runs when the grace time is over ends with the node, and i
   CHECK(jobs.wait(job).exit_code == 0);
 }
 
+TEST_CASE("troupe drain waits on over a restart of the head, and the node drains on", "[drains]") {
+  const Cluster cluster;
+  JobClient jobs = cluster.jobs();
+  const std::string job = cluster.on_two(jobs);
+  const std::string said = cluster.root + "/said";
+  Ran drained;
+  std::thread drains([&] {
+    drained = shell(std::string(TROUPE_CLI " drain --folder ") + cluster.root + "/a two --grace 600 >" +
+                    said + " 2>&1");
+  });
+  const bool has_begun = eventually([&] { return contains(read_file(said), "two drains: "); });
+  const pid_t head = children(cluster.supervisor("a"), "troupe-head").at(0);
+  ::kill(head, SIGKILL);
+  const bool is_back = eventually([&] {
+    const auto heads = children(cluster.supervisor("a"), "troupe-head");
+    return heads.size() == 1 && heads[0] != head &&
+           contains(cluster.status(), "two drains: waits for submitted job " + job);
+  });
+  const JobSpec whole{.program = "true", .num_cpus = 4};
+  const std::string here = jobs.submit(whole), also_here = jobs.submit(whole);
+  CHECK(jobs.wait(here).node == "one");
+  CHECK(jobs.wait(also_here).node == "one");
+  cluster.finish();
+  drains.join();
+  CHECK(has_begun);
+  CHECK(is_back);
+  CHECK(drained.code == 0);
+  const std::string text = read_file(said);
+  INFO(text);
+  CHECK(contains(text, "node two has left"));
+  CHECK(jobs.wait(job).exit_code == 0);
+  CHECK(cluster.two_has_ended());
+}
+
 // Was: "node two has left", and 0.
 TEST_CASE("a node that dies while it drains has not left, and what ended with it is told", "[drains]") {
   const Cluster cluster;
@@ -159,8 +193,7 @@ TEST_CASE("a node that dies while it drains has not left, and what ended with it
   const std::string text = read_file(said);
   INFO(text);
   CHECK(contains(text, "node two died before it had left: "));
-  CHECK(contains(text,
-                 "; with it ended submitted job " + job + " (a node that is started there now"));
+  CHECK(contains(text, "; with it ended submitted job " + job + " (a node that is started there now"));
   CHECK_FALSE(contains(text, "node two has left"));
 }
 

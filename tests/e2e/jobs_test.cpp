@@ -352,6 +352,25 @@ TEST_CASE("the head is killed while a package comes: it is brought again, and th
   CHECK(shell("ls " + packages).output.size() == 65);
 }
 
+// Was: two or three of six were refused, "job ... has the name train and is STARTING".
+TEST_CASE("of jobs that replace one name at once each is taken, and the last one runs", "[jobs]") {
+  const Cluster cluster;
+  const std::string words = "--name train --replace -- sleep 600";
+  cluster.detached(words);
+  const std::string one = cluster.line("submit --detach", words);
+  std::string all;
+  for (int i = 0; i < 6; ++i)
+    all += one + " >" + cluster.root + "/said" + std::to_string(i) + " 2>&1 & pids=\"$pids $!\"; ";
+  all += "for pid in $pids; do wait $pid; echo \"code $?\"; done";
+  const Ran ran = shell(all);
+  INFO(ran.output);
+  for (int i = 0; i < 6; ++i) UNSCOPED_INFO(read_file(cluster.root + "/said" + std::to_string(i)));
+  CHECK(count(ran.output, "code 0\n") == 6);
+  const std::string jobs = cluster.job("list", "-o json").output;
+  CHECK(count(jobs, "\"STOPPED\"") == 6);
+  CHECK(count(jobs, "\"submission_id\"") == 7);
+}
+
 TEST_CASE("bad jobs: one error, and nothing is left", "[jobs]") {
   const TempFolder nowhere;
   const Cluster cluster;

@@ -323,14 +323,17 @@ void keys(const fs::path& root) {
                   .head = head.public_key(),
                   .allowed = {{own.public_key(), "node/1"}, {head.public_key(), "x"}}});
 
-  // A key file with a secret that is none.
+  // Key files with a secret that is none: of before there were check words, and with one.
   char path[] = "/tmp/troupe-corpus-XXXXXX";
   if (::mkdtemp(path) == nullptr) std::exit(1);
-  (void)KeyFolder::open(path).value().load_or_generate("one").value();
-  std::ifstream file(std::string(path) + "/one.key", std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  text.replace(text.size() - 32, 32, 32, '\x11');
-  Corpus(root, "key_folder").add("one", text);
+  PublicKey none;
+  none.bytes.fill(std::byte{0x11});
+  KeyFolder::open(path).value().save_public("two", none).value();
+  std::ifstream file(std::string(path) + "/two.pub", std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const Corpus keys(root, "key_folder");
+  keys.add("one", "troupe key 1\n" + std::string(32, '\x11'));
+  keys.add("two", text);
   fs::remove_all(path);
 
   const Corpus folder(root, "cluster_folder");

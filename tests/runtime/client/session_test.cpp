@@ -143,6 +143,27 @@ TEST_CASE("GPUs are a part of one or whole ones, and for actors with a process o
                     Catch::Contains("in this process"));
 }
 
+// Was: newlines and escape sequences of both went into logs, and each line of its output had a megabyte
+// before it.
+TEST_CASE("an actor's name and label are refused where they are given when no line could hold them") {
+  LocalGate gate;
+  const Session session(gate);
+  const auto refused = [&](const ActorOptions& options) {
+    try {
+      session.spawn<Holder>(options);
+    } catch (const Error& error) {
+      return error.info().why;
+    }
+    return std::string("nothing");
+  };
+  CHECK(refused({.name = "a\nb"}) == "its name has a control character");
+  CHECK(refused({.name = std::string(257, 'n')}) == "its name has 257 bytes, and 256 are the most");
+  CHECK(refused({.label = "\x1b[2J"}) == "its label has a control character");
+  CHECK(refused({.label = std::string(1'000'000, 'l')}) ==
+        "its label has 1000000 bytes, and 256 are the most");
+  CHECK(refused({.label = std::string(256, 'l')}) == "nothing");
+}
+
 TEST_CASE("arguments too large for the head are refused at the door, with the way around") {
   // They ended the head for good: what it could not store stopped its loop, and nodes sent it again.
   LocalGate gate;

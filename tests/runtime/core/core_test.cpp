@@ -17,6 +17,7 @@
 #include "runtime/core/escape.hpp"
 #include "runtime/core/fd.hpp"
 #include "runtime/core/ids.hpp"
+#include "runtime/core/names.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/core/result.hpp"
 #include "runtime/core/short_slice.hpp"
@@ -217,6 +218,22 @@ TEST_CASE("a write beyond ulimit -f is told with that limit") {
   CHECK(told ==
         "cannot write x: File too large: the limit on the length of a file (ulimit -f) is 8192 bytes "
         "(raise ulimit -f where it starts)");
+}
+
+TEST_CASE("a name has at most 256 bytes, and no control characters") {
+  for (const std::string good : {"", "a", "my actor/0", "na\xc3\xafve"}) CHECK_FALSE(check_name(good, "no"));
+  CHECK_FALSE(check_name(std::string(kMostNameBytes, 'n'), "no"));
+  const auto longer = check_name(std::string(kMostNameBytes + 1, 'n'), "cannot", "its label");
+  REQUIRE(longer);
+  CHECK(longer->code == ErrorCode::kLimit);
+  CHECK(longer->message() == "cannot: its label has 257 bytes, and 256 are the most (choose a shorter one)");
+  for (const char* bad : {"\n", "a\nb", "\x1b[2J", "a\x7f", "\t"}) {
+    const auto wrong = check_name(bad, "cannot");
+    REQUIRE(wrong);
+    CHECK(wrong->code == ErrorCode::kBadInput);
+    CHECK(wrong->why == "its name has a control character");
+  }
+  CHECK(check_name(std::string("a\0b", 3), "cannot"));
 }
 
 // Was: bytes that are no UTF-8 went to the terminal, and into tables, as they were.

@@ -223,6 +223,40 @@ TEST_CASE("a register that does not decode stops the head instead of letting som
   }
 }
 
+// Was: a machine was let in no more, or as another one, and nobody knew why.
+TEST_CASE(
+    "a changed bit of what the head's store has of a machine or a token is an error that names the entry") {
+  Register head;
+  MemoryStorage written;
+  const auto first = Admission::open(written, head.authorizer, head.clock, "boot 1").value();
+  first->issue({"h", 1}, head.head_key, 60s).value();
+  first->add_peer(CurveKeyPair::generate().public_key(), "node/1", "machine/a").value();
+  const auto opened = [&](const std::string& key, const std::string& value) {
+    MemoryStorage storage;
+    storage.put(key, std::as_bytes(std::span(value))).value();
+    return Admission::open(storage, std::make_shared<Authorizer>(head.clock), head.clock, "boot 1");
+  };
+  for (const StoreEntry& entry : written.scan("security/").value()) {
+    const std::string good(reinterpret_cast<const char*>(entry.value.data()), entry.value.size());
+    CHECK(opened(entry.key, good).ok());
+    const std::size_t zero = good.size() - 5;
+    for (std::size_t i = 0; i < good.size(); ++i) {
+      if (i == zero) continue;
+      std::string bad = good;
+      bad[i] = static_cast<char>(bad[i] ^ 1);
+      const auto refused = opened(entry.key, bad);
+      INFO(entry.key << ", byte " << i);
+      REQUIRE_FALSE(refused.ok());
+      CHECK(refused.error().what == "cannot use the store's entry " + entry.key);
+      CHECK_THAT(refused.error().why, Catch::StartsWith("it is damaged: "));
+    }
+    std::string other = entry.key;
+    other.back() = other.back() == '7' ? '8' : '7';
+    CHECK_FALSE(opened(other, good).ok());
+    CHECK(opened(entry.key, good.substr(0, zero)).ok());  // of before there were check words
+  }
+}
+
 // The whole way, on real sockets: token, guest connection, enrollment, own key, and the token again.
 TEST_CASE("a machine joins with a token and comes back with its own key") {
   test::Head head;

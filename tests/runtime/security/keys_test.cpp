@@ -212,7 +212,7 @@ TEST_CASE("a key file of any other size or form is refused") {
   folder.load_or_generate("head").value();
   const std::string file = parent / "keys/head.key";
   const std::string good = test::read_file(file);
-  REQUIRE(good.size() == 45);
+  REQUIRE(good.size() == 49);
   const auto write = [&](const std::string& text) { std::ofstream(file, std::ios::binary) << text; };
   for (std::size_t size = 0; size < good.size(); ++size) {
     write(good.substr(0, size));
@@ -223,6 +223,41 @@ TEST_CASE("a key file of any other size or form is refused") {
   write("Troupe" + good.substr(6));
   CHECK(folder.load("head").error().code == ErrorCode::kCorrupt);
   write(good);
+  CHECK(folder.load("head").value().has_value());
+  write("troupe key 1\n" + good.substr(13, 32));  // of before there were check words
+  CHECK(folder.load("head").value().has_value());
+}
+
+// Was: another key was used, and who asked the head heard of a refusal or of nothing; and of a head.key that
+// was no key file "delete it and join the cluster again", as if it were not the head's own.
+TEST_CASE(
+    "a changed bit of a key file is an error that names the file, and says what doing without it costs") {
+  const TempFolder parent;
+  const auto folder = KeyFolder::open(parent / "keys").value();
+  folder.save_public("head", folder.load_or_generate("head").value().public_key()).value();
+  folder.load_or_generate("machine").value();
+  const auto error_of = [&](const std::string& name) {
+    const std::string file = parent / "keys/" + name;
+    const std::string good = test::read_file(file);
+    ErrorInfo error;
+    for (std::size_t i = 13; i < good.size(); ++i) {
+      std::string bad = good;
+      bad[i] = static_cast<char>(bad[i] ^ (1 << i % 8));
+      std::ofstream(file, std::ios::binary) << bad;
+      const auto read = name == "head.pub" ? folder.load_public("head").error()
+                                           : folder.load(name.substr(0, name.size() - 4)).error();
+      REQUIRE(read.code == ErrorCode::kCorrupt);
+      error = read;
+    }
+    std::ofstream(file, std::ios::binary) << good;
+    CHECK(error.what == "cannot use the key " + file);
+    CHECK_THAT(error.why, Catch::StartsWith("it is damaged: "));
+    return error.todo;
+  };
+  CHECK_THAT(error_of("head.key"), Catch::Contains("every other machine must join again") &&
+                                       Catch::Contains("jobs and queues stay"));
+  CHECK_THAT(error_of("head.pub"), Catch::Contains("the head's next start writes it"));
+  CHECK_THAT(error_of("machine.key"), Catch::Contains("needs a restart"));
   CHECK(folder.load("head").value().has_value());
 }
 

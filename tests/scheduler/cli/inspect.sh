@@ -138,7 +138,7 @@ said=$("$troupe" job submit --id its --folder "$where/two" -- sh -c 'echo $TROUP
 
 # One node of a name from a folder.
 expect 1 "one of that name runs from there: process [0-9]+ holds .*troupe stop" start --address "$address" --folder "$where/two" --name two
-expect 2 'cannot set' queue set research --weight 0
+for weight in 0 -1 1000001 nan; do expect 2 "'$weight' is no weight: a number above 0, of at most 1000000" queue set research --weight $weight; done
 expect 0 'queue default stays' queue remove default
 
 # Actors: an agent of a run is one.

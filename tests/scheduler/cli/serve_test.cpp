@@ -176,6 +176,9 @@ TEST_CASE("troupe serve says what is wrong with its words and with what programs
   CHECK(serve("scale digits").code == 2);
   for (const char* range : {"0", "4:2", "1:1001", "1:", ":1", "1:2:3", "x", "-1"})
     CHECK(serve(std::string("scale digits ") + range).code == 2);
+  CHECK(contains(serve("scale digits 0").output,
+                 "'0' is neither MIN:MAX, with MIN from 0 and MAX from 1 to 1000 and not below MIN, nor one "
+                 "number of replicas, from 1 to 1000"));
   CHECK(contains(serve("status nothing").output, "there is no deployment 'nothing' here"));
   Played program;
   program.answers(kStatus, R"({"error":{"what":"cannot update 'fixed'","why":"two\nlines","todo":"wait"}})");

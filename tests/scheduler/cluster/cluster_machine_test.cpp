@@ -518,3 +518,37 @@ TEST_CASE("A demand for GPUs that makes no sense is refused at the door") {
   s.on(NodeJoined{info, {}, {}, {}});
   CHECK(s.get<RefuseNode>()->reason.find("names no GPU") != std::string::npos);
 }
+
+// Was: names of jobs alone were looked at, so an actor's could end a line of a log, or clear a terminal.
+TEST_CASE(
+    "a name with control characters is refused where it is given, and read where an older head wrote it") {
+  Script s;
+  const JobId job = s.job_on({4});
+  const std::string bad = "a\nb";
+  s.spawn(job, 2, bad);
+  REQUIRE(s.get<SpawnAnswered>() != nullptr);
+  CHECK(s.get<SpawnAnswered>()->error.message() ==
+        "cannot spawn T: its name has a control character (choose one of letters that can be printed)");
+  s.spawn(job, 3, std::string(257, 'n'));
+  REQUIRE(s.get<SpawnAnswered>() != nullptr);
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kLimit);
+  const GroupSpec spec{{}, bad, PlacementStrategy::kPack, {{kCpu, 0}}};
+  s.on(GroupRequested{{kDriver, 4}, job, GroupVerb::kMake, {}, spec});
+  REQUIRE(s.get<GroupAnswered>() != nullptr);
+  CHECK(s.get<GroupAnswered>()->error.why == "its name has a control character");
+  CHECK(s.job(5, "m\x1b[2J").error.why == "its name has a control character");
+  CHECK(s.head->jobs().named("m\x1b[2J") == nullptr);
+
+  const ActorId actor = s.up(job, 6, "good");
+  GroupSpec good = spec;
+  good.name = "group";
+  s.on(GroupRequested{{kDriver, 7}, job, GroupVerb::kMake, {}, good});
+  const GroupId group = s.get<GroupAnswered>()->status.record.group;
+  std::get<ActorRecord>(s.store.at("actor/" + to_string(actor))).spec.name = bad;
+  std::get<GroupRecord>(s.store.at("group/" + to_string(group))).spec.name = bad;
+  s.restart();
+  REQUIRE(s.head->actors().contains(actor));
+  CHECK(s.head->actors().at(actor).record.spec.name == bad);
+  REQUIRE(s.head->groups().find(group) != nullptr);
+  CHECK(s.head->groups().find(group)->record.spec.name == bad);
+}

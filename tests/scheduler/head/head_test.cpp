@@ -458,6 +458,27 @@ TEST_CASE("a conversation with another peer's key is refused, and that one stays
 
 // A head that died in the middle of a removal forgot the machine's jobs, and an older one let nodes in after
 // it.
+TEST_CASE("a head does not start from a record that lies under another one's key, and names both") {
+  SubmissionRecord job;
+  job.number = 1;
+  job.spec.id = "one";
+  job.spec.program = {"true"};
+  const auto why = [&](const std::string& key) {
+    StoreBatch kept;
+    kept.put(key, encode_record(job));
+    try {
+      const RunningHead head({}, kept);
+    } catch (const Error& error) {
+      return error.info().what + ": " + error.info().why;
+    }
+    return std::string("nothing");
+  };
+  CHECK(why("submission/one") == "nothing");
+  CHECK(why("submission/two") ==
+        "cannot read the head's store at 'submission/two': it is that of 'submission/one'");
+  CHECK(why("group/one") == "cannot read the head's store at 'group/one': it is that of 'submission/one'");
+}
+
 TEST_CASE("a head that starts stops the jobs of machines that are not let in, and shuts out their nodes") {
   StoreBatch kept;
   SubmissionRecord job;

@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "tests/support/eventually.hpp"
@@ -68,4 +70,50 @@ TEST_CASE("those who wait for their turn to ask are told what the head did not d
   const HeadContact second{other.address(), key, folder.own_keys().value()};
   CHECK_THAT(folder.ask(second, wire::StatusAsk{1}, 200ms).error().message(),
              Catch::Contains(to_string(other.address())));
+}
+
+// Was: it began anew without a word: all jobs, queues and keys were gone, or no machine could reach it.
+TEST_CASE("a folder says what a head that ran from it has left no more, and nothing at a first start",
+          "[folder]") {
+  const test::TempFolder root;
+  const std::string path = root.path() + "/keys", store = path + "/store", db = store + "/troupe.db";
+  const auto folder = ClusterFolder::open(path).value();
+  const auto lost = [&] { return folder.lost_of_head().value_or("nothing"); };
+  CHECK(lost() == "nothing");
+  const auto key = CurveKeyPair::generate().public_key();
+  folder.save_head({"127.0.0.1", 1}, key).value();  // it joined another machine's head
+  folder.own_keys().value();
+  CHECK(lost() == "nothing");
+  std::filesystem::remove(path + "/address");
+  std::filesystem::remove(path + "/head.pub");
+  folder.keys().load_or_generate("head").value();  // its first head did not come up
+  CHECK(lost() == "nothing");
+  std::filesystem::create_directory(store);
+  std::ofstream(db) << "full";
+  CHECK(lost() == "nothing");
+  folder.save_head({"127.0.0.1", 1}, key).value();
+  CHECK(lost() == "nothing");
+
+  SECTION("an empty store") {
+    std::filesystem::resize_file(db, 0);
+    CHECK_THAT(lost(), Catch::Contains("its store/troupe.db is empty: it begins anew, without the jobs"));
+  }
+  SECTION("no store") {
+    std::filesystem::remove_all(store);
+    CHECK_THAT(lost(), Catch::Contains("its store/troupe.db is missing: it begins anew, without the jobs"));
+  }
+  SECTION("no key") {
+    std::filesystem::remove(path + "/head.key");
+    CHECK_THAT(lost(), Catch::Contains("its head.key is missing: another one is made"));
+    std::filesystem::remove(path + "/address");
+    std::filesystem::remove(path + "/head.pub");
+    CHECK_THAT(lost(), Catch::Contains("its head.key is missing: another one is made"));
+  }
+  SECTION("neither") {
+    std::filesystem::remove(path + "/head.key");
+    std::filesystem::remove(db);
+    CHECK_THAT(lost(), Catch::Contains("its store/troupe.db is missing") &&
+                           Catch::Contains("; its head.key is missing, too; "));
+  }
+  CHECK(lost().find('\n') == std::string::npos);
 }
