@@ -1,49 +1,34 @@
 /// simulate [--seed N] [--count N] [--verbose] [--break RULE]: replays one seed, or runs many.
 /// A seed that breaks something tells its story: the last events, with when, who and what.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/simulation/rules.hpp"
 #include "tests/simulation/totals.hpp"
 
 namespace {
 
+using troupe::sim::kBreakableRules;
 using troupe::sim::Scenario;
 
-bool break_rule(const char* rule, Scenario& scenario) {
-  const auto is = [rule](const char* name) { return std::strcmp(rule, name) == 0; };
-  bool* const flag = is("commit")       ? &scenario.mutations.commit_on_first_report
-                     : is("generation") ? &scenario.mutations.accept_old_generation
-                     : is("install")    ? &scenario.mutations.install_in_place
-                     : is("follow")     ? &scenario.mutations.join_behind
-                     : is("requests")   ? &scenario.floor.forget_requests
-                     : is("durable")    ? &scenario.floor.say_before_durable
-                     : is("lines")      ? &scenario.floor.forget_peers
-                     : is("nodes")      ? &scenario.floor.forget_lost_nodes
-                     : is("credit")     ? &scenario.floor.keep_credit
-                     : is("unsent")     ? &scenario.floor.drop_unsent
-                     : is("room")       ? &scenario.floor.forget_room
-                     : is("monitors")   ? &scenario.floor.monitor_once
-                     : is("leaving")    ? &scenario.floor.ignore_leaving
-                     : is("saves")      ? &scenario.floor.forget_saves
-                     : is("spilled")    ? &scenario.floor.lose_spilled_byte
-                     : is("files")      ? &scenario.floor.keep_spill_files
-                     : is("borrowers")  ? &scenario.floor.forget_dead_borrowers
-                     : is("parts")      ? &scenario.floor.take_broken_parts
-                     : is("lost")       ? &scenario.floor.take_lost_parts
-                     : is("window")     ? &scenario.floor.widen_window
-                     : is("asks")       ? &scenario.floor.ask_once
-                     : is("leases")     ? &scenario.floor.keep_leases
-                     : is("retries")    ? &scenario.floor.retry_once
-                     : is("back")       ? &scenario.floor.take_back_all
-                     : is("waits")      ? &scenario.floor.forget_waits
-                     : is("goes-on")    ? &scenario.floor.wait_for_good
-                     : is("turns")      ? &scenario.floor.ignore_turns
-                     : is("reports")    ? &scenario.floor.forget_reports
-                     : is("restarts")   ? &scenario.floor.start_too_often
-                                        : nullptr;
-  if (flag != nullptr) *flag = true;
-  return flag != nullptr;
+bool break_rule(const char* name, Scenario& scenario) {
+  const auto rule = std::find_if(kBreakableRules.begin(), kBreakableRules.end(),
+                                 [name](const auto& one) { return std::strcmp(one.name, name) == 0; });
+  if (rule == kBreakableRules.end()) return false;
+  rule->break_in(scenario);
+  return true;
+}
+
+void usage(std::FILE* to) {
+  std::fprintf(to,
+               "usage: simulate [--seed N] [--count N] [--verbose] [--sweeps] [--break RULE]\n"
+               "  --verbose  tells what happens while it does; a seed that breaks something tells its "
+               "last events anyway\n"
+               "  --sweeps   the program sweeps, instead of training one job\n"
+               "  --break    breaks a rule on purpose:\n");
+  for (const auto& rule : kBreakableRules) std::fprintf(to, "    %-11s %s\n", rule.name, rule.broken);
 }
 
 }  // namespace
@@ -68,42 +53,7 @@ int main(int argc, char** argv) {
       ++i;
     } else {
       const bool help = std::strcmp(argv[i], "--help") == 0 || std::strcmp(argv[i], "-h") == 0;
-      std::fprintf(
-          help ? stdout : stderr,
-          "usage: simulate [--seed N] [--count N] [--verbose] [--sweeps] [--break RULE]\n"
-          "  --verbose  tells what happens while it does; a seed that breaks something tells its "
-          "last events anyway\n"
-          "  --sweeps   the program sweeps, instead of training one job\n"
-          "  --break    breaks a rule on purpose:\n"
-          "    commit      a step commits on the first report\n"
-          "    generation  reports of an old generation count\n"
-          "    install     a state is installed before it is whole\n"
-          "    follow      who joins beside the steps counts as having steps that it has not taken\n"
-          "    requests    a node that joins again does not repeat what has no answer\n"
-          "    durable     the head says what is not on its disk yet\n"
-          "    lines       a line between nodes breaks, and nobody is told\n"
-          "    nodes       a process does not fail its calls when the link to their node broke\n"
-          "    credit      a process never gives back what it has taken up\n"
-          "    unsent      what a process tells its node while the link is full is dropped\n"
-          "    room        what waits for the link to the node stays when there is room again\n"
-          "    monitors    a monitor is not asked for again after a link broke\n"
-          "    leaving     the head does not hear that a node leaves\n"
-          "    saves       what an actor saves is said to be kept, and goes nowhere\n"
-          "    spilled     an object that leaves memory for disk has another byte there\n"
-          "    files       a file stays on the disk when its last object is gone\n"
-          "    borrowers   after a link broke an owner does not ask whether who borrows behind it lives\n"
-          "    parts       what came before a direct connection broke is taken for the object\n"
-          "    lost        a part of a copy that was lost with its link counts as there\n"
-          "    window      more parts of a copy are asked for at a time than may be\n"
-          "    asks        who could not be reached is not asked for a computed object again\n"
-          "    leases      a worker that runs no tasks any more is not ended\n"
-          "    retries     a task that may run once is tried again when its worker is lost\n"
-          "    back        a task that its worker has begun counts as taken back from it\n"
-          "    waits       a worker does not say that its task waits\n"
-          "    goes-on     a worker does not say that its task, which had waited, goes on\n"
-          "    turns       a process does not hear that others wait for its workers\n"
-          "    reports     a sweep does not write down what it decided on a report\n"
-          "    restarts    the head starts an actor once more than its max_restarts lets it\n");
+      usage(help ? stdout : stderr);
       return help ? 0 : 2;
     }
   }

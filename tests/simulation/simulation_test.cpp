@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/simulation/rules.hpp"
 #include "tests/simulation/totals.hpp"
 
 using namespace troupe::sim;
@@ -162,172 +163,13 @@ TEST_CASE("a seed's trace does not depend on the process that runs it, or on its
   CHECK(traces({32767, "a-host-with-a-long-name.of-a-cluster.example"}) == here);
 }
 
-TEST_CASE("a step that commits on the first report is found") {
-  Scenario broken;
-  broken.mutations.commit_on_first_report = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a report of an old generation that counts is found") {
-  Scenario broken;
-  broken.mutations.accept_old_generation = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a state that is installed before it is whole is found") {
-  Scenario broken;
-  broken.mutations.install_in_place = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a trainer that joins a step behind is found") {
-  Scenario broken;
-  broken.mutations.join_behind = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a head that places on a node that leaves is found") {
-  Scenario broken;
-  broken.floor.ignore_leaving = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a node that does not repeat what has no answer is found") {
-  Scenario broken;
-  broken.floor.forget_requests = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a head that says what is not durable is found") {
-  Scenario broken;
-  broken.floor.say_before_durable = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a line between nodes that breaks in silence is found") {
-  Scenario broken;
-  broken.floor.forget_peers = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a process that keeps its calls when the link to their node broke is found") {
-  Scenario broken;
-  broken.floor.forget_lost_nodes = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a process that gives no credit back is found") {
-  Scenario broken;
-  broken.floor.keep_credit = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a process that drops what it tells a full link is found") {
-  Scenario broken;
-  broken.floor.drop_unsent = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a process that forgets what waits for a full link is found") {
-  Scenario broken;
-  broken.floor.forget_room = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a state that is said to be kept, and is not, is found") {
-  Scenario broken;
-  broken.floor.forget_saves = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a byte of a spilled object that changes on disk is found") {
-  Scenario broken;
-  broken.floor.lose_spilled_byte = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("what came before a direct connection broke, taken for the object, is found") {
-  Scenario broken;
-  broken.floor.take_broken_parts = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a part of a copy that was lost with its link, taken for one that came, is found") {
-  Scenario broken;
-  broken.floor.take_lost_parts = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a copy of which more parts are under way than may be is found") {
-  Scenario broken;
-  broken.floor.widen_window = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a computed object that is not asked for again when a link broke is found") {
-  Scenario broken;
-  broken.floor.ask_once = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a dead borrower behind a broken link that nobody asks for is found") {
-  Scenario broken;
-  broken.floor.forget_dead_borrowers = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a worker of tasks that is not given back is found") {
-  Scenario broken;
-  broken.floor.keep_leases = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-// What such a task waits for may need the CPU that it holds.
-TEST_CASE("a worker that does not say that its task waits is found, by the tasks that never run") {
-  Scenario broken;
-  broken.floor.forget_waits = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a worker that does not say that its task goes on is found, by the head's books") {
-  Scenario broken;
-  broken.floor.wait_for_good = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-// The first one that asks has all CPUs, and tasks for ever.
-TEST_CASE("a process that gives no worker back for others is found, by the tasks that never run") {
-  Scenario broken;
-  broken.floor.ignore_turns = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a task that may run once and is tried again is found") {
-  Scenario broken;
-  broken.floor.retry_once = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a task that has begun and is taken back all the same is found") {
-  Scenario broken;
-  broken.floor.take_back_all = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a spill file that stays when its objects are gone is found") {
-  Scenario broken;
-  broken.floor.keep_spill_files = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("an actor that is started again too often is found") {
-  Scenario broken;
-  broken.floor.start_too_often = true;
-  CHECK(seeds_until_found(broken) > 0);
-}
-
-TEST_CASE("a monitor that is not asked for again after a link broke is found") {
-  Scenario broken;
-  broken.floor.monitor_once = true;
-  CHECK(seeds_until_found(broken) > 0);
+TEST_CASE("a run that breaks a rule is found") {
+  for (const BreakableRule& rule : kBreakableRules) {
+    if (rule.name == std::string("reports")) continue;  // sweeps alone find it
+    DYNAMIC_SECTION(rule.name << ": " << rule.broken) {
+      Scenario broken;
+      rule.break_in(broken);
+      CHECK(seeds_until_found(broken) > 0);
+    }
+  }
 }

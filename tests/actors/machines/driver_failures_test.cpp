@@ -11,8 +11,7 @@ namespace {
 
 /// A job in which A and B compute.
 Script two_trainers() {
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
+  Script s(config_of(2), {kA, kB});
   return s;
 }
 
@@ -47,13 +46,11 @@ TEST_CASE("a trainer that computes without progress is killed, with what it was 
   s.wait(seconds(119));
   CHECK(s.all<KillActor>().empty());
   s.wait(seconds(2));
-  REQUIRE(s.all<KillActor>().size() == 1);
-  CHECK(s.all<KillActor>()[0].actor == kA);
-  CHECK(s.all<KillActor>()[0].reason ==
+  CHECK(s.only<KillActor>().actor == kA);
+  CHECK(s.only<KillActor>().reason ==
         "it has shown no progress for 120 s (deadlines.hang) in step 1, leaf 0");
-  REQUIRE(s.all<DeadlineExpired>().size() == 1);
   CHECK(
-      s.all<DeadlineExpired>()[0].text ==
+      s.only<DeadlineExpired>().text ==
       "trainer 1 (rank 0) is killed: it has shown no progress for 120 s (deadlines.hang) in step 1, leaf 0");
   CHECK(s.order<Quiesce>(kB));  // and recovery goes on
 }
@@ -61,8 +58,7 @@ TEST_CASE("a trainer that computes without progress is killed, with what it was 
 TEST_CASE("one that waits for others does not hang, though its heartbeats come late") {
   DriverConfig config = config_of(1);
   config.deadlines.hang = seconds(3);
-  Script s(config);
-  s.run_from_start({kA});
+  Script s(config, {kA});
   s.progress[kA] = {1, false, "step 1"};
   s.wait(seconds(1));
   s.alive.clear();  // its heartbeats stay out
@@ -79,8 +75,7 @@ TEST_CASE("a loader that hangs in get() is killed; one that reads for long is no
   }
   CHECK(s.all<DeadlineExpired>().empty());
   s.wait(seconds(30));
-  REQUIRE(s.all<KillActor>().size() == 1);
-  CHECK(s.all<KillActor>()[0].actor == kLoader);
+  CHECK(s.only<KillActor>().actor == kLoader);
   CHECK_THAT(s.all<DeadlineExpired>().at(0).text,
              Contains("no progress for 120 s (deadlines.hang) in the batch of epoch 1, step 1, leaf 0"));
 }
@@ -91,8 +86,7 @@ TEST_CASE("when nobody computes and nobody comes further, the next generation op
   for (const ActorId a : {kA, kB}) s.progress[a] = {3, false, "step 1"};
   s.wait(seconds(32));
   CHECK(s.g() != g);
-  REQUIRE(s.all<DeadlineExpired>().size() == 1);
-  CHECK_THAT(s.all<DeadlineExpired>()[0].text,
+  CHECK_THAT(s.only<DeadlineExpired>().text,
              Contains("trainer 1 (rank 0) waits in step 1, trainer 2 (rank 1) waits in step 1"));
 }
 
@@ -101,8 +95,7 @@ TEST_CASE("an evaluation without a loader is no standstill: that wait has a dead
   config.epochs = 1;
   config.steps_per_epoch = 1;
   config.test_pieces = 1;
-  Script s(config);
-  s.run_from_start({kA});
+  Script s(config, {kA});
   s.applied(kA, 0);
   REQUIRE(s.order<Evaluate>(kA));
   s.on(LoaderDown{kLoader, "killed by signal 9 (SIGKILL)"});
@@ -115,8 +108,7 @@ TEST_CASE("an evaluation without a loader is no standstill: that wait has a dead
 
 // A SIGSEGV in loss() took 17 tries and 85 s.
 TEST_CASE("the third crash at one step ends the job with the reason") {
-  Script s(config_of(1));
-  s.run_from_start({kA});
+  Script s(config_of(1), {kA});
   s.applied(kA, 0);
   ActorId trainer = kA;
   for (std::uint64_t crash = 1; crash <= 3; ++crash) {
@@ -126,17 +118,14 @@ TEST_CASE("the third crash at one step ends the job with the reason") {
     s.on(TrainerDown{trainer, "killed by signal 11 (SIGSEGV)"});
     if (crash == 3) break;
     trainer = ActorId{10 + crash};
-    s.ready(trainer);
-    s.quiesced(trainer, kNoState);
+    s.join(trainer);
     REQUIRE(s.order<StartGeneration>(trainer));
-    s.formed(trainer);
-    s.installed(trainer, 0);
+    s.begin(trainer, 0);
     s.applied(trainer, 0);
   }
-  REQUIRE(s.all<JobFailed>().size() == 1);
-  CHECK(s.all<JobFailed>()[0].reason ==
+  CHECK(s.only<JobFailed>().reason ==
         "3 failures at step 2, the last one: trainer c (rank 0) died: killed by signal 11 (SIGSEGV)");
-  CHECK_FALSE(s.all<JobFailed>()[0].todo.empty());
+  CHECK_FALSE(s.only<JobFailed>().todo.empty());
 }
 
 TEST_CASE("trainers that crash of one thing together have failed once, and a later step begins a new count") {
@@ -178,17 +167,14 @@ TEST_CASE("trainers that crash of one thing together have failed once, and a lat
 }
 
 TEST_CASE("kills from outside at one step have the larger budget") {
-  Script s(config_of(1));
-  s.run_from_start({kA});
+  Script s(config_of(1), {kA});
   ActorId trainer = kA;
   for (std::uint64_t n = 1; n <= 8; ++n) {
     replace(s, trainer, "killed by signal 9 (SIGKILL)");
     s.wait(seconds(11));
     trainer = ActorId{30 + n};
-    s.ready(trainer);
-    s.quiesced(trainer, kNoState);
-    s.formed(trainer);
-    s.installed(trainer, 0);
+    s.join(trainer);
+    s.begin(trainer, 0);
   }
   CHECK(s.driver.state() == DriverMachine::State::kRunning);
 }
@@ -253,20 +239,17 @@ TEST_CASE("a stop before the first step ends at once") {
     s.on(StopRequested{});
   }
   SECTION("the group forms") {
-    s.ready(kA);
-    s.quiesced(kA, kNoState);
+    s.join(kA);
     s.on(StopRequested{});
   }
-  REQUIRE(s.all<JobDone>().size() == 1);
-  CHECK(s.all<JobDone>()[0].stopped);
-  CHECK(s.all<JobDone>()[0].hash.empty());
-  CHECK(s.all<JobDone>()[0].steps == 0);
+  CHECK(s.only<JobDone>().stopped);
+  CHECK(s.only<JobDone>().hash.empty());
+  CHECK(s.only<JobDone>().steps == 0);
 }
 
 // It failed the job: "stopped at once".
 TEST_CASE("a stop while a pause is under way ends the job as a stop does, and a second one at once") {
-  Script s(config_of(1));
-  s.run_from_start({kA});
+  Script s(config_of(1), {kA});
   s.applied(kA, 0);
   s.on(StopRequested{.hold_state = true});
   s.on(StopRequested{});
@@ -277,16 +260,14 @@ TEST_CASE("a stop while a pause is under way ends the job as a stop does, and a 
 
 // It waited for 32 s.
 TEST_CASE("a stop while nobody holds the state ends at once and says what is lost") {
-  Script s(saving(1));
-  s.run_from_start({kA});
+  Script s(saving(1), {kA});
   s.applied(kA, 0);
   s.applied(kA, 1);
   s.written(kA, 2);
   s.applied(kA, 2);
   s.down(kA);
   s.on(StopRequested{});
-  REQUIRE(s.all<JobDone>().size() == 1);
-  CHECK(s.all<JobDone>()[0].saved == 2);
+  CHECK(s.only<JobDone>().saved == 2);
   CHECK_THAT(s.all<Notice>().at(s.all<Notice>().size() - 1).text,
              Contains("without a checkpoint of step 3: the newest is of step 2"));
 }
@@ -294,8 +275,7 @@ TEST_CASE("a stop while nobody holds the state ends at once and says what is los
 TEST_CASE("a stop without progress ends within its deadline, and one that progresses has its time") {
   DriverConfig config = config_of(1);
   config.checkpoints = true;
-  Script s(config);
-  s.run_from_start({kA});
+  Script s(config, {kA});
   s.applied(kA, 0);
   s.on(StopRequested{});
   for (std::uint64_t n = 1; n <= 5; ++n) {
@@ -304,10 +284,8 @@ TEST_CASE("a stop without progress ends within its deadline, and one that progre
   }
   CHECK(s.all<JobDone>().empty());
   s.wait(seconds(10));
-  REQUIRE(s.all<JobDone>().size() == 1);
-  CHECK(s.all<JobDone>()[0].stopped);
-  REQUIRE(s.all<DeadlineExpired>().size() == 1);
-  CHECK_THAT(s.all<DeadlineExpired>()[0].text,
+  CHECK(s.only<JobDone>().stopped);
+  CHECK_THAT(s.only<DeadlineExpired>().text,
              Contains("no checkpoint within 30 s (trainer 1 (rank 0) computes in step 2, leaf 5)"));
 }
 
@@ -325,10 +303,8 @@ DriverConfig with_evaluation(std::int64_t newest) {
 
 /// A alone takes the job up at `step`.
 void resume(Script& s, std::int64_t step) {
-  s.ready(kA);
-  s.quiesced(kA, kNoState);
-  s.formed(kA);
-  s.installed(kA, step);
+  s.join(kA);
+  s.begin(kA, step);
 }
 
 void answer_evaluation(Script& s) {
@@ -341,8 +317,7 @@ void answer_evaluation(Script& s) {
 TEST_CASE("a resume is told, and a job that was through is evaluated once more") {
   Script s(with_evaluation(8));
   resume(s, 8);
-  REQUIRE(s.all<Resumed>().size() == 1);
-  CHECK(s.all<Resumed>()[0].checkpoint.path == "old-8");
+  CHECK(s.only<Resumed>().checkpoint.path == "old-8");
   CHECK(s.all<Notice>().at(0).text ==
         "nothing is left to train: what was resumed has 2 epochs, 2 are asked for");
   answer_evaluation(s);
@@ -369,7 +344,7 @@ TEST_CASE("a snapshot that some trainer of a sharded job never gets in time fail
     s.installed(kA, 4);
   }
   CHECK(generations == config.restart.budget + 1);
-  CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("it came too late"));
+  CHECK_THAT(s.only<JobFailed>().reason, Catch::Contains("it came too late"));
 }
 
 // An epoch that was run again after a fall-back was not evaluated, since an earlier run had done it.
@@ -377,15 +352,12 @@ TEST_CASE("after a fall-back to an older checkpoint what runs again is evaluated
   DriverConfig config = with_evaluation(8);
   config.epochs = 3;
   Script s(config);
-  s.ready(kA);
-  s.quiesced(kA, kNoState);
+  s.join(kA);
   s.on(CheckpointUnreadable{kA, s.g(), "old-8", "torn"});
   s.quiesced(kA, kNoState);
-  REQUIRE(s.all<RewindLedger>().size() == 1);
-  CHECK(s.all<RewindLedger>()[0].reason == "4 steps run again from step 4");
+  CHECK(s.only<RewindLedger>().reason == "4 steps run again from step 4");
   CHECK(s.all<Notice>().empty());
-  s.formed(kA);
-  s.installed(kA, 4);
+  s.begin(kA, 4);
   CHECK(s.all<Resumed>().at(0).checkpoint.path == "old-4");
   for (std::int64_t k = 4; k < 8; ++k) s.applied(kA, k);
   answer_evaluation(s);
@@ -400,25 +372,18 @@ TEST_CASE("checkpoints that could not be written are counted, and the newest one
   s.on(CheckpointFailed{kA, s.g(), 8, "the disk is full"});
   CHECK_FALSE(s.order<PruneCheckpoints>(kA));
   s.on(TrainerFinished{kA, s.g(), 8, "h8"});
-  REQUIRE(s.all<JobDone>().size() == 1);
-  CHECK(s.all<JobDone>()[0].failed_checkpoints == 1);
-  CHECK(s.all<JobDone>()[0].saved == 4);
+  CHECK(s.only<JobDone>().failed_checkpoints == 1);
+  CHECK(s.only<JobDone>().saved == 4);
 }
 
 TEST_CASE("who sees the checkpoint folder is rank 0 and writes; with nobody who does a job does not begin") {
   auto config = saving(2);
   config.checkpoint_folder = "ck";
-  const auto ready_without = [](Script& s, ActorId a) {
-    s.alive.push_back(a);
-    s.on(TrainerReady{s.take_token(SpawnKind::kTrainer), a, NodeId{1}, "addr", false, false});
-    s.quiesced(a, kNoState);
-  };
   {
     Script s(config);
-    ready_without(s, kA);
-    ready_without(s, kB);
-    REQUIRE(s.all<JobFailed>().size() == 1);
-    CHECK_THAT(s.all<JobFailed>()[0].reason,
+    s.join(kA, /*sees_folder=*/false);
+    s.join(kB, /*sees_folder=*/false);
+    CHECK_THAT(s.only<JobFailed>().reason,
                Catch::Contains("no trainer can write checkpoints: 'ck' is not there"));
   }
   // Was: the job failed 10 s after its start where the one that sees the folder took longer than that.
@@ -426,30 +391,27 @@ TEST_CASE("who sees the checkpoint folder is rank 0 and writes; with nobody who 
     DriverConfig late = config;
     late.min_trainers = 1;
     Script s(late);
-    ready_without(s, kA);
+    s.join(kA, /*sees_folder=*/false);
     s.wait(seconds(20));
     CHECK(s.all<JobFailed>().empty());
     SECTION("it comes") {
-      s.ready(kB);
-      s.quiesced(kB, kNoState);
+      s.join(kB);
       REQUIRE(s.order<StartGeneration>(kA));
     }
     SECTION("it does not") {
       for (int i = 0; i < 200 && s.driver.state() != DriverMachine::State::kFailed; ++i) s.wait(seconds(1));
-      REQUIRE(s.all<JobFailed>().size() == 1);
-      CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("'ck'"));
+      CHECK_THAT(s.only<JobFailed>().reason, Catch::Contains("'ck'"));
     }
   }
   Script s(config);
-  ready_without(s, kA);
-  s.ready(kB);
-  s.quiesced(kB, kNoState);
+  s.join(kA, /*sees_folder=*/false);
+  s.join(kB);
   REQUIRE(s.order<StartGeneration>(kA));
   CHECK(s.order<StartGeneration>(kA)->plan.members.at(0).actor == kB);
-  for (const ActorId a : {kA, kB}) s.formed(a), s.installed(a, 0);
+  for (const ActorId a : {kA, kB}) s.begin(a, 0);
   s.lineage = s.g();
   for (std::int64_t k = 0; k < 2; ++k) {
-    for (const ActorId a : {kA, kB}) s.applied(a, k);
+    s.applied({kA, kB}, k);
   }
   CHECK(s.order<WriteCheckpoint>(kB));
   s.written(kB, 2);
@@ -457,12 +419,11 @@ TEST_CASE("who sees the checkpoint folder is rank 0 and writes; with nobody who 
   // Its death leaves nobody who sees the folder.
   s.down(kB);
   s.quiesced(kA, 2);
-  s.formed(kA);
-  s.installed(kA, 2);
+  s.begin(kA, 2);
   for (std::int64_t k = 2; k < 4; ++k) s.applied(kA, k);
   CHECK_FALSE(s.order<WriteCheckpoint>(kA));
   REQUIRE(!s.all<Notice>().empty());
-  CHECK(s.all<Notice>()[0].text == "no checkpoint of step 4: no trainer that is left sees the folder");
+  CHECK(s.only<Notice>().text == "no checkpoint of step 4: no trainer that is left sees the folder");
   s.applied(kA, 4);
   CHECK(s.all<CommitStep>().size() == 1);  // it goes on
 }

@@ -18,10 +18,8 @@ std::int64_t run_on(Script& s, const std::vector<ActorId>& members, std::int64_t
 }  // namespace
 
 TEST_CASE("a trainer whose node drains goes at the end of a step that all may run, and its place is filled") {
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
-  s.applied(kA, 0);
-  s.applied(kB, 0);
+  Script s(config_of(2), {kA, kB});
+  s.applied({kA, kB}, 0);
   s.on(WorkerLeaves{kB, "by hand"});
   CHECK(s.all<SpawnActor>().size() == 1);  // at once: somebody is to take its place
   CHECK_FALSE(s.order<Quiesce>(kA));
@@ -41,15 +39,13 @@ TEST_CASE("a trainer whose node drains goes at the end of a step that all may ru
   s.down(kB);
   CHECK(s.all<Notice>().empty());  // it is no fault
   s.applied(kA, at);
-  REQUIRE(s.all<Recovered>().size() == 1);
-  CHECK_FALSE(s.all<Recovered>()[0].fault);
-  CHECK(s.all<Recovered>()[0].cause.find("leaves: its node drains (by hand)") != std::string::npos);
+  CHECK_FALSE(s.only<Recovered>().fault);
+  CHECK(s.only<Recovered>().cause.find("leaves: its node drains (by hand)") != std::string::npos);
 }
 
 TEST_CASE("where too few would be left another trainer takes the state first") {
   auto config = config_of(1);
-  Script s(config);
-  s.run_from_start({kA});
+  Script s(config, {kA});
   s.applied(kA, 0);
   s.on(WorkerLeaves{kA, "by hand"});
   CHECK(s.all<SpawnActor>().size() == 1);
@@ -66,8 +62,7 @@ TEST_CASE("where too few would be left another trainer takes the state first") {
   REQUIRE(both);
   CHECK(both->plan.members.size() == 2);
   s.formed(kA);
-  s.formed(kC);
-  s.installed(kC, at);
+  s.begin(kC, at);
   at = run_on(s, {kA, kC}, at);
   s.quiesced(kA, at);
   s.quiesced(kC, at);
@@ -82,27 +77,23 @@ TEST_CASE("where too few would be left another trainer takes the state first") {
 }
 
 TEST_CASE("a drain that is cancelled in time changes nothing") {
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
+  Script s(config_of(2), {kA, kB});
   s.on(WorkerLeaves{kB, "by hand"});
   s.on(WorkerLeaves{kB, "", true});
   const Generation before = s.g();
   for (std::int64_t k = 0; k < 3; ++k) {
-    s.applied(kA, k);
-    s.applied(kB, k);
+    s.applied({kA, kB}, k);
   }
   CHECK(s.g() == before);
   CHECK(s.driver.members() == 2);
 }
 
 TEST_CASE("a loader whose node drains is replaced, and it is no fault") {
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
+  Script s(config_of(2), {kA, kB});
   s.on(WorkerLeaves{kLoader, "by hand"});
   CHECK(is_killed(s, kLoader));
   CHECK(s.all<Notice>().empty());
-  REQUIRE(s.all<SpawnActor>().size() == 1);
-  CHECK(s.all<SpawnActor>()[0].kind == SpawnKind::kLoader);
+  CHECK(s.only<SpawnActor>().kind == SpawnKind::kLoader);
 }
 
 TEST_CASE("with shards a trainer leaves at a checkpoint that is written for it") {
@@ -110,16 +101,13 @@ TEST_CASE("with shards a trainer leaves at a checkpoint that is written for it")
   config.sharded = true;
   config.checkpoints = true;
   config.steps_per_epoch = 8;
-  Script s(config);
-  s.run_from_start({kA, kB});
-  s.applied(kA, 0);
-  s.applied(kB, 0);
+  Script s(config, {kA, kB});
+  s.applied({kA, kB}, 0);
   s.on(WorkerLeaves{kB, "by hand"});
   std::int64_t k = 1;
   for (; !s.order<WriteCheckpoint>(kA); ++k) {
     REQUIRE(k < 8);
-    s.applied(kA, k);
-    s.applied(kB, k);
+    s.applied({kA, kB}, k);
   }
   CHECK(k < 8);
   CHECK_FALSE(s.order<Quiesce>(kA));

@@ -7,23 +7,17 @@ using namespace troupe::train;
 TEST_CASE(
     "trainers start together, leaves are dealt out, and the first step shows how far others may run ahead") {
   Script s(config_of(2));
-  s.ready(kA);
-  s.quiesced(kA, kNoState);
+  s.join(kA);
   CHECK_FALSE(s.order<StartGeneration>(kA));
-  s.ready(kB);
-  s.quiesced(kB, kNoState);
+  s.join(kB);
   const auto plan = s.order<StartGeneration>(kB);
   REQUIRE(plan);
   CHECK(plan->plan.origin == StateOrigin::kInitial);
   CHECK(plan->plan.members[0].leaves == LeafInterval{0, 1});
   CHECK(plan->plan.members[1].leaves == LeafInterval{1, 2});
-  for (const ActorId a : {kA, kB}) {
-    s.formed(a);
-    s.installed(a, 0);
-  }
+  for (const ActorId a : {kA, kB}) s.begin(a, 0);
   CHECK(s.order<Committed>(kA)->limit == 1);
-  s.applied(kA, 0);
-  s.applied(kB, 0);
+  s.applied({kA, kB}, 0);
   CHECK(s.order<Committed>(kA)->limit == 4);
 }
 
@@ -38,28 +32,24 @@ TEST_CASE("the plan says of every trainer whether it has NCCL") {
 }
 
 TEST_CASE("a step commits once every member has applied it") {
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
+  Script s(config_of(2), {kA, kB});
   s.applied(kA, 0);
   CHECK(s.all<CommitStep>().empty());
   s.applied(kB, 0);
-  REQUIRE(s.all<CommitStep>().size() == 1);
-  CHECK(s.all<CommitStep>()[0].loss == 2.0);
+  CHECK(s.only<CommitStep>().loss == 2.0);
   CHECK(s.order<Committed>(kB)->limit == 4);
 }
 
 TEST_CASE("a replacement that the others cannot do without starts at once") {
   auto config = config_of(2);
   config.min_trainers = 2;
-  Script s(config);
-  s.run_from_start({kA, kB});
+  Script s(config, {kA, kB});
   s.down(kB);
   CHECK(s.all<SpawnActor>().size() == 1);
 }
 
 TEST_CASE("a replacement waits a second for a recovery that takes longer, and no more") {
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
+  Script s(config_of(2), {kA, kB});
   s.down(kB);
   s.wait(milliseconds(900));
   CHECK(s.all<SpawnActor>().empty());
@@ -68,8 +58,7 @@ TEST_CASE("a replacement waits a second for a recovery that takes longer, and no
 }
 
 TEST_CASE("after a death the survivor that applied the step is the authority, and the step commits") {
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
+  Script s(config_of(2), {kA, kB});
   s.applied(kA, 0);
   s.down(kB);
   CHECK(s.order<Quiesce>(kA)->generation == s.g());
@@ -81,11 +70,9 @@ TEST_CASE("after a death the survivor that applied the step is the authority, an
   CHECK(plan.members[0].leaves == LeafInterval{0, 2});
   CHECK(s.driver.committed() == 0);
   s.formed(kA);
-  REQUIRE(s.all<CommitStep>().size() == 1);
-  CHECK(s.all<CommitStep>()[0].entry.generation == s.g());
+  CHECK(s.only<CommitStep>().entry.generation == s.g());
   s.applied(kA, 1);
-  REQUIRE(s.all<Recovered>().size() == 1);
-  CHECK(s.all<Recovered>()[0].fault);
+  CHECK(s.only<Recovered>().fault);
   CHECK(s.all<SpawnActor>().size() == 1);
 
   SECTION("its replacement takes the state beside the steps, then joins by the same way") {
@@ -169,21 +156,18 @@ TEST_CASE("after a death the survivor that applied the step is the authority, an
 
 // The end of a node was told as "trainer 0 left generation 1.1: the process group was aborted".
 TEST_CASE("a fault is told as the death that it was, also if the others noticed first") {
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
+  Script s(config_of(2), {kA, kB});
   s.applied(kA, 0);
   s.on(GenerationFailed{kA, s.g(), "the process group was aborted", {}});
   s.down(kB);
   s.quiesced(kA, 1, {Script::step(0)});
   s.formed(kA);
   s.applied(kA, 1);
-  REQUIRE(s.all<Recovered>().size() == 1);
-  CHECK(s.all<Recovered>()[0].cause == "trainer 2 (rank 1) died: signal 9");
+  CHECK(s.only<Recovered>().cause == "trainer 2 (rank 1) died: signal 9");
 }
 
 TEST_CASE("a death during recovery opens one more generation") {
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
+  Script s(config_of(2), {kA, kB});
   s.applied(kA, 0);
   s.on(GenerationFailed{kB, s.g(), "timed out", {}});
   s.quiesced(kA, 1, {Script::step(0)});
@@ -198,8 +182,7 @@ TEST_CASE("a death during recovery opens one more generation") {
 }
 
 TEST_CASE("when nobody has the state the last checkpoint is it, and later steps are void") {
-  Script s(saving(1));
-  s.run_from_start({kA});
+  Script s(saving(1), {kA});
   s.applied(kA, 0);
   s.applied(kA, 1);
   CHECK(s.order<WriteCheckpoint>(kA)->step == 2);
@@ -208,23 +191,19 @@ TEST_CASE("when nobody has the state the last checkpoint is it, and later steps 
   CHECK(s.order<Committed>(kA)->limit == 4);
   s.applied(kA, 2);
   s.down(kA);
-  s.ready(kB);
-  s.quiesced(kB, kNoState);
-  REQUIRE(s.all<RewindLedger>().size() == 1);
-  CHECK(s.all<RewindLedger>()[0].from == 3);
-  CHECK(s.all<RewindLedger>()[0].to == 2);
+  s.join(kB);
+  CHECK(s.only<RewindLedger>().from == 3);
+  CHECK(s.only<RewindLedger>().to == 2);
   CHECK(s.order<StartGeneration>(kB)->plan.checkpoint == "ckpt-2");
   CHECK(s.order<StartGeneration>(kB)->plan.state_hash == "h2");
 }
 
 TEST_CASE("whoever does not leave in time is killed, and counts as dead once that is known or too late") {
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
+  Script s(config_of(2), {kA, kB});
   s.on(GenerationFailed{kA, s.g(), "timed out waiting for 2", {kB}});
   s.quiesced(kA, 0);
   s.wait(seconds(7));
-  REQUIRE(s.all<KillActor>().size() == 1);
-  CHECK(s.all<KillActor>()[0].actor == kB);
+  CHECK(s.only<KillActor>().actor == kB);
   CHECK_FALSE(s.order<StartGeneration>(kA));
 
   SECTION("its death is seen") {
@@ -242,16 +221,14 @@ TEST_CASE("whoever does not leave in time is killed, and counts as dead once tha
 }
 
 TEST_CASE("a driver that was stopped itself kills nobody for their silence") {
-  Script s(config_of(1));
-  s.run_from_start({kA});
+  Script s(config_of(1), {kA});
   s.now += seconds(300);
   s.on(DriverTick{});
   CHECK(s.all<KillActor>().empty());
 }
 
 TEST_CASE("reports of an old generation are ignored, with a reason") {
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
+  Script s(config_of(2), {kA, kB});
   const Generation old = s.g();
   s.down(kB);
   s.on(StepApplied{kA, old, Script::step(0)});
@@ -287,10 +264,8 @@ DriverConfig evaluating(int trainers) {
 }  // namespace
 
 TEST_CASE("an evaluation survives a death: it is done again, every piece once") {
-  Script s(evaluating(2));
-  s.run_from_start({kA, kB});
-  s.applied(kA, 0);
-  s.applied(kB, 0);
+  Script s(evaluating(2), {kA, kB});
+  s.applied({kA, kB}, 0);
   CHECK(s.order<Evaluate>(kA)->end == 2);
   CHECK(s.order<Evaluate>(kB)->end == 5);
   s.on(EvaluationDone{kA, s.g(), 0, pieces(0, 2)});
@@ -300,12 +275,10 @@ TEST_CASE("an evaluation survives a death: it is done again, every piece once") 
   CHECK(s.order<Evaluate>(kA)->begin == 0);
   CHECK(s.order<Evaluate>(kA)->end == 5);
   s.on(EvaluationDone{kA, s.g(), 0, pieces(0, 5)});
-  REQUIRE(s.all<EpochDone>().size() == 1);
-  CHECK(s.all<EpochDone>()[0].count == 5);
-  CHECK(s.all<EpochDone>()[0].test.front() == Figure{"accuracy", 3, 5});
+  CHECK(s.only<EpochDone>().count == 5);
+  CHECK(s.only<EpochDone>().test.front() == Figure{"accuracy", 3, 5});
   s.on(TrainerFinished{kA, s.g(), 1, "h1"});
-  REQUIRE(s.all<JobDone>().size() == 1);
-  CHECK(s.all<JobDone>()[0].hash == "h1");
+  CHECK(s.only<JobDone>().hash == "h1");
 }
 
 TEST_CASE("a validation set is evaluated behind the test set, and has metrics of its own") {
@@ -313,16 +286,13 @@ TEST_CASE("a validation set is evaluated behind the test set, and has metrics of
   config.test_pieces = 2;
   config.validation_pieces = 3;
   config.keep_best = "validation/accuracy";
-  Script s(config);
-  s.run_from_start({kA, kB});
-  s.applied(kA, 0);
-  s.applied(kB, 0);
+  Script s(config, {kA, kB});
+  s.applied({kA, kB}, 0);
   CHECK(s.order<Evaluate>(kA)->end == 2);
   CHECK(s.order<Evaluate>(kB)->end == 5);
   s.on(EvaluationDone{kA, s.g(), 0, pieces(0, 2)});
   s.on(EvaluationDone{kB, s.g(), 0, pieces(2, 5)});
-  REQUIRE(s.all<EpochDone>().size() == 1);
-  const EpochDone done = s.all<EpochDone>()[0];
+  const EpochDone done = s.only<EpochDone>();
   CHECK(done.count == 5);
   CHECK(done.test.front() == Figure{"accuracy", 1, 2});
   CHECK(done.validation.front() == Figure{"accuracy", 2, 3});
@@ -332,14 +302,11 @@ TEST_CASE("a validation set is evaluated behind the test set, and has metrics of
 
   config.validation_pieces = 4;
   config.expected_piece = [](std::int64_t p) { return std::uint64_t(p < 5 ? 100 + p : 0); };
-  Script wrong(config);
-  wrong.run_from_start({kA, kB});
-  wrong.applied(kA, 0);
-  wrong.applied(kB, 0);
+  Script wrong(config, {kA, kB});
+  wrong.applied({kA, kB}, 0);
   wrong.on(EvaluationDone{kA, wrong.g(), 0, pieces(0, 3)});
   wrong.on(EvaluationDone{kB, wrong.g(), 0, pieces(3, 6)});
-  REQUIRE(wrong.all<JobFailed>().size() == 1);
-  CHECK(wrong.all<JobFailed>()[0].reason ==
+  CHECK(wrong.only<JobFailed>().reason ==
         "piece 3 of the validation set was evaluated with other samples than it has");
 }
 
@@ -347,28 +314,22 @@ TEST_CASE("trainers that end with different states are told by the part that dif
   DriverConfig config = config_of(2);
   config.epochs = 1;
   config.steps_per_epoch = 1;
-  Script s(config);
-  s.run_from_start({kA, kB});
-  s.applied(kA, 0);
-  s.applied(kB, 0);
+  Script s(config, {kA, kB});
+  s.applied({kA, kB}, 0);
   s.on(TrainerFinished{kA, s.g(), 1, "h1", {{"w", {1, 1}}, {"b", {2, 2}}}});
   s.on(TrainerFinished{kB, s.g(), 1, "h2", {{"w", {1, 1}}, {"b", {3, 3}}}});
-  REQUIRE(s.all<JobFailed>().size() == 1);
-  CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("'b' differs"));
+  CHECK_THAT(s.only<JobFailed>().reason, Catch::Contains("'b' differs"));
 }
 
 // Sums were added in the order in which trainers answered, so the test loss had other bits from run to run.
 TEST_CASE("an evaluation comes to the same bits, whoever answers first") {
   const auto loss = [](bool b_first) {
-    Script s(evaluating(2));
-    s.run_from_start({kA, kB});
-    s.applied(kA, 0);
-    s.applied(kB, 0);
+    Script s(evaluating(2), {kA, kB});
+    s.applied({kA, kB}, 0);
     if (b_first) s.on(EvaluationDone{kB, s.g(), 0, pieces(2, 5)});
     s.on(EvaluationDone{kA, s.g(), 0, pieces(0, 2)});
     if (!b_first) s.on(EvaluationDone{kB, s.g(), 0, pieces(2, 5)});
-    REQUIRE(s.all<EpochDone>().size() == 1);
-    return s.all<EpochDone>()[0].test.back().value();
+    return s.only<EpochDone>().test.back().value();
   };
   double sum = 0;
   for (const auto& piece : pieces(0, 5)) sum += piece.figures.back().sum;
@@ -381,30 +342,26 @@ TEST_CASE("what leaves count is summed over them and the epoch's steps, in their
   config.logical_ranks = 2;
   config.epochs = 1;
   config.steps_per_epoch = 2;
-  Script s(config);
-  s.run_from_start({kA});
+  Script s(config, {kA});
   s.on(StepApplied{kA, s.g(), {0, {{0, 10, 1, 1, {{"top5", 3, 4}}}, {1, 11, 2, 3, {{"top5", 1, 4}}}}}});
-  CHECK(s.all<CommitStep>()[0].loss == (1 * 1 + 2 * 3) / 4.0);  // by the weights of the leaves
+  CHECK(s.only<CommitStep>().loss == (1 * 1 + 2 * 3) / 4.0);  // by the weights of the leaves
   s.on(StepApplied{kA, s.g(), {1, {{0, 10, 1, 1, {}}, {1, 11, 1, 1, {{"top5", 4, 4}, {"seen", 1, 1}}}}}});
-  REQUIRE(s.all<EpochDone>().size() == 1);
-  CHECK(s.all<EpochDone>()[0].train == std::vector<Figure>{{"loss", 9, 6}, {"top5", 8, 12}, {"seen", 1, 1}});
+  CHECK(s.only<EpochDone>().train == std::vector<Figure>{{"loss", 9, 6}, {"top5", 8, 12}, {"seen", 1, 1}});
 }
 
 TEST_CASE("a step's values are those of its apply, also where only a survivor tells them") {
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
+  Script s(config_of(2), {kA, kB});
   StepReport first = Script::step(0);
   first.values = {{"learning_rate", 0.5}};
   s.on(StepApplied{kA, s.g(), first, {}});
   s.on(StepApplied{kB, s.g(), first, {}});
-  CHECK(s.all<CommitStep>()[0].values == first.values);
+  CHECK(s.only<CommitStep>().values == first.values);
   StepReport second = Script::step(1);
   second.values = {{"learning_rate", 0.25}, {"gradient_norm", 3}};
   s.down(kB);
   s.quiesced(kA, 2, {second});
   s.formed(kA);
-  REQUIRE(s.all<CommitStep>().size() == 1);
-  CHECK(s.all<CommitStep>()[0].values == second.values);
+  CHECK(s.only<CommitStep>().values == second.values);
 }
 
 TEST_CASE("samples that are not the sampler's stop the job when their step commits") {
@@ -413,13 +370,11 @@ TEST_CASE("samples that are not the sampler's stop the job when their step commi
   config.expected_indices = [](int epoch, std::int64_t, int leaf) {
     return std::uint64_t(10 + leaf + (leaf == 1 ? epoch : 0));
   };
-  Script s(config);
-  s.run_from_start({kA});
+  Script s(config, {kA});
   s.applied(kA, 0);
   CHECK(s.all<JobFailed>().empty());
   s.applied(kA, 1);
-  REQUIRE(s.all<JobFailed>().size() == 1);
-  CHECK(s.all<JobFailed>()[0].reason ==
+  CHECK(s.only<JobFailed>().reason ==
         "epoch 1, step 0, logical rank 1 used other samples than the sampler gave it");
 }
 
@@ -444,22 +399,19 @@ TEST_CASE("what a trainer waits for is told once, and is what a job says that to
   s.ready(kA);
   const std::uint64_t token = s.take_token(SpawnKind::kTrainer);
   s.on(SpawnWaits{token, "no node has 1 GPU free"});
-  REQUIRE(s.all<Notice>().size() == 1);
-  CHECK(s.all<Notice>()[0].text == "a trainer waits: no node has 1 GPU free");
+  CHECK(s.only<Notice>().text == "a trainer waits: no node has 1 GPU free");
   s.on(SpawnWaits{token, "no node has 1 GPU free"});
   CHECK(s.all<Notice>().empty());
   s.on(SpawnWaits{77, "of nobody"});
   CHECK(s.all<Notice>().empty());
   for (int i = 0; i < 1000 && s.driver.state() != DriverMachine::State::kFailed; ++i) s.wait(seconds(1));
-  REQUIRE(s.all<JobFailed>().size() == 1);
-  CHECK(s.all<JobFailed>()[0].todo == "one more waits: no node has 1 GPU free");
+  CHECK(s.only<JobFailed>().todo == "one more waits: no node has 1 GPU free");
 }
 
 TEST_CASE("the first Ctrl-C ends at a checkpoint, the second at once") {
   DriverConfig config = config_of(1);
   config.checkpoints = true;
-  Script s(config);
-  s.run_from_start({kA});
+  Script s(config, {kA});
   s.applied(kA, 0);
   s.on(StopRequested{});
   for (int k = 1; k < 4; ++k) s.applied(kA, k);
@@ -468,12 +420,11 @@ TEST_CASE("the first Ctrl-C ends at a checkpoint, the second at once") {
     s.written(kA, 4);
     CHECK(s.order<Finish>(kA));
     s.on(TrainerFinished{kA, s.g(), 4, "h4"});
-    REQUIRE(s.all<JobDone>().size() == 1);
-    CHECK(s.all<JobDone>()[0].stopped);
+    CHECK(s.only<JobDone>().stopped);
   }
   SECTION("twice") {
     s.on(StopRequested{});
-    CHECK(s.all<JobFailed>()[0].reason == "stopped at once");
+    CHECK(s.only<JobFailed>().reason == "stopped at once");
   }
 }
 
@@ -501,8 +452,7 @@ TEST_CASE("whoever cannot read the checkpoint gets the state from the memory of 
   CHECK(s.last.empty());  // A still reads
   const Generation loaded = s.g();
   s.installed(kA, 6);
-  REQUIRE(s.all<Notice>().size() == 1);
-  CHECK(s.all<Notice>()[0].text ==
+  CHECK(s.only<Notice>().text ==
         "not every trainer can read the checkpoint old-6; the others get the state from trainer 1 (rank 0). "
         "trainer 2 "
         "(rank 1): no such file");
@@ -530,19 +480,16 @@ TEST_CASE("the next older checkpoint is tried when nobody can read one, and step
     CHECK(s.all<JobFailed>().empty());
     for (const ActorId a : {kA, kB}) s.quiesced(a, kNoState);
   }
-  REQUIRE(s.all<JobFailed>().size() == 1);
   CHECK(
-      s.all<JobFailed>()[0].reason.starts_with("no trainer can read any checkpoint: old-6 (trainer 1 (rank "
-                                               "0): torn; trainer 2 (rank 1): torn), old-4 ("));
-  CHECK_FALSE(s.all<JobFailed>()[0].todo.empty());
+      s.only<JobFailed>().reason.starts_with("no trainer can read any checkpoint: old-6 (trainer 1 (rank "
+                                             "0): torn; trainer 2 (rank 1): torn), old-4 ("));
+  CHECK_FALSE(s.only<JobFailed>().todo.empty());
 }
 
 TEST_CASE("a newcomer that computes another first step is found before the step commits") {
   // A counter in a member of the user's optimizer: it gave exit code 0 and another hash.
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
-  s.applied(kA, 0);
-  s.applied(kB, 0);
+  Script s(config_of(2), {kA, kB});
+  s.applied({kA, kB}, 0);
   s.down(kB);
   s.quiesced(kA, 1);
   CHECK_FALSE(s.order<StartGeneration>(kA)->plan.prove);  // nobody to be compared with
@@ -560,16 +507,14 @@ TEST_CASE("a newcomer that computes another first step is found before the step 
     s.applied(kA, k);
     s.on(StepApplied{kC, s.g(), Script::step(k), {{"w", {1, 1}}, {"b", {9, 9}}}});
     CHECK(s.all<CommitStep>().empty());
-    REQUIRE(s.all<JobFailed>().size() == 1);
-    CHECK(s.all<JobFailed>()[0].reason ==
+    CHECK(s.only<JobFailed>().reason ==
           "trainer 3 (rank 1) has another state after " + std::to_string(k + 1) +
               " steps than trainer 1 (rank 0), though both began with the same "
               "TrainState: 'b' differs. The job keeps state that its TrainState lacks");
-    CHECK_THAT(s.all<JobFailed>()[0].todo, Catch::Contains("StateRegistry"));
+    CHECK_THAT(s.only<JobFailed>().todo, Catch::Contains("StateRegistry"));
   }
   SECTION("the same, and nobody is asked again") {
-    s.applied(kC, k);
-    s.applied(kA, k);
+    s.applied({kC, kA}, k);
     CHECK(s.all<CommitStep>().size() == 1);
     s.on(GenerationFailed{kA, s.g(), "timed out", {}});
     for (const ActorId a : {kA, kC}) s.quiesced(a, k + 1);
@@ -584,8 +529,7 @@ TEST_CASE("a newcomer that computes another first step is found before the step 
 }
 
 TEST_CASE("a checkpoint counts once every trainer holds what was written") {
-  Script s(saving(2));
-  s.run_from_start({kA, kB});
+  Script s(saving(2), {kA, kB});
   for (const int k : {0, 1}) s.applied(kA, k), s.applied(kB, k);
   CHECK(s.order<WriteCheckpoint>(kA)->step == 2);
   CHECK(s.order<ProveState>(kB)->step == 2);
@@ -612,17 +556,11 @@ TEST_CASE("with exact = false trainers of other bits go on, and rank 0's state i
   config.checkpoints = true;
   config.checkpoint_every = 2;
   Script s(config);
-  for (const ActorId a : {kA, kB}) {
-    s.ready(a);
-    s.quiesced(a, kNoState);
-  }
+  for (const ActorId a : {kA, kB}) s.join(a);
   const auto plan = s.order<StartGeneration>(kB)->plan;
   CHECK_FALSE(plan.exact);
   CHECK_FALSE(plan.prove);
-  for (const ActorId a : {kA, kB}) {
-    s.formed(a);
-    s.installed(a, 0);
-  }
+  for (const ActorId a : {kA, kB}) s.begin(a, 0);
   const auto step = [&](std::int64_t k) {
     for (const ActorId a : {kA, kB})
       s.on(StepApplied{a, s.g(), Script::step(k), {{"w", {a.value, 0}}}, true});
@@ -641,15 +579,13 @@ TEST_CASE("with exact = false trainers of other bits go on, and rank 0's state i
   s.on(TrainerFinished{kB, s.g(), 4, "h2", {{"w", {2, 0}}}});  // who tells first is not asked
   s.on(TrainerFinished{kA, s.g(), 4, "h1", {{"w", {1, 0}}}});
   CHECK(s.all<JobFailed>().empty());
-  REQUIRE(s.all<JobDone>().size() == 1);
-  CHECK(s.all<JobDone>()[0].hash == "h1");
-  CHECK(s.all<JobDone>()[0].state.parts == std::vector<PartHash>{{"w", {1, 0}}});
+  CHECK(s.only<JobDone>().hash == "h1");
+  CHECK(s.only<JobDone>().state.parts == std::vector<PartHash>{{"w", {1, 0}}});
 }
 
 TEST_CASE("steps of a run are rehearsed, less and less often") {
   Script s(resuming(1));
-  s.ready(kA);
-  s.quiesced(kA, kNoState);
+  s.join(kA);
   CHECK(s.order<StartGeneration>(kA)->plan.begun_at == 6);
   std::vector<std::int64_t> rehearsed;
   for (std::int64_t step = 0; step < 500; ++step) {
@@ -661,8 +597,7 @@ TEST_CASE("steps of a run are rehearsed, less and less often") {
 TEST_CASE("whoever computes has the time to end it, and a state on its way keeps the group forming") {
   // A state of some GB, and a leaf of 40 s, took longer than the 6 s in which a trainer must leave: every
   // survivor was killed at every death.
-  Script s(config_of(2));
-  s.run_from_start({kA, kB});
+  Script s(config_of(2), {kA, kB});
   s.on(GenerationFailed{kA, s.g(), "timed out", {}});
   s.progress[kB] = {7, true, "step 1, leaf 1"};
   s.quiesced(kA, 0);
@@ -704,19 +639,20 @@ void run_epoch(Script& s, std::int64_t step, double loss) {
   REQUIRE(s.order<Evaluate>(kA));
   s.on(EvaluationDone{kA, s.g(), s.order<Evaluate>(kA)->epoch, {{0, 0, 1, {{"loss", loss, 1}}}}});
 }
+/// The same, and the checkpoint is written.
+void run_saved_epoch(Script& s, std::int64_t step, double loss) {
+  run_epoch(s, step, loss);
+  s.written(kA, (step / 2 + 1) * 2);
+}
 
 }  // namespace
 
 TEST_CASE("a job ends after the epochs of patience, at a checkpoint; the best one is spared") {
-  Script s(watching("test/loss", "test/loss"));
-  s.run_from_start({kA});
-  run_epoch(s, 0, 0.5);
-  s.written(kA, 2);
-  run_epoch(s, 2, 0.3);
-  s.written(kA, 4);
+  Script s(watching("test/loss", "test/loss"), {kA});
+  run_saved_epoch(s, 0, 0.5);
+  run_saved_epoch(s, 2, 0.3);
   CHECK(s.order<PruneCheckpoints>(kA)->oldest_kept == "ckpt-4");
-  run_epoch(s, 4, 0.4);
-  s.written(kA, 6);
+  run_saved_epoch(s, 4, 0.4);
   CHECK(s.order<PruneCheckpoints>(kA)->oldest_kept == "ckpt-6");
   CHECK(s.order<PruneCheckpoints>(kA)->spared == "ckpt-4");
   run_epoch(s, 6, 0.35);
@@ -724,8 +660,7 @@ TEST_CASE("a job ends after the epochs of patience, at a checkpoint; the best on
   s.written(kA, 8);
   REQUIRE(s.order<Finish>(kA));
   s.on(TrainerFinished{kA, s.g(), 8, "h8"});
-  REQUIRE(s.all<JobDone>().size() == 1);
-  const JobDone done = s.all<JobDone>()[0];
+  const JobDone done = s.only<JobDone>();
   CHECK(done.stopped_early);
   CHECK_FALSE(done.stopped);
   CHECK(done.best_checkpoint == "ckpt-4");
@@ -735,17 +670,13 @@ TEST_CASE("a job ends after the epochs of patience, at a checkpoint; the best on
 // Was: the value of the lost one stood beside the file of the one before it, no later one was ever better,
 // and a resume found no file of that step and let the best one go.
 TEST_CASE("the best checkpoint and its value are of a file, where that of a better state came to none") {
-  Script s(watching("", "test/loss"));
-  s.run_from_start({kA});
-  run_epoch(s, 0, 0.5);
-  s.written(kA, 2);
+  Script s(watching("", "test/loss"), {kA});
+  run_saved_epoch(s, 0, 0.5);
   run_epoch(s, 2, 0.3);
   s.on(CheckpointFailed{kA, s.g(), 4, "no space left"});
-  run_epoch(s, 4, 0.6);
-  s.written(kA, 6);
+  run_saved_epoch(s, 4, 0.6);
   CHECK(s.order<PruneCheckpoints>(kA)->spared == "ckpt-2");
-  run_epoch(s, 6, 0.4);
-  s.written(kA, 8);
+  run_saved_epoch(s, 6, 0.4);
   CHECK(s.order<PruneCheckpoints>(kA)->spared == "ckpt-8");
   run_epoch(s, 8, 0.1);
   s.on(CheckpointFailed{kA, s.g(), 10, "no space left"});
@@ -756,10 +687,8 @@ TEST_CASE("the best checkpoint and its value are of a file, where that of a bett
 
 // It had been compared with the one that was lost later, and was no best one.
 TEST_CASE("what was evaluated while a better state was written is the best when that comes to no file") {
-  Script s(watching("", "test/loss"));
-  s.run_from_start({kA});
-  run_epoch(s, 0, 0.5);
-  s.written(kA, 2);
+  Script s(watching("", "test/loss"), {kA});
+  run_saved_epoch(s, 0, 0.5);
   run_epoch(s, 2, 0.3);
   s.copied(kA, 4);
   run_epoch(s, 4, 0.4);
@@ -774,15 +703,12 @@ TEST_CASE("a run resumed in the middle of an epoch has seen what the run before 
   DriverConfig config = watching("train/loss", "test/loss");
   config.checkpoint_every = 1;
   const auto last_epoch = [](const Script& s) {
-    REQUIRE(s.all<EpochDone>().size() == 1);
-    return std::pair(s.all<EpochDone>()[0].metrics, s.all<EpochDone>()[0].train);
+    return std::pair(s.only<EpochDone>().metrics, s.only<EpochDone>().train);
   };
-  Script whole(config);
-  whole.run_from_start({kA});
+  Script whole(config, {kA});
   whole.applied(kA, 0);
   whole.written(kA, 1);
-  run_epoch(whole, 1, 0.5);
-  whole.written(kA, 2);
+  run_saved_epoch(whole, 1, 0.5);
   whole.applied(kA, 2);
   const auto history = whole.order<WriteCheckpoint>(kA)->history;
   whole.written(kA, 3);
@@ -790,10 +716,8 @@ TEST_CASE("a run resumed in the middle of an epoch has seen what the run before 
 
   config.resume = {{"ckpt-2", 2, "h2", {}}, {"memory", 2, "h2", {}, true}, {"ckpt-3", 3, "h3", history}};
   Script resumed(config);
-  resumed.ready(kA);
-  resumed.quiesced(kA, kNoState);
-  resumed.formed(kA);
-  resumed.installed(kA, 3);
+  resumed.join(kA);
+  resumed.begin(kA, 3);
   run_epoch(resumed, 3, 0.7);
   CHECK(last_epoch(resumed) == last_epoch(whole));
   CHECK(last_epoch(resumed).second == std::vector<Figure>{{"loss", 8, 4}});
@@ -810,30 +734,25 @@ TEST_CASE("a run resumed in the middle of an epoch has seen what the run before 
 
 // Was: the job failed before the checkpoint of the epoch, whose work was lost.
 TEST_CASE("a metric that the job does not have fails it once the epoch is saved, with those it has") {
-  Script s(watching("test/recall", ""));
-  s.run_from_start({kA});
+  Script s(watching("test/recall", ""), {kA});
   run_epoch(s, 0, 0.5);
   CHECK(s.all<JobFailed>().empty());
   SECTION("written") {
     s.written(kA, 2);
     REQUIRE(s.all<AcceptCheckpoint>().size() == 1);
-    REQUIRE(s.all<JobFailed>().size() == 1);
-    CHECK_THAT(s.all<JobFailed>()[0].todo, Catch::Contains("goes on at step 2"));
+    CHECK_THAT(s.only<JobFailed>().todo, Catch::Contains("goes on at step 2"));
   }
   SECTION("not written") {
     s.on(CheckpointFailed{kA, s.g(), 2, "disk full"});
-    REQUIRE(s.all<JobFailed>().size() == 1);
-    CHECK_THAT(s.all<JobFailed>()[0].todo, !Catch::Contains("goes on"));
+    CHECK_THAT(s.only<JobFailed>().todo, !Catch::Contains("goes on"));
   }
-  CHECK(s.all<JobFailed>()[0].reason ==
-        "there is no metric 'test/recall': the job has test/loss, train/loss");
+  CHECK(s.only<JobFailed>().reason == "there is no metric 'test/recall': the job has test/loss, train/loss");
 }
 
 TEST_CASE("without checkpoints a metric that is missing fails the job after the first epoch") {
   DriverConfig config = watching("test/recall", "");
   config.checkpoints = false;
-  Script s(config);
-  s.run_from_start({kA});
+  Script s(config, {kA});
   run_epoch(s, 0, 0.5);
   REQUIRE(s.all<JobFailed>().size() == 1);
 }
@@ -842,10 +761,8 @@ TEST_CASE("without checkpoints a metric that is missing fails the job after the 
 TEST_CASE("a job's end names the trainers that hold its state, and none that follows") {
   DriverConfig config = config_of(2);
   config.epochs = 1;
-  Script s(config);
-  s.run_from_start({kB, kC});
-  s.applied(kB, 0);
-  s.applied(kC, 0);
+  Script s(config, {kB, kC});
+  s.applied({kB, kC}, 0);
   s.down(kC);
   s.quiesced(kB, 1);
   s.formed(kB);
@@ -854,8 +771,7 @@ TEST_CASE("a job's end names the trainers that hold its state, and none that fol
   for (int k = 1; k < 4; ++k) s.applied(kB, k);
   REQUIRE(s.order<Finish>(kB));
   s.on(TrainerFinished{kB, s.g(), 4, "h4", Script::parts_after(4)});
-  REQUIRE(s.all<JobDone>().size() == 1);
-  const EndState state = s.all<JobDone>()[0].state;
+  const EndState state = s.only<JobDone>().state;
   CHECK(state.holders == std::vector{kB});
   CHECK(state.steps == 4);
   CHECK(state.lineage == s.lineage);
@@ -866,8 +782,7 @@ TEST_CASE("a state of no steps may be what a job begins from") {
   DriverConfig config = config_of(1);
   config.resume = {{"a snapshot", 0, "h0", {}}};
   Script s(config);
-  s.ready(kA);
-  s.quiesced(kA, kNoState);
+  s.join(kA);
   REQUIRE(s.order<StartGeneration>(kA));
   CHECK(s.order<StartGeneration>(kA)->plan.origin == StateOrigin::kCheckpoint);
   CHECK(s.order<StartGeneration>(kA)->plan.checkpoint == "a snapshot");

@@ -45,6 +45,10 @@ struct Script {
     note_spawns(last);
     on(LoaderReady{take_token(SpawnKind::kLoader), kLoader, {}, ""});
   }
+  /// These trainers are there and run from step 0.
+  Script(DriverConfig config, const std::vector<ActorId>& trainers) : Script(std::move(config)) {
+    run_from_start(trainers);
+  }
   DriverMachine driver;
   Instant now = seconds(1);
   std::vector<DriverAction> last;
@@ -90,6 +94,13 @@ struct Script {
     }
     return found;
   }
+  /// The action of this kind, of which there is one.
+  template <class A>
+  A only() const {
+    const auto found = all<A>();
+    REQUIRE(found.size() == 1);
+    return found[0];
+  }
   /// The order of this kind that `to` got last, if it did.
   template <class O>
   std::optional<O> order(ActorId to) const {
@@ -100,18 +111,31 @@ struct Script {
     return found;
   }
   Generation g() const { return driver.generation(); }
-  void ready(ActorId a, bool has_nccl = false) {
+  void ready(ActorId a, bool has_nccl = false, bool sees_folder = true) {
     alive.push_back(a);
-    on(TrainerReady{take_token(SpawnKind::kTrainer), a, NodeId{1}, "addr", has_nccl});
+    on(TrainerReady{take_token(SpawnKind::kTrainer), a, NodeId{1}, "addr", has_nccl, sees_folder});
   }
   void quiesced(ActorId a, std::int64_t steps, std::vector<StepReport> uncommitted = {}) {
     on(TrainerQuiesced{a, g(), steps, lineage, std::move(uncommitted)});
   }
+  /// A trainer that has no state comes.
+  void join(ActorId a, bool sees_folder = true) {
+    ready(a, false, sees_folder);
+    quiesced(a, kNoState);
+  }
   Generation lineage;  ///< that trainers report
   void formed(ActorId a) { on(GroupFormed{a, g()}); }
   void installed(ActorId a, std::int64_t steps) { on(StateInstalled{a, g(), steps}); }
+  /// The member is in its group and has the state to go on from.
+  void begin(ActorId a, std::int64_t steps) {
+    formed(a);
+    installed(a, steps);
+  }
   static StepReport step(std::int64_t k) { return {k, {{0, 10, 1.0F}, {1, 11, 3.0F}}}; }
   void applied(ActorId a, std::int64_t k) { on(StepApplied{a, g(), step(k), parts_after(k + 1), true}); }
+  void applied(std::initializer_list<ActorId> all_of, std::int64_t k) {
+    for (const ActorId a : all_of) applied(a, k);
+  }
   static std::vector<PartHash> parts_after(std::int64_t steps) {
     return {{"w", {1, 1}}, {"b", {static_cast<std::uint64_t>(steps), 0}}};
   }
@@ -149,14 +173,8 @@ struct Script {
   }
   /// All are there and run from step 0.
   void run_from_start(const std::vector<ActorId>& trainers) {
-    for (const ActorId a : trainers) {
-      ready(a);
-      quiesced(a, kNoState);
-    }
-    for (const ActorId a : trainers) {
-      formed(a);
-      installed(a, 0);
-    }
+    for (const ActorId a : trainers) join(a);
+    for (const ActorId a : trainers) begin(a, 0);
     REQUIRE(driver.state() == DriverMachine::State::kRunning);
     lineage = g();
   }

@@ -57,10 +57,9 @@ TEST_CASE("max_steps ends a job in the middle of an epoch, behind its epochs or 
   BySteps within(config, {0.5, 0.4});
   within.run();
   CHECK(told(within) == "4, ended: 0.5; 6: 0.4");
-  REQUIRE(within.all<JobDone>().size() == 1);
-  CHECK(within.all<JobDone>()[0].steps == 6);
-  CHECK_FALSE(within.all<JobDone>()[0].stopped);
-  CHECK_FALSE(within.all<JobDone>()[0].stopped_early);
+  CHECK(within.only<JobDone>().steps == 6);
+  CHECK_FALSE(within.only<JobDone>().stopped);
+  CHECK_FALSE(within.only<JobDone>().stopped_early);
 
   config.max_steps = 14;  // two epochs are 8
   config.test_pieces = 0;
@@ -106,10 +105,8 @@ TEST_CASE("what was resumed at max_steps has nothing left to train") {
   config.max_steps = 6;
   config.resume = {{"ckpt-6", 6, "h6", encode_history({.metrics = {{"test/loss", 0.5}}})}};
   Script s(config);
-  s.ready(kA);
-  s.quiesced(kA, kNoState);
-  s.formed(kA);
-  s.installed(kA, 6);
+  s.join(kA);
+  s.begin(kA, 6);
   CHECK(s.all<Notice>().at(0).text ==
         "nothing is left to train: what was resumed has 6 steps, 6 are asked for");
   CHECK(s.order<Finish>(kA));

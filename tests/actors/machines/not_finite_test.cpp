@@ -22,16 +22,13 @@ TEST_CASE("a step without a finite loss counts in no mean where it is left out")
   for (const NotFinite rule : {NotFinite::kGoOn, NotFinite::kSkip}) {
     DriverConfig config = config_of(1);
     config.not_finite = rule;
-    Script s(config);
-    s.run_from_start({kA});
+    Script s(config, {kA});
     s.applied(kA, 0);
     s.on(StepApplied{kA, s.g(), bad_step(1), Script::parts_after(2), true});
-    REQUIRE(s.all<CommitStep>().size() == 1);
-    CHECK(std::isnan(s.all<CommitStep>()[0].loss));
+    CHECK(std::isnan(s.only<CommitStep>().loss));
     s.applied(kA, 2);
     s.applied(kA, 3);
-    REQUIRE(s.all<EpochDone>().size() == 1);
-    const double mean = s.all<EpochDone>()[0].metrics.at("train/loss");
+    const double mean = s.only<EpochDone>().metrics.at("train/loss");
     CHECK(std::isnan(mean) == (rule == NotFinite::kGoOn));
     if (rule == NotFinite::kSkip) CHECK(mean == 2);
   }
@@ -41,17 +38,15 @@ TEST_CASE("a job that such a step stops ends behind it, with a checkpoint") {
   DriverConfig config = config_of(2);
   config.not_finite = NotFinite::kStop;
   config.checkpoints = true;
-  Script s(config);
-  s.run_from_start({kA, kB});
-  for (const ActorId a : {kA, kB}) s.applied(a, 0);
+  Script s(config, {kA, kB});
+  s.applied({kA, kB}, 0);
   for (const ActorId a : {kA, kB}) s.on(StepApplied{a, s.g(), bad_step(1), Script::parts_after(2), true});
   REQUIRE(s.order<WriteCheckpoint>(kA));
   CHECK(s.order<WriteCheckpoint>(kA)->step == 2);
   s.written(kA, 2);
   s.on(StateProved{kB, s.g(), 2, Script::parts_after(2)});
   for (const ActorId a : {kA, kB}) s.on(TrainerFinished{a, s.g(), 2, "h2"});
-  REQUIRE(s.all<JobDone>().size() == 1);
-  const JobDone done = s.all<JobDone>()[0];
+  const JobDone done = s.only<JobDone>();
   CHECK(done.stopped_not_finite);
   CHECK_FALSE(done.stopped_early);
   CHECK_FALSE(done.stopped);
@@ -63,9 +58,8 @@ TEST_CASE("a job that such a step stops ends behind it, with a checkpoint") {
 TEST_CASE("a death behind the step that stops a job does not start it again") {
   DriverConfig config = config_of(2);
   config.not_finite = NotFinite::kStop;
-  Script s(config);
-  s.run_from_start({kA, kB});
-  for (const ActorId a : {kA, kB}) s.applied(a, 0);
+  Script s(config, {kA, kB});
+  s.applied({kA, kB}, 0);
   s.on(StepApplied{kA, s.g(), bad_step(1), Script::parts_after(2), true});
   s.on(TrainerDown{kB, "killed by signal 9"});
   s.quiesced(kA, 2, {bad_step(1)});

@@ -19,8 +19,7 @@ TEST_CASE("with shards a death goes back to the checkpoint, and a newcomer joins
   config.sharded = true;
   config.checkpoints = true;
   config.checkpoint_every = 2;
-  Script s(config);
-  s.run_from_start({kA, kB, kC});
+  Script s(config, {kA, kB, kC});
   const auto run = [&](const std::vector<ActorId>& members, std::int64_t k) {
     for (const ActorId a : members) s.on(StepApplied{a, s.g(), of_three(k), {}});
   };
@@ -45,10 +44,7 @@ TEST_CASE("with shards a death goes back to the checkpoint, and a newcomer joins
   CHECK(again.sharded);
   CHECK_FALSE(again.prove);
   CHECK(s.driver.committed() == 2);
-  for (const ActorId a : {kA, kB}) {
-    s.formed(a);
-    s.installed(a, 2);
-  }
+  for (const ActorId a : {kA, kB}) s.begin(a, 2);
   // One that comes amid steps waits: nobody has a whole state to give.
   run({kA, kB}, 2);
   const Generation before = s.g();
@@ -72,16 +68,13 @@ TEST_CASE("with shards a death goes back to the checkpoint, and a newcomer joins
 TEST_CASE("with shards a trainer that is alone gives its whole state to who joins") {
   DriverConfig config = config_of(2);
   config.sharded = true;
-  Script s(config);
-  s.run_from_start({kA, kB});
-  s.applied(kA, 0);
-  s.applied(kB, 0);
+  Script s(config, {kA, kB});
+  s.applied({kA, kB}, 0);
   s.down(kB);
   s.quiesced(kA, kNoState);
   REQUIRE(s.order<StartGeneration>(kA));
   CHECK(s.order<StartGeneration>(kA)->plan.origin == StateOrigin::kInitial);
-  s.formed(kA);
-  s.installed(kA, 0);
+  s.begin(kA, 0);
   s.lineage = s.g();
   s.applied(kA, 0);
   s.wait(seconds(1));
@@ -103,13 +96,10 @@ TEST_CASE("with shards who cannot read the checkpoint gets it from one that can,
   config.min_trainers = 1;
   config.resume = {{"old-4", 4, "h4"}};
   Script s(config);
-  s.alive.push_back(kA);
-  s.on(TrainerReady{s.take_token(SpawnKind::kTrainer), kA, NodeId{1}, "addr", false, false});
-  s.quiesced(kA, kNoState);
+  s.join(kA, /*sees_folder=*/false);
   s.wait(seconds(20));
   CHECK_FALSE(s.order<StartGeneration>(kA));
-  s.ready(kB);
-  s.quiesced(kB, kNoState);
+  s.join(kB);
   REQUIRE(s.order<StartGeneration>(kA));
   const auto plan = s.order<StartGeneration>(kA)->plan;
   CHECK(plan.members.at(0).actor == kB);
@@ -118,8 +108,7 @@ TEST_CASE("with shards who cannot read the checkpoint gets it from one that can,
   CHECK(plan.receivers == std::vector{1});
   SECTION("it finds the file torn: nobody has it, and nobody could read another") {
     for (const ActorId a : {kA, kB}) s.formed(a), s.on(CheckpointUnreadable{a, s.g(), "old-4", "torn"});
-    REQUIRE(s.all<JobFailed>().size() == 1);
-    CHECK_THAT(s.all<JobFailed>()[0].reason, Catch::Contains("no trainer can read any checkpoint"));
+    CHECK_THAT(s.only<JobFailed>().reason, Catch::Contains("no trainer can read any checkpoint"));
   }
 }
 
@@ -129,10 +118,7 @@ TEST_CASE("with shards one that sees the folder and cannot read the file gets it
   config.checkpoints = true;
   config.resume = {{"old-4", 4, "h4"}};
   Script s(config);
-  for (const ActorId a : {kA, kB}) {
-    s.ready(a);
-    s.quiesced(a, kNoState);
-  }
+  for (const ActorId a : {kA, kB}) s.join(a);
   CHECK(s.order<StartGeneration>(kA)->plan.receivers.empty());
   for (const ActorId a : {kA, kB}) s.formed(a);
   s.on(CheckpointUnreadable{kA, s.g(), "old-4", "its disk is broken"});
@@ -154,10 +140,7 @@ TEST_CASE("with shards one that could not read a checkpoint and then does passes
   config.min_trainers = 2;
   config.resume = {{"old-4", 4, "h4"}};
   Script s(config);
-  for (const ActorId a : {kA, kB}) {
-    s.ready(a);
-    s.quiesced(a, kNoState);
-  }
+  for (const ActorId a : {kA, kB}) s.join(a);
   for (const ActorId a : {kA, kB}) s.formed(a);
   s.on(CheckpointUnreadable{kA, s.g(), "old-4", "its disk is away"});
   s.installed(kB, 4);

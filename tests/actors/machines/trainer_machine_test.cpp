@@ -33,13 +33,18 @@ Task take(TrainerMachine& trainer) {
 
 const std::vector<SlotReport> kSlots{{0, 5, 1.0F}, {1, 6, 2.0F}};
 
+/// The plan's generation begins, and its group is formed.
+void start(TrainerMachine& trainer, const GenerationPlan& plan) {
+  trainer.on(StartGeneration{plan});
+  take<FormGroup>(trainer);
+  trainer.done(TaskDone{});
+}
+
 /// A trainer that runs the plan from the initial state, and may run steps below `limit`.
 TrainerMachine running(const GenerationPlan& plan, std::int64_t limit, Mutations mutations = {}) {
   TrainerMachine trainer(kSelf, mutations);
   trainer.on(Quiesce{kFirstGeneration, "welcome"});
-  trainer.on(StartGeneration{plan});
-  take<FormGroup>(trainer);
-  trainer.done(TaskDone{});
+  start(trainer, plan);
   take<MakeInitialState>(trainer);
   trainer.done(StateReady{});
   trainer.on(Committed{kFirstGeneration, 0, limit});
@@ -50,10 +55,14 @@ TrainerMachine running(std::int64_t limit, Mutations mutations = {}) {
   return running(plan_of(kFirstGeneration, StateOrigin::kInitial, 0), limit, mutations);
 }
 
-void run_step(TrainerMachine& trainer) {
+/// A step up to where its gradients are applied.
+void begin_apply(TrainerMachine& trainer) {
   take<ComputeStep>(trainer);
   trainer.done(Reduced{kSlots});
   take<ApplyStep>(trainer);
+}
+void run_step(TrainerMachine& trainer) {
+  begin_apply(trainer);
   trainer.done(Applied{});
 }
 
@@ -72,9 +81,7 @@ TEST_CASE("a trainer runs up to its limit, then waits for the commit") {
 TEST_CASE("a trainer that a step halts runs no more of them, but does what is due at a barrier") {
   TrainerMachine trainer = running(5);
   run_step(trainer);
-  take<ComputeStep>(trainer);
-  trainer.done(Reduced{kSlots});
-  take<ApplyStep>(trainer);
+  begin_apply(trainer);
   Applied halts;
   halts.halts = true;
   trainer.done(halts);
@@ -104,9 +111,7 @@ TEST_CASE(
   run_step(trainer);
   trainer.on(Committed{kFirstGeneration, 1, 6});
   run_step(trainer);
-  take<ComputeStep>(trainer);
-  trainer.done(Reduced{kSlots});
-  take<ApplyStep>(trainer);
+  begin_apply(trainer);
   trainer.on(Quiesce{kSecond, "peer died"});
   const auto quiesced = std::get<TrainerQuiesced>(trainer.done(Applied{}).reports.at(0));
   CHECK(quiesced.steps == 3);
@@ -123,9 +128,7 @@ TEST_CASE("a receiver counts as having no state until the new one is in place, w
   plan.source = 1;
   plan.receivers = {0};
   plan.lineage = kFirstGeneration;
-  trainer.on(StartGeneration{plan});
-  take<FormGroup>(trainer);
-  trainer.done(TaskDone{});
+  start(trainer, plan);
   CHECK(take<TransferState>(trainer).role == TransferState::Role::kReceiver);
 
   SECTION("the source dies on the way") {
@@ -243,9 +246,7 @@ TEST_CASE("a member that has the state and does not send it takes no part in a t
   plan.lineage = Generation{};
   plan.source = 1;
   plan.receivers = {2};
-  trainer.on(StartGeneration{plan});
-  take<FormGroup>(trainer);
-  trainer.done(TaskDone{});
+  start(trainer, plan);
   take<Wait>(trainer);
   CHECK(trainer.state() == TrainerMachine::State::kRunning);
 }
@@ -286,10 +287,7 @@ TEST_CASE("no step is rehearsed where bits may differ") {
   GenerationPlan plan = plan_of(kFirstGeneration, StateOrigin::kInitial, 0);
   plan.exact = false;
   TrainerMachine trainer = running(plan, 5);
-  take<ComputeStep>(trainer);
-  trainer.done(Reduced{kSlots});
-  take<ApplyStep>(trainer);
-  trainer.done(Applied{});
+  run_step(trainer);
   CHECK_FALSE(take<ComputeStep>(trainer).rehearse);
 }
 
@@ -315,9 +313,7 @@ TEST_CASE("a newcomer follows beside the steps, and joins with what it has") {
     plan.lineage = kFirstGeneration;
     plan.source = 1;
     plan.followers = {0};
-    trainer.on(StartGeneration{plan});
-    take<FormGroup>(trainer);
-    trainer.done(TaskDone{});
+    start(trainer, plan);
     CHECK(take<FollowSource>(trainer).until == 6);
     CHECK(trainer.steps() == kNoState);
     const auto joined = trainer.done(Followed{6, {}});
@@ -356,9 +352,7 @@ TEST_CASE("a checkpoint that does not load here is reported, and the group stays
   GenerationPlan plan = plan_of(kFirstGeneration, StateOrigin::kCheckpoint, 4);
   plan.checkpoint = "c";
   plan.state_hash = "h4";
-  trainer.on(StartGeneration{plan});
-  take<FormGroup>(trainer);
-  trainer.done(TaskDone{});
+  start(trainer, plan);
   CHECK(take<LoadCheckpoint>(trainer).hash == "h4");
   const auto out = trainer.done(TaskAborted{"no such file", {}});
   CHECK(std::get<CheckpointUnreadable>(out.reports.at(0)).reason == "no such file");
@@ -373,9 +367,7 @@ TEST_CASE("a checkpoint that could not be passed on is no unreadable one: its re
   trainer.on(Quiesce{kFirstGeneration, "welcome"});
   GenerationPlan plan = plan_of(kFirstGeneration, StateOrigin::kCheckpoint, 4);
   plan.checkpoint = "c";
-  trainer.on(StartGeneration{plan});
-  take<FormGroup>(trainer);
-  trainer.done(TaskDone{});
+  start(trainer, plan);
   take<LoadCheckpoint>(trainer);
   const auto out = trainer.done(TaskAborted{"a receiver died", {}, true});
   REQUIRE(out.reports.size() == 1);
@@ -399,9 +391,7 @@ TEST_CASE("with shards a trainer that has applied a step holds no whole state, u
 TEST_CASE("with shards an apply whose group was aborted leaves the generation, and no state") {
   TrainerMachine trainer = running(2);
   CHECK(trainer.has_settled());
-  take<ComputeStep>(trainer);
-  trainer.done(Reduced{kSlots});
-  take<ApplyStep>(trainer);
+  begin_apply(trainer);
   const auto left = trainer.done(TaskAborted{"a peer died", {}});
   CHECK_FALSE(trainer.has_settled());
   REQUIRE(left.reports.size() == 1);

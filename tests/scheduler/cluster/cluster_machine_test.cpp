@@ -16,24 +16,23 @@ TEST_CASE("an actor is persisted, started, and acknowledged once it is up") {
   REQUIRE(s.get<StartActor>() != nullptr);
   CHECK(s.index<Persist>() < s.index<StartActor>());
   CHECK(s.get<SpawnAnswered>() == nullptr);
-  const ActorId actor = s.get<StartActor>()->actor;
-  CHECK(s.get<StartActor>()->spec.payload == "arguments");
+  const ActorId actor = s.the<StartActor>().actor;
+  CHECK(s.the<StartActor>().spec.payload == "arguments");
   s.on(ActorStarted{NodeId{1}, actor, ProcessId{9}});
-  REQUIRE(s.get<SpawnAnswered>() != nullptr);
-  CHECK(s.get<SpawnAnswered>()->address == ProcessAddress{NodeId{1}, ProcessId{9}});
+  CHECK(s.the<SpawnAnswered>().address == ProcessAddress{NodeId{1}, ProcessId{9}});
   CHECK(s.index<Persist>() < s.index<SpawnAnswered>());
 
   SECTION("a request sent again is the same request") {
     s.spawn(job, 1);
     CHECK(s.get<StartActor>() == nullptr);
-    CHECK(s.get<SpawnAnswered>()->actor == actor);
+    CHECK(s.the<SpawnAnswered>().actor == actor);
   }
   SECTION("a spawn without room waits until an actor ends") {
     s.spawn(job, 2);
     // Was: only who asked for GPUs was told, and whoever waited for a CPU held up the spawns behind it.
     REQUIRE(s.last.size() == 1);
-    CHECK(s.get<SpawnWaits>()->to == Requester{kDriver, 2});
-    CHECK(s.get<SpawnWaits>()->reason ==
+    CHECK(s.the<SpawnWaits>().to == Requester{kDriver, 2});
+    CHECK(s.the<SpawnWaits>().reason ==
           "no node has 1 CPU free: the largest has 1, and the most that are free on one are 0");
     REQUIRE(s.head->waiting().size() == 1);
     CHECK(s.head->why_waits(s.head->waiting().all().begin()->second) ==
@@ -45,7 +44,7 @@ TEST_CASE("an actor is persisted, started, and acknowledged once it is up") {
     s.on(ActorDown{NodeId{1}, actor, "signal 9"});
     CHECK(s.get<SpawnAnswered>() == nullptr);
     s.spawn(job, 1);
-    CHECK(s.get<SpawnAnswered>()->error.why == "T (actor " + to_string(actor) + ") died: signal 9");
+    CHECK(s.the<SpawnAnswered>().error.why == "T (actor " + to_string(actor) + ") died: signal 9");
   }
   SECTION("its CPUs are free only when its node says that it is gone") {
     s.on(KillRequested{kGateway, job, actor, "fenced"});
@@ -67,11 +66,11 @@ TEST_CASE("spawns that wait start in the order in which they came, past those th
   s.spawn(job, 5);
   s.on(ActorDown{NodeId{1}, first, ""});
   REQUIRE(s.all<StartActor>().size() == 1);
-  CHECK(s.head->actors().at(s.get<StartActor>()->actor).record.requester.request == 4);
+  CHECK(s.head->actors().at(s.the<StartActor>().actor).record.requester.request == 4);
   s.on(ActorDown{NodeId{1}, second, ""});
-  CHECK(s.head->actors().at(s.get<StartActor>()->actor).record.requester.request == 5);
+  CHECK(s.head->actors().at(s.the<StartActor>().actor).record.requester.request == 5);
   s.node(2, 2);
-  CHECK(s.head->actors().at(s.get<StartActor>()->actor).record.requester.request == 3);
+  CHECK(s.head->actors().at(s.the<StartActor>().actor).record.requester.request == 3);
   s.on(SpawnCancelled{{kDriver, 3}});
   CHECK(s.get<KillActor>() != nullptr);
 }
@@ -81,7 +80,7 @@ TEST_CASE("what an actor is constructed with is never stored") {
   Script s;
   const JobId job = s.job_on({1});
   s.spawn(job, 1);
-  s.on(ActorStarted{NodeId{1}, s.get<StartActor>()->actor, ProcessId{9}});
+  s.on(ActorStarted{NodeId{1}, s.the<StartActor>().actor, ProcessId{9}});
   s.spawn(job, 2);
   int actors = 0;
   for (const auto& [key, record] : s.store) {
@@ -101,7 +100,7 @@ TEST_CASE("a driver that registers again outranks the one before it, also after 
   CHECK(s.job(1).job == first.job);
   const JobAnswered second = s.job(2);
   CHECK(second.incarnation == 2);
-  CHECK(s.get<EndJob>()->job == first.job);
+  CHECK(s.the<EndJob>().job == first.job);
   s.restart();
   s.gateway();
   CHECK(s.job(3).incarnation == 3);
@@ -121,12 +120,12 @@ TEST_CASE("a job is ended by the node of its driver alone, and its nodes are tol
   CHECK(told == std::vector{NodeId{1}, NodeId{2}, NodeId{3}, kGateway});
   CHECK(s.head->waiting().empty());
   s.spawn(job, 5);
-  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
+  CHECK(s.the<SpawnAnswered>().error.code == ErrorCode::kRefused);
   s.on(LeaseRequested{NodeId{3}, job});
-  CHECK_FALSE(s.get<LeaseAnswered>()->ok);
+  CHECK_FALSE(s.the<LeaseAnswered>().ok);
   // A node that did not hear of it is told when it registers again.
   s.node(3, 0, {}, {job});
-  CHECK(s.get<EndJob>()->job == job);
+  CHECK(s.the<EndJob>().job == job);
 }
 
 TEST_CASE("one job cannot act on another's actors, names or resources") {
@@ -140,16 +139,16 @@ TEST_CASE("one job cannot act on another's actors, names or resources") {
   const ProcessAddress other_driver{kOther, ProcessId{8}};
   s.on(NodeJoined{{kOther, "other", "", "", 0, true}, {}, {}, {}});
   s.on(JobRegistered{"theirs", other_driver, 1});
-  const JobId theirs = s.get<JobAnswered>()->job;
+  const JobId theirs = s.the<JobAnswered>().job;
 
   s.on(KillRequested{kOther, theirs, actor, "malice"});
   CHECK(s.get<KillActor>() == nullptr);
   s.on(KillRequested{kOther, ours, actor, "a job that its node does not hold"});
   CHECK(s.get<KillActor>() == nullptr);
   s.on(SpawnRequested{{other_driver, 2}, {ours, "T", "", "", {kCpu, true, {}}}});
-  CHECK(s.get<SpawnAnswered>()->error.why == "its node holds no process of that job");
+  CHECK(s.the<SpawnAnswered>().error.why == "its node holds no process of that job");
   s.on(LookupActor{{other_driver, 3}, theirs, "ps"});
-  CHECK_FALSE(s.get<NameAnswered>()->ok);
+  CHECK_FALSE(s.the<NameAnswered>().ok);
   s.on(SpawnRequested{{other_driver, 4}, {theirs, "T", "ps", "", {kCpu, true, {}}}});
   CHECK(s.get<StartActor>() != nullptr);
   // A process of the job on a node that holds actors or a lease of it may spawn.
@@ -169,7 +168,7 @@ TEST_CASE("who waits for a spawn of a job that a newer driver takes over is told
   const ActorId holder = s.up(former, 1, "ps");
   s.spawn(former, 2);        // finds no room
   s.spawn(former, 3, "ps");  // waits until the holder of its name says that it lives
-  CHECK(s.get<ConfirmActor>()->actor == holder);
+  CHECK(s.the<ConfirmActor>().actor == holder);
   s.on(JobRegistered{"main", {kGateway, ProcessId{8}}, 1});
   const auto told = s.all<SpawnAnswered>();
   REQUIRE(told.size() == 2);
@@ -185,20 +184,19 @@ TEST_CASE("a name belongs to one living actor of its job") {
   const JobId job = s.job_on({2});
   const ActorId actor = s.up(job, 1, "ps");
   s.spawn(job, 2, "ps");
-  REQUIRE(s.get<ConfirmActor>() != nullptr);
-  s.on(ActorLives{NodeId{1}, actor, s.get<ConfirmActor>()->question});
-  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
+  s.on(ActorLives{NodeId{1}, actor, s.the<ConfirmActor>().question});
+  CHECK(s.the<SpawnAnswered>().error.code == ErrorCode::kRefused);
   s.on(LookupActor{{kDriver, 3}, job, "ps"});
-  CHECK(s.get<NameAnswered>()->actor == actor);
+  CHECK(s.the<NameAnswered>().actor == actor);
   s.on(ActorDown{NodeId{1}, actor, "exit"});
   s.on(LookupActor{{kDriver, 4}, job, "ps"});
-  CHECK_FALSE(s.get<NameAnswered>()->ok);
+  CHECK_FALSE(s.the<NameAnswered>().ok);
   s.spawn(job, 5, "ps", 2);
   s.spawn(job, 6, "big", 2);
   s.on(LookupActor{{kDriver, 7}, job, "big"});
-  CHECK(s.get<NameAnswered>()->error.what == "actor big waits for resources");
+  CHECK(s.the<NameAnswered>().error.what == "actor big waits for resources");
   s.spawn(job, 8, "big");
-  CHECK(s.get<SpawnAnswered>()->error.why == "the name big is taken");
+  CHECK(s.the<SpawnAnswered>().error.why == "the name big is taken");
 }
 
 TEST_CASE("whoever has heard of an actor's end may use its name, though the head has not heard") {
@@ -209,21 +207,21 @@ TEST_CASE("whoever has heard of an actor's end may use its name, though the head
   s.spawn(job, 2, "ps");
   REQUIRE(s.get<ConfirmActor>() != nullptr);
   CHECK(s.get<SpawnAnswered>() == nullptr);
-  const std::uint64_t question = s.get<ConfirmActor>()->question;
+  const std::uint64_t question = s.the<ConfirmActor>().question;
   s.spawn(job, 2, "ps");  // repeated
   CHECK(s.last.empty());
   s.spawn(job, 3, "ps");
   // An answer to the first question says nothing about the second.
   s.on(ActorLives{NodeId{1}, first, question});
   CHECK(s.all<SpawnAnswered>().size() == 1);
-  CHECK(s.get<SpawnAnswered>()->to.request == 2);
+  CHECK(s.the<SpawnAnswered>().to.request == 2);
   s.spawn(job, 4, "ps");
   s.on(ActorDown{NodeId{1}, first, "exit"});
   REQUIRE(s.get<StartActor>() !=
           nullptr);  // the name is the third's; the fourth cannot have heard of its end
   CHECK(s.all<StartActor>().size() == 1);
-  CHECK(s.get<SpawnAnswered>()->to.request == 4);
-  CHECK_FALSE(s.get<SpawnAnswered>()->ok);
+  CHECK(s.the<SpawnAnswered>().to.request == 4);
+  CHECK_FALSE(s.the<SpawnAnswered>().ok);
 }
 
 TEST_CASE("a question about a name is asked again when its node comes back, and dropped with who wanted it") {
@@ -248,8 +246,7 @@ TEST_CASE("what is too large or makes no sense is refused at the door") {
   const JobId job = s.job_on({2});
   const auto refused = [&](ActorSpec spec, ErrorCode code) {
     s.on(SpawnRequested{{kDriver, 50}, std::move(spec)});
-    REQUIRE(s.get<SpawnAnswered>() != nullptr);
-    CHECK(s.get<SpawnAnswered>()->error.code == code);
+    CHECK(s.the<SpawnAnswered>().error.code == code);
     CHECK(s.get<Persist>() == nullptr);
   };
   refused({job, "T", "", std::string(kMaxPayloadBytes + 1, 'x'), {kCpu, true, {}}}, ErrorCode::kLimit);
@@ -259,10 +256,10 @@ TEST_CASE("what is too large or makes no sense is refused at the door") {
   refused({job, "T", "", "", {INT64_MIN, true, {}}}, ErrorCode::kBadInput);
   refused({job, "T", "", "", {kMaxCpu_e4 + 1, true, {}}}, ErrorCode::kBadInput);
   s.on(JobRegistered{"", kDriver, 9});
-  CHECK(s.get<JobAnswered>()->error.code == ErrorCode::kBadInput);
+  CHECK(s.the<JobAnswered>().error.code == ErrorCode::kBadInput);
   s.on(JobRegistered{std::string(300, 'j'), kDriver, 9});
-  CHECK(s.get<JobAnswered>()->error.code == ErrorCode::kLimit);
-  CHECK_FALSE(s.get<JobAnswered>()->job);
+  CHECK(s.the<JobAnswered>().error.code == ErrorCode::kLimit);
+  CHECK_FALSE(s.the<JobAnswered>().job);
   // `troupe start --cpus nan`
   s.on(NodeJoined{{NodeId{5}, "n", "", "", INT64_MIN, false}, {}, {}, {}});
   CHECK(s.get<RefuseNode>() != nullptr);
@@ -284,7 +281,7 @@ TEST_CASE("arguments of spawns that wait are bounded, and counted back when they
   };
   CHECK(ask(1, 60));
   CHECK_FALSE(ask(2, 60));
-  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kLimit);
+  CHECK(s.the<SpawnAnswered>().error.code == ErrorCode::kLimit);
   s.on(SpawnCancelled{{kDriver, 1}});
   CHECK(ask(3, 60));
   CHECK(ask(4, 1));
@@ -296,16 +293,15 @@ TEST_CASE("an actor that does not come up in time is killed, and killed again un
   Script s;
   const JobId job = s.job_on({1});
   s.spawn(job, 1);
-  const ActorId actor = s.get<StartActor>()->actor;
+  const ActorId actor = s.the<StartActor>().actor;
   s.pass(120, {NodeId{1}, kGateway});
-  REQUIRE(s.get<KillActor>() != nullptr);
-  CHECK_THAT(s.get<KillActor>()->reason, Catch::StartsWith("it did not start on n1 within 120 s"));
+  CHECK_THAT(s.the<KillActor>().reason, Catch::StartsWith("it did not start on n1 within 120 s"));
   s.pass(59, {NodeId{1}, kGateway});
   CHECK(s.get<KillActor>() == nullptr);
   s.pass(1, {NodeId{1}, kGateway});
   CHECK(s.get<KillActor>() != nullptr);
   s.on(ActorDown{NodeId{1}, actor, "killed"});
-  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kTimeout);
+  CHECK(s.the<SpawnAnswered>().error.code == ErrorCode::kTimeout);
   s.pass(120, {NodeId{1}, kGateway});
   CHECK(s.get<KillActor>() == nullptr);
 }
@@ -318,14 +314,13 @@ TEST_CASE("who spawned an actor hears after 10 s that it has not started, and th
   s.gateway();
   const JobId job = s.job().job;
   s.spawn(job, 1);
-  const ActorId actor = s.get<StartActor>()->actor;
-  CHECK(s.head->why(s.head->actors().at(actor)) == s.get<StartActor>()->reason);
+  const ActorId actor = s.the<StartActor>().actor;
+  CHECK(s.head->why(s.head->actors().at(actor)) == s.the<StartActor>().reason);
   s.pass(9, {NodeId{1}, kGateway});
   CHECK(s.get<SpawnWaits>() == nullptr);
   s.pass(1, {NodeId{1}, kGateway});
-  REQUIRE(s.get<SpawnWaits>() != nullptr);
-  CHECK(s.get<SpawnWaits>()->to == Requester{kDriver, 1});
-  CHECK_THAT(s.get<SpawnWaits>()->reason,
+  CHECK(s.the<SpawnWaits>().to == Requester{kDriver, 1});
+  CHECK_THAT(s.the<SpawnWaits>().reason,
              Catch::Contains("(" + name_of(actor) +
                              "): it did not start on n1 within 10 s: its constructor did not return"));
   s.pass(20, {NodeId{1}, kGateway});
@@ -334,9 +329,8 @@ TEST_CASE("who spawned an actor hears after 10 s that it has not started, and th
   s.pass(90, {NodeId{1}, kGateway});
   CHECK(s.get<KillActor>() != nullptr);
   s.on(ActorDown{NodeId{1}, actor, "killed"});
-  REQUIRE(s.get<SpawnAnswered>() != nullptr);
-  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kTimeout);
-  CHECK_THAT(s.get<SpawnAnswered>()->error.why, Catch::StartsWith("it did not start on n1 within 120 s"));
+  CHECK(s.the<SpawnAnswered>().error.code == ErrorCode::kTimeout);
+  CHECK_THAT(s.the<SpawnAnswered>().error.why, Catch::StartsWith("it did not start on n1 within 120 s"));
 }
 
 // Was: every actor that was starting was killed by a head whose clock jumped, and a task whose worker it was
@@ -355,8 +349,7 @@ TEST_CASE("a head that was stopped itself gives what starts that time on top") {
   s.pass(4, {NodeId{1}, kGateway});
   CHECK(s.get<SpawnWaits>() == nullptr);
   s.pass(1, {NodeId{1}, kGateway});
-  REQUIRE(s.get<SpawnWaits>() != nullptr);
-  CHECK_THAT(s.get<SpawnWaits>()->reason, Catch::Contains("it did not start on n1 within 10 s"));
+  CHECK_THAT(s.the<SpawnWaits>().reason, Catch::Contains("it did not start on n1 within 10 s"));
   s.pass(109, {NodeId{1}, kGateway});
   CHECK(s.get<KillActor>() == nullptr);
   s.pass(1, {NodeId{1}, kGateway});
@@ -383,8 +376,7 @@ TEST_CASE("nothing is due for a time in which the head itself was stopped") {
   CHECK(s.last.empty());
   s.pass(1, {at, kGateway});
   CHECK(s.get<KillActor>() != nullptr);
-  REQUIRE(s.get<SpawnAnswered>() != nullptr);
-  CHECK_FALSE(s.get<SpawnAnswered>()->ok);
+  CHECK_FALSE(s.the<SpawnAnswered>().ok);
 }
 
 TEST_CASE("records of what has ended are kept to a bound, in the store as well") {
@@ -452,21 +444,20 @@ TEST_CASE("GPUs are dealt by name, held until their actor is gone, and waited fo
   const StartActor first = *s.get<StartActor>();
   CHECK(first.gpus == std::vector<std::string>{"GPU-0"});
   s.spawn_with_gpus(job, 2, 0.5);
-  CHECK(s.get<StartActor>()->gpus == std::vector<std::string>{"GPU-1"});
+  CHECK(s.the<StartActor>().gpus == std::vector<std::string>{"GPU-1"});
   s.spawn_with_gpus(job, 3, 1);
   CHECK(s.get<StartActor>() == nullptr);
-  CHECK(s.get<SpawnWaits>()->to == Requester{kDriver, 3});
-  CHECK(s.get<SpawnWaits>()->reason ==
+  CHECK(s.the<SpawnWaits>().to == Requester{kDriver, 3});
+  CHECK(s.the<SpawnWaits>().reason ==
         "no node has 1 GPU free: n1 has 0.5 of 2 GPUs (0.5 of GPUs that others share)");
   s.spawn_with_gpus(job, 4, 0.5);  // fits beside the other half, though an earlier one waits
-  CHECK(s.get<StartActor>()->gpus == std::vector<std::string>{"GPU-1"});
+  CHECK(s.the<StartActor>().gpus == std::vector<std::string>{"GPU-1"});
 
   s.on(ActorStarted{NodeId{1}, first.actor, ProcessId{9}});
   s.on(KillRequested{kDriver.node, job, first.actor, "enough"});
   CHECK(s.get<StartActor>() == nullptr);  // it may live yet, and use its GPU
   s.on(ActorDown{NodeId{1}, first.actor, "killed"});
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->gpus == std::vector<std::string>{"GPU-0"});
+  CHECK(s.the<StartActor>().gpus == std::vector<std::string>{"GPU-0"});
 }
 
 TEST_CASE("A head that restarts knows which GPUs are held") {
@@ -482,7 +473,7 @@ TEST_CASE("A head that restarts knows which GPUs are held") {
   NodeInfo info{NodeId{1}, "n1", "", "", 8 * kCpu, false, {"GPU-0", "GPU-1"}};
   s.on(NodeJoined{info, {{start.actor, ProcessId{9}}}, {}, {}});
   s.spawn_with_gpus(job, 2, 1);
-  CHECK(s.get<StartActor>()->gpus == std::vector<std::string>{"GPU-1"});
+  CHECK(s.the<StartActor>().gpus == std::vector<std::string>{"GPU-1"});
   s.spawn_with_gpus(job, 3, 1);
   CHECK(s.get<SpawnWaits>() != nullptr);
 }
@@ -496,9 +487,9 @@ TEST_CASE("A spawn that only a node with GPUs could hold waits for one like it t
   s.on(NodeLeft{NodeId{1}, "bye"});
   s.spawn_with_gpus(job, 1, 1);
   CHECK(s.get<SpawnAnswered>() == nullptr);
-  CHECK(s.get<SpawnWaits>()->reason == "no node has 1 GPU free: none has a GPU");
+  CHECK(s.the<SpawnWaits>().reason == "no node has 1 GPU free: none has a GPU");
   s.spawn_with_gpus(job, 2, 2);  // that node never had two
-  CHECK(s.get<SpawnAnswered>()->error.why == "no node has 2 GPUs at all: none has a GPU");
+  CHECK(s.the<SpawnAnswered>().error.why == "no node has 2 GPUs at all: none has a GPU");
   s.pass(60, {NodeId{2}, kGateway});
   const auto refused = s.all<SpawnAnswered>();
   CHECK(
@@ -511,12 +502,12 @@ TEST_CASE("A demand for GPUs that makes no sense is refused at the door") {
   s.node_with_gpus(1, 2);
   const JobId job = s.job().job;
   s.spawn_with_gpus(job, 1, 1.5);
-  CHECK(s.get<SpawnAnswered>()->error.why == "1.5 GPUs are neither a part of one, nor 0 to 1024 whole ones");
+  CHECK(s.the<SpawnAnswered>().error.why == "1.5 GPUs are neither a part of one, nor 0 to 1024 whole ones");
   s.on(SpawnRequested{{kDriver, 2}, {job, "T", "", "", {0, false, {}, kGpu}}});
-  CHECK(s.get<SpawnAnswered>()->error.why == "it asks for a GPU and shares its process with others");
+  CHECK(s.the<SpawnAnswered>().error.why == "it asks for a GPU and shares its process with others");
   NodeInfo info{NodeId{3}, "n3", "", "", 0, false, {"GPU-0,GPU-1"}};
   s.on(NodeJoined{info, {}, {}, {}});
-  CHECK(s.get<RefuseNode>()->reason.find("names no GPU") != std::string::npos);
+  CHECK(s.the<RefuseNode>().reason.find("names no GPU") != std::string::npos);
 }
 
 // Was: names of jobs alone were looked at, so an actor's could end a line of a log, or clear a terminal.

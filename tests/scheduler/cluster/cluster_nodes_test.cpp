@@ -15,7 +15,7 @@ TEST_CASE("a node is a member when it is accepted, and known to the store before
   CHECK(s.last.size() == 2);
   s.node(1, 1);
   CHECK(s.get<Persist>() == nullptr);
-  CHECK(s.get<NodeAccepted>()->node == NodeId{1});
+  CHECK(s.the<NodeAccepted>().node == NodeId{1});
 }
 
 TEST_CASE("a dead node takes its actors with it, and is refused when it comes back") {
@@ -25,8 +25,8 @@ TEST_CASE("a dead node takes its actors with it, and is refused when it comes ba
   s.on(PeerWanted{kGateway, NodeId{1}});
   s.on(Tick{});
   s.pass(6, {kGateway});
-  CHECK(s.get<NodeDead>()->node == NodeId{1});
-  CHECK(s.get<NodeDead>()->to == kGateway);
+  CHECK(s.the<NodeDead>().node == NodeId{1});
+  CHECK(s.the<NodeDead>().to == kGateway);
   CHECK(s.index<Persist>() < s.index<NodeDead>());
   CHECK(s.head->actors().at(actor).record.state == ActorState::kDead);
   s.on(Heartbeat{NodeId{1}});
@@ -54,7 +54,7 @@ TEST_CASE("what starts elsewhere for a process of a dead node ends: nobody waits
   CHECK_THAT(killed[0].reason, Catch::Contains("whoever asked for it is gone"));
   CHECK(s.head->actors().at(early.actor).record.state == ActorState::kAlive);  // it may have been told of
   s.on(ActorStarted{late.node, late.actor, ProcessId{9}});
-  CHECK(s.get<KillActor>()->actor == late.actor);
+  CHECK(s.the<KillActor>().actor == late.actor);
 }
 
 TEST_CASE("two nodes are introduced to each other, the asked one first") {
@@ -71,32 +71,32 @@ TEST_CASE("two nodes are introduced to each other, the asked one first") {
   SECTION("each hears of the other's death, and nobody else does") {
     s.on(NodeLeft{NodeId{2}, "bye"});
     REQUIRE(s.all<NodeDead>().size() == 1);
-    CHECK(s.get<NodeDead>()->to == NodeId{1});
+    CHECK(s.the<NodeDead>().to == NodeId{1});
     s.on(NodeLeft{NodeId{1}, "bye"});
     CHECK(s.get<NodeDead>() == nullptr);
   }
   SECTION("the asked one hears of the asking one's death") {
     s.on(NodeLeft{NodeId{1}, "bye"});
-    CHECK(s.get<NodeDead>()->to == NodeId{2});
+    CHECK(s.the<NodeDead>().to == NodeId{2});
   }
   SECTION("a dead, an unknown and its own id are answered with the reason") {
     s.on(NodeLeft{NodeId{2}, "bye"});
     s.on(PeerWanted{NodeId{1}, NodeId{2}});
     CHECK(s.last.size() == 1);
-    CHECK_FALSE(s.get<PeerAnswered>()->ok);
-    CHECK(s.get<PeerAnswered>()->reason == "node 2 was declared dead (bye); one in its place has another id");
+    CHECK_FALSE(s.the<PeerAnswered>().ok);
+    CHECK(s.the<PeerAnswered>().reason == "node 2 was declared dead (bye); one in its place has another id");
     s.on(PeerWanted{NodeId{1}, NodeId{77}});
-    CHECK(s.get<PeerAnswered>()->reason == "node 4d is not a live node of this cluster");
+    CHECK(s.the<PeerAnswered>().reason == "node 4d is not a live node of this cluster");
     s.on(PeerWanted{NodeId{1}, NodeId{1}});
-    CHECK_FALSE(s.get<PeerAnswered>()->ok);
+    CHECK_FALSE(s.the<PeerAnswered>().ok);
   }
   SECTION("a restarted head learns from them who is linked with whom") {
     s.restart();
     s.node(1, 1, {}, {}, {NodeId{2}});
     s.node(2, 1);
-    CHECK(s.get<ExpectPeer>()->peer.id == NodeId{1});  // in case it did not hear before
+    CHECK(s.the<ExpectPeer>().peer.id == NodeId{1});  // in case it did not hear before
     s.on(NodeLeft{NodeId{2}, "bye"});
-    CHECK(s.get<NodeDead>()->to == NodeId{1});
+    CHECK(s.the<NodeDead>().to == NodeId{1});
   }
   SECTION("a head that died before it told the asked one tells it when the asking one registers") {
     // Story: 2 was back first, was told of nobody and refused 1's connection for ever. (Found by the
@@ -112,7 +112,7 @@ TEST_CASE("two nodes are introduced to each other, the asked one first") {
   SECTION("a death that was missed is told at the next registration") {
     s.on(NodeLeft{NodeId{2}, "bye"});
     s.node(1, 1, {}, {}, {NodeId{2}});
-    CHECK(s.get<NodeDead>()->node == NodeId{2});
+    CHECK(s.the<NodeDead>().node == NodeId{2});
   }
 }
 
@@ -123,9 +123,8 @@ TEST_CASE("whoever asks for the nodes gets the live ones") {
   s.gateway();
   s.on(NodeLeft{NodeId{2}, "bye"});
   s.on(NodesWanted{{kDriver, 4}});
-  REQUIRE(s.get<NodesAnswered>() != nullptr);
-  CHECK(s.get<NodesAnswered>()->nodes.size() == 1);  // and none that only carries a program
-  CHECK(s.get<NodesAnswered>()->to.request == 4);
+  CHECK(s.the<NodesAnswered>().nodes.size() == 1);  // and none that only carries a program
+  CHECK(s.the<NodesAnswered>().to.request == 4);
 }
 
 TEST_CASE("a spawn that no node will ever hold is told what would help") {
@@ -134,8 +133,7 @@ TEST_CASE("a spawn that no node will ever hold is told what would help") {
   const JobId job = s.job_on({4, 4});
   const auto todo = [&](std::uint64_t request, int cpus, NodeId only) {
     s.on(SpawnRequested{{kDriver, request}, {job, "T", "", "arguments", {cpus * kCpu, true, only}}});
-    REQUIRE(s.get<SpawnAnswered>() != nullptr);
-    return s.get<SpawnAnswered>()->error.todo;
+    return s.the<SpawnAnswered>().error.todo;
   };
   CHECK(todo(2, 5, {}) == "ask for less, or add a node that has it");
   CHECK(todo(3, 5, NodeId{1}) == "ask for less, or name another node or none");
@@ -164,12 +162,11 @@ struct OneStarts {
 TEST_CASE_METHOD(OneStarts, "a start is placed again when its node dies before it is up") {
   SECTION("on another node") {
     s.on(NodeLeft{NodeId{1}, "killed"});
-    REQUIRE(s.get<StartActor>() != nullptr);
-    CHECK(s.get<StartActor>()->node == NodeId{2});
-    CHECK(s.get<StartActor>()->spec.payload == "arguments");
+    CHECK(s.the<StartActor>().node == NodeId{2});
+    CHECK(s.the<StartActor>().spec.payload == "arguments");
     CHECK(s.get<SpawnAnswered>() == nullptr);
-    s.on(ActorStarted{NodeId{2}, s.get<StartActor>()->actor, ProcessId{4}});
-    CHECK(s.get<SpawnAnswered>()->ok);
+    s.on(ActorStarted{NodeId{2}, s.the<StartActor>().actor, ProcessId{4}});
+    CHECK(s.the<SpawnAnswered>().ok);
   }
   SECTION("on one that comes in its place, if no other could hold it") {
     s.on(SpawnCancelled{{kDriver, 1}});
@@ -180,7 +177,7 @@ TEST_CASE_METHOD(OneStarts, "a start is placed again when its node dies before i
     s.spawn(job, 3, {}, 2);
     CHECK(s.get<SpawnAnswered>() == nullptr);
     s.spawn(job, 4, {}, 3);  // no node had as much
-    CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
+    CHECK(s.the<SpawnAnswered>().error.code == ErrorCode::kRefused);
     SECTION("it comes") {
       s.pass(59, {NodeId{2}, kGateway});
       s.node(3, 4);
@@ -205,7 +202,7 @@ TEST_CASE_METHOD(OneStarts, "a start is placed again when its node dies before i
       if (s.get<SpawnAnswered>() == nullptr) ++nodes;
     }
     CHECK(nodes == 3);
-    CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kActorDied);
+    CHECK(s.the<SpawnAnswered>().error.code == ErrorCode::kActorDied);
   }
   SECTION("unless it asked for that node") {
     s.on(SpawnRequested{{kDriver, 2}, {job, "T", "", "", {kCpu, true, NodeId{1}}}});
@@ -231,12 +228,11 @@ TEST_CASE_METHOD(OneStarts,
                  "a node that leaves gets nothing new, and what starts there starts elsewhere at once") {
   SECTION("on a node that stays") {
     s.on(NodeLeaving{NodeId{1}, "told to end"});
-    REQUIRE(s.get<StartActor>() != nullptr);
-    CHECK(s.get<StartActor>()->node == NodeId{2});
-    CHECK(s.get<StartActor>()->spec.payload == "arguments");
+    CHECK(s.the<StartActor>().node == NodeId{2});
+    CHECK(s.the<StartActor>().spec.payload == "arguments");
     // It had started it all the same.
     s.on(ActorStarted{NodeId{1}, first.actor, ProcessId{3}});
-    CHECK(s.get<KillActor>()->actor == first.actor);
+    CHECK(s.the<KillActor>().actor == first.actor);
     CHECK(s.get<SpawnAnswered>() == nullptr);
   }
   SECTION("it leaves often, and no start is lost for that") {
@@ -245,8 +241,7 @@ TEST_CASE_METHOD(OneStarts,
       s.on(NodeLeft{at == NodeId{1} ? NodeId{2} : NodeId{}, ""});
       s.node(next, 2);
       s.on(NodeLeaving{at, "told to end"});
-      REQUIRE(s.get<StartActor>() != nullptr);
-      CHECK(s.get<StartActor>()->node == NodeId{next});
+      CHECK(s.the<StartActor>().node == NodeId{next});
       at = NodeId{next};
     }
   }
@@ -266,7 +261,7 @@ TEST_CASE_METHOD(OneStarts,
     }
     NodeJoined again{s.head->nodes().at(NodeId{1}).info, {{first.actor, {}}}, {}, {}, true};
     s.on(std::move(again));
-    CHECK(s.get<KillActor>()->actor == first.actor);
+    CHECK(s.the<KillActor>().actor == first.actor);
     if (forgot) s.spawn(job, 1);  // its requester repeats it
     s.spawn(job, 2);
     std::size_t on_the_other = 0;
@@ -278,7 +273,7 @@ TEST_CASE_METHOD(OneStarts,
     s.on(SpawnRequested{{kDriver, 2}, {job, "T", "", "", {2 * kCpu, true, NodeId{1}}}});
     CHECK(s.head->waiting().size() == 1);
     s.on(NodeLeaving{NodeId{1}, "told to end"});
-    CHECK(s.get<SpawnAnswered>()->error.message().find("leaves the cluster") != std::string::npos);
+    CHECK(s.the<SpawnAnswered>().error.message().find("leaves the cluster") != std::string::npos);
   }
 }
 
@@ -290,7 +285,7 @@ TEST_CASE("a spawn that came before any node is not refused because a small one 
   s.node(1, 1);
   CHECK(s.get<SpawnAnswered>() == nullptr);
   s.node(2, 4);
-  CHECK(s.get<StartActor>()->node == NodeId{2});
+  CHECK(s.the<StartActor>().node == NodeId{2});
 }
 
 TEST_CASE("a silent node gets nothing new, until it is heard again") {
@@ -310,7 +305,7 @@ TEST_CASE("a restarted head asks its nodes what runs there, and believes them") 
   std::vector<ActorId> actors;
   for (std::uint64_t request = 1; request <= 3; ++request) {
     s.spawn(job, request);
-    actors.push_back(s.get<StartActor>()->actor);
+    actors.push_back(s.the<StartActor>().actor);
   }
   for (std::size_t i = 0; i < 2; ++i) s.on(ActorStarted{NodeId{1}, actors[i], ProcessId{9}});
   s.restart();
@@ -320,19 +315,18 @@ TEST_CASE("a restarted head asks its nodes what runs there, and believes them") 
   s.node(1, 3, {{actors[0], ProcessId{9}}, {ActorId{77}, ProcessId{1}}});
   CHECK(s.head->actors().at(actors[0]).record.state == ActorState::kAlive);
   CHECK(s.head->actors().at(actors[1]).record.state == ActorState::kDead);
-  CHECK(s.get<KillActor>()->actor == ActorId{77});
+  CHECK(s.the<KillActor>().actor == ActorId{77});
   CHECK(s.head->nodes().at(NodeId{1}).cpu_used_e4 == 2 * kCpu);
   // The head never stored what the third is constructed with: its request, which is repeated, brings it.
   CHECK(s.get<StartActor>() == nullptr);
   s.gateway();
   s.spawn(job, 3);
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->actor == actors[2]);
-  CHECK(s.get<StartActor>()->spec.payload == "arguments");
+  CHECK(s.the<StartActor>().actor == actors[2]);
+  CHECK(s.the<StartActor>().spec.payload == "arguments");
   s.spawn(job, 3);
   CHECK(s.get<StartActor>() == nullptr);
   s.node(1, 3, {{actors[0], ProcessId{9}}});  // its link broke, and the start was lost with it
-  CHECK(s.get<StartActor>()->actor == actors[2]);
+  CHECK(s.the<StartActor>().actor == actors[2]);
 }
 
 TEST_CASE("a request that is repeated before its node is back starts there when the node is") {
@@ -350,7 +344,7 @@ TEST_CASE("a request that is repeated before its node is back starts there when 
   SECTION("dead, so it goes elsewhere") {
     s.node(2, 1);
     s.on(NodeLeft{NodeId{1}, "killed"});
-    CHECK(s.get<StartActor>()->node == NodeId{2});
+    CHECK(s.the<StartActor>().node == NodeId{2});
   }
 }
 
@@ -358,7 +352,7 @@ TEST_CASE("a start whose node dies before its request is repeated begins anew wi
   Script s;
   const JobId job = s.job_on({1, 1});
   s.spawn(job, 1, "ps");
-  const NodeId at = s.get<StartActor>()->node;
+  const NodeId at = s.the<StartActor>().node;
   s.restart();
   s.on(NodeLeft{at, "killed"});
   s.node(at == NodeId{1} ? 2 : 1, 1);
@@ -381,9 +375,8 @@ TEST_CASE("a head that died between recording a job's end and telling the nodes 
   s.store.insert_or_assign("job/main", ended);  // this much reached the disk, nothing reached a node
   s.restart();
   s.node(1, 1, {{actor, ProcessId{9}}}, {job});
-  REQUIRE(s.get<KillActor>() != nullptr);
-  CHECK(s.get<KillActor>()->actor == actor);
-  CHECK(s.get<EndJob>()->to == NodeId{1});
+  CHECK(s.the<KillActor>().actor == actor);
+  CHECK(s.the<EndJob>().to == NodeId{1});
 }
 
 TEST_CASE("a store of a build that took what this one refuses is no reason to die") {

@@ -49,7 +49,7 @@ struct Detached : Script {
   }
   bool finds(ProcessAddress by = kNextDriver) {
     on(LookupActor{{by, 50}, job_id, "it"});
-    return get<NameAnswered>()->ok && get<NameAnswered>()->actor == id;
+    return the<NameAnswered>().ok && the<NameAnswered>().actor == id;
   }
   const ActorRecord& record() const { return head->actors().at(id).record; }
   const JobRecord& job_record() const { return head->jobs().find(job_id)->record; }
@@ -91,11 +91,11 @@ TEST_CASE("a detached actor outlives its driver: the job is parked, and the next
   CHECK(s.stored().driver == kNextDriver);
   REQUIRE(s.get<JobTaken>() != nullptr);
   CHECK(s.index<Persist>() < s.index<JobAnswered>());
-  CHECK(s.get<JobTaken>()->driver == kNextDriver);
+  CHECK(s.the<JobTaken>().driver == kNextDriver);
   CHECK(s.finds());
   // It may be killed as any actor, and its name is free then.
   s.on(KillRequested{kNext, s.job_id, s.id, "enough"});
-  CHECK(s.get<KillActor>()->node == s.at);
+  CHECK(s.the<KillActor>().node == s.at);
   s.on(ActorDown{s.at, s.id, "enough", 1});
   CHECK_FALSE(s.finds());
   CHECK(s.head->jobs().runs(s.job_id));
@@ -106,15 +106,15 @@ TEST_CASE(
   Detached s;
   // On one node, as programs of submitted jobs are.
   s.on(JobRegistered{"main", {kGateway, ProcessId{8}}, 5});
-  CHECK(s.get<JobAnswered>()->job == s.job_id);
-  CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
+  CHECK(s.the<JobAnswered>().job == s.job_id);
+  CHECK(s.the<EndJob>().stays == std::vector<ActorId>{s.id});
   s.driver_ends();
   CHECK(s.job_record().driver == ProcessAddress{kGateway, ProcessId{8}});
   CHECK_FALSE(s.job_record().parked);
   s.on(JobEnded{kGateway, s.job_id, "the driver has ended", ProcessId{8}});
   CHECK(s.job_record().parked);
   s.driver_ends();  // a node that missed EndJob says it again, and hears who stays
-  CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
+  CHECK(s.the<EndJob>().stays == std::vector<ActorId>{s.id});
 }
 
 // Was: it became an actor of the newer driver's, who knew nothing of it, since both are on one node.
@@ -123,7 +123,7 @@ TEST_CASE("what a driver had on its way when another took its job over is refuse
   const ProcessAddress second{kGateway, ProcessId{8}};
   const auto registers = [&](ProcessAddress driver, std::uint64_t request) {
     s.on(JobRegistered{"main", driver, request});
-    CHECK(s.get<JobAnswered>()->job == s.job_id);
+    CHECK(s.the<JobAnswered>().job == s.job_id);
   };
   const auto spawn = [&](ProcessAddress from, std::uint64_t request, bool detached = false) {
     s.on(SpawnRequested{{from, request},
@@ -136,13 +136,13 @@ TEST_CASE("what a driver had on its way when another took its job over is refuse
                         GroupVerb::kMake,
                         {},
                         {{}, "", {}, std::vector<BundleDemand>{{kCpu, 0, {}}}}});
-    return s.get<GroupAnswered>()->ok;
+    return s.the<GroupAnswered>().ok;
   };
   registers(second, 5);
   CHECK_FALSE(spawn(kDriver, 10));
-  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
+  CHECK(s.the<SpawnAnswered>().error.code == ErrorCode::kRefused);
   CHECK_FALSE(spawn(kDriver, 11, true));
-  CHECK(s.get<SpawnAnswered>()->error.why == kJobIsOver);
+  CHECK(s.the<SpawnAnswered>().error.why == kJobIsOver);
   CHECK_FALSE(reserve(kDriver, 12));
   CHECK(spawn(second, 13));
   CHECK(reserve(second, 14));
@@ -173,10 +173,9 @@ TEST_CASE(
   // One of another name that is there, too, has no executable of it: it is asked of its node's successor.
   one.on(NodeJoined{{NodeId{7}, "n1", "", "", 0, false}, {}, {}, {}});
   one.node(8, 2);
-  REQUIRE(one.get<StartActor>() != nullptr);
-  CHECK(one.get<StartActor>()->node == NodeId{8});
-  CHECK(one.get<StartActor>()->package_from == NodeId{7});
-  CHECK(one.get<StartActor>()->spec.payload == "arguments");
+  CHECK(one.the<StartActor>().node == NodeId{8});
+  CHECK(one.the<StartActor>().package_from == NodeId{7});
+  CHECK(one.the<StartActor>().spec.payload == "arguments");
 }
 
 TEST_CASE("how a detached actor ended, and its parked job, is logged, and said to who looks for it") {
@@ -198,9 +197,9 @@ TEST_CASE("how a detached actor ended, and its parked job, is logged, and said t
   s.on(Tick{});
   CHECK(s.head->log().empty());
   s.next_driver();
-  s.on(LookupActor{{kNextDriver, 50}, s.get<JobAnswered>()->job, "it"});
-  CHECK_FALSE(s.get<NameAnswered>()->ok);
-  CHECK_THAT(s.get<NameAnswered>()->error.what, Catch::Contains("killed by signal 9"));
+  s.on(LookupActor{{kNextDriver, 50}, s.the<JobAnswered>().job, "it"});
+  CHECK_FALSE(s.the<NameAnswered>().ok);
+  CHECK_THAT(s.the<NameAnswered>().error.what, Catch::Contains("killed by signal 9"));
   REQUIRE(s.head->detached_ends("main").size() == 1);
   CHECK_THAT(s.head->detached_ends("main")[0], Catch::StartsWith("it: ") && Catch::Contains("signal 9"));
   CHECK(s.head->detached_ends("other").empty());
@@ -227,7 +226,7 @@ TEST_CASE("the parked job goes with its last detached actor") {
   SECTION("the job is stopped") {
     CHECK(s.head->parked_jobs_of("main") == std::vector<JobId>{s.job_id});
     s.on(SubmissionStopRequested{"main"});
-    CHECK(s.get<EndJob>()->stays.empty());
+    CHECK(s.the<EndJob>().stays.empty());
   }
   CHECK_FALSE(s.head->jobs().runs(s.job_id));
   CHECK(s.stored().ended);
@@ -260,9 +259,8 @@ TEST_CASE("one that dies without its driver starts again, with what head and nod
   // Its last life.
   s.on(ActorDown{start.node, s.id, "signal 9", 2});
   s.pass(1, {NodeId{1}, NodeId{2}, kNext});
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->driver == kNextDriver);
-  s.on(ActorStarted{s.get<StartActor>()->node, s.id, ProcessId{11}, 3});
+  CHECK(s.the<StartActor>().driver == kNextDriver);
+  s.on(ActorStarted{s.the<StartActor>().node, s.id, ProcessId{11}, 3});
   s.on(JobEnded{kNext, s.job_id, "done", kNextDriver.process});
   CHECK(s.job_record().parked);
   s.on(ActorDown{s.record().node, s.id, "signal 9", 3});
@@ -280,16 +278,14 @@ TEST_CASE("a second node keeps what a detached actor needs, and a third one when
   REQUIRE(s.get<KeepArguments>() != nullptr);
   CHECK(keeper() == s.other());
   s.on(NodeLeft{s.other(), "it left"});
-  REQUIRE(s.get<KeepArguments>() != nullptr);
-  CHECK(s.get<KeepArguments>()->to == NodeId{3});
-  CHECK(s.get<KeepArguments>()->from == s.at);
-  CHECK(s.get<KeepArguments>()->payload == "arguments");
+  CHECK(s.the<KeepArguments>().to == NodeId{3});
+  CHECK(s.the<KeepArguments>().from == s.at);
+  CHECK(s.the<KeepArguments>().payload == "arguments");
   s.driver_ends();
   s.on(NodeLeft{s.at, "it left"});
   s.node(4, 2);
   s.on(Tick{});
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK((s.get<StartActor>()->node == NodeId{3} || s.get<StartActor>()->package_from == NodeId{3}));
+  CHECK((s.the<StartActor>().node == NodeId{3} || s.the<StartActor>().package_from == NodeId{3}));
 }
 
 TEST_CASE(
@@ -300,20 +296,19 @@ TEST_CASE(
   s.restart();
   CHECK(s.job_record().parked);
   s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
-  REQUIRE(s.get<ArgumentsWanted>() != nullptr);
-  CHECK(s.get<ArgumentsWanted>()->node == s.at);
+  CHECK(s.the<ArgumentsWanted>().node == s.at);
   SECTION("its node has it") {
     s.kept_by(s.at);
     s.node(s.other().value, 2);
     CHECK(s.get<ArgumentsWanted>() == nullptr);
-    CHECK(s.get<KeepArguments>()->to == s.other());
+    CHECK(s.the<KeepArguments>().to == s.other());
     s.on(ActorDown{s.at, s.id, "signal 9", 1});
     s.on(Tick{});
   }
   SECTION("its node dies first, and another one has it") {
     s.on(NodeLeft{s.at, "it left"});
     s.node(s.other().value, 2);
-    CHECK(s.get<ArgumentsWanted>()->node == s.other());
+    CHECK(s.the<ArgumentsWanted>().node == s.other());
     s.on(ActorArguments{{kDriver, 1}, s.id, false, "", NodeId{7}});  // who has not says nothing about others
     CHECK(s.record().state == ActorState::kRestarting);
     s.kept_by(s.other());
@@ -330,9 +325,8 @@ TEST_CASE(
     CHECK(s.stored().ended);
     return;
   }
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->spec.payload == "arguments");
-  s.on(ActorStarted{s.get<StartActor>()->node, s.id, ProcessId{10}, 2});
+  CHECK(s.the<StartActor>().spec.payload == "arguments");
+  s.on(ActorStarted{s.the<StartActor>().node, s.id, ProcessId{10}, 2});
   s.next_driver();
   CHECK(s.finds());
 }
@@ -343,15 +337,13 @@ TEST_CASE("a node that missed the end of a driver, or the next one, hears of it 
   s.driver_ends();
   s.restart();
   s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
-  REQUIRE(s.get<EndJob>() != nullptr);
-  CHECK(s.get<EndJob>()->to == s.at);
-  CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
+  CHECK(s.the<EndJob>().to == s.at);
+  CHECK(s.the<EndJob>().stays == std::vector<ActorId>{s.id});
   s.next_driver();
   s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
   CHECK(s.get<EndJob>() == nullptr);
-  REQUIRE(s.get<JobTaken>() != nullptr);
-  CHECK(s.get<JobTaken>()->to == s.at);
-  CHECK(s.get<JobTaken>()->driver == kNextDriver);
+  CHECK(s.the<JobTaken>().to == s.at);
+  CHECK(s.the<JobTaken>().driver == kNextDriver);
 }
 
 TEST_CASE("after a head's death the executable comes from the node that gave the arguments") {
@@ -364,9 +356,8 @@ TEST_CASE("after a head's death the executable comes from the node that gave the
   s.node(3, 2);
   s.on(NodeLeft{s.at, "it left"});
   s.kept_by(s.other());
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->node == NodeId{3});
-  CHECK(s.get<StartActor>()->package_from == s.other());
+  CHECK(s.the<StartActor>().node == NodeId{3});
+  CHECK(s.the<StartActor>().package_from == s.other());
 }
 
 TEST_CASE("one that was to start again when the head died has an end, too, where no node has its arguments") {
@@ -400,18 +391,18 @@ TEST_CASE("a parked job starts detached actors alone, asked for by those that it
   s.driver_ends();
   const ProcessAddress it{s.at, ProcessId{9}};
   s.on(SpawnRequested{{it, 1}, {s.job_id, "T", "", "", {0, true, {}}}});
-  CHECK_THAT(s.get<SpawnAnswered>()->error.why, Catch::Contains("no program of job main runs"));
+  CHECK_THAT(s.the<SpawnAnswered>().error.why, Catch::Contains("no program of job main runs"));
   s.on(LeaseRequested{s.at, s.job_id});
-  CHECK_FALSE(s.get<LeaseAnswered>()->ok);
+  CHECK_FALSE(s.the<LeaseAnswered>().ok);
   s.on(GroupRequested{{it, 2}, s.job_id, GroupVerb::kMake, {}, {{}, "", {}, {{kCpu, 0}}}});
-  CHECK_FALSE(s.get<GroupAnswered>()->ok);
+  CHECK_FALSE(s.the<GroupAnswered>().ok);
   const ActorId child = s.spawn_detached(3, "child", 0, it);
   CHECK(s.started.package_from == s.at);
   s.on(ActorDown{s.at, s.id, "it has done its work", 1, true});
   CHECK(s.job_record().parked);
   s.next_driver();
   s.on(LeaseRequested{s.at, s.job_id});
-  CHECK(s.get<LeaseAnswered>()->driver == kNextDriver);
+  CHECK(s.the<LeaseAnswered>().driver == kNextDriver);
   CHECK(s.head->actors().at(child).record.state == ActorState::kAlive);
 }
 
@@ -422,8 +413,7 @@ TEST_CASE("a parked job ends with the node that was to start the last of its act
   const ProcessAddress it{s.at, ProcessId{9}};
   // Beside the one that asks for it there is no room.
   s.on(SpawnRequested{{it, 1}, {s.job_id, "T", "child", "", {2 * kCpu, true, {}}, 0, 0, true}});
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->node == s.other());
+  CHECK(s.the<StartActor>().node == s.other());
   s.on(ActorDown{s.at, s.id, "it has done its work", 1, true});
   s.restart();
   CHECK(s.job_record().parked);
@@ -447,8 +437,7 @@ TEST_CASE("what cannot outlive its driver is refused") {
   ClusterConfig embedded;
   embedded.ends_with_program = true;
   Detached s(0, embedded);
-  REQUIRE(s.get<SpawnAnswered>() != nullptr);
-  CHECK_THAT(s.get<SpawnAnswered>()->error.why, Catch::Contains("nothing would outlive it"));
+  CHECK_THAT(s.the<SpawnAnswered>().error.why, Catch::Contains("nothing would outlive it"));
 }
 
 TEST_CASE("one whose first life has not begun ends with its driver, who has no answer") {
@@ -456,9 +445,9 @@ TEST_CASE("one whose first life has not begun ends with its driver, who has no a
   s.on(SpawnRequested{{kDriver, 2}, {s.job_id, "T", "late", "", {kCpu, true, {}}, 0, 0, true}});
   const StartActor start = *s.get<StartActor>();
   s.driver_ends();
-  CHECK(s.get<EndJob>()->stays == std::vector<ActorId>{s.id});
+  CHECK(s.the<EndJob>().stays == std::vector<ActorId>{s.id});
   s.on(ActorStarted{start.node, start.actor, ProcessId{12}});
-  CHECK(s.get<KillActor>()->actor == start.actor);
+  CHECK(s.the<KillActor>().actor == start.actor);
 }
 
 TEST_CASE("the next driver has the name of an actor that ends before it was up") {
@@ -471,11 +460,9 @@ TEST_CASE("the next driver has the name of an actor that ends before it was up")
   s.next_driver();
   s.on(SpawnRequested{{kNextDriver, 2}, {s.job_id, "T", "late", "", {kCpu, true, {}}}});
   CHECK(s.get<SpawnAnswered>() == nullptr);
-  REQUIRE(s.get<ConfirmActor>() != nullptr);
-  CHECK(s.get<ConfirmActor>()->actor == start.actor);
+  CHECK(s.the<ConfirmActor>().actor == start.actor);
   s.on(ActorDown{start.node, start.actor, "its job ended", 1});
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->spec.name == "late");
+  CHECK(s.the<StartActor>().spec.name == "late");
 }
 
 TEST_CASE("a first life whose start the head's death swallowed begins when its request is repeated") {
@@ -490,8 +477,7 @@ TEST_CASE("a first life whose start the head's death swallowed begins when its r
   s.on(ActorArguments{{kDriver, 2}, start.actor, true, "arguments", kGateway});
   s.node(start.node.value, 2);
   s.on(SpawnRequested{{kDriver, 2}, late});
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->actor == start.actor);
+  CHECK(s.the<StartActor>().actor == start.actor);
 }
 
 TEST_CASE(
@@ -538,8 +524,7 @@ TEST_CASE("a life that ends with its node before it is up leaves the node known 
   // Was: where that was the other one that had it, the next life asked a node that was dead.
   Detached s(5);
   s.parked_and_down();
-  REQUIRE(s.get<StartActor>() != nullptr);
-  const NodeId gone = s.get<StartActor>()->node;
+  const NodeId gone = s.the<StartActor>().node;
   s.on(NodeLeft{gone, "it left"});
   std::vector<NodeId> alive;
   for (const NodeId node : {NodeId{1}, NodeId{2}, NodeId{3}}) {
@@ -567,7 +552,7 @@ TEST_CASE("the record of a submission, and with it its package, stays while its 
   s.on(DriverStarted{start.node, start.spec.id, start.attempt});
   const ProcessAddress driver{NodeId{1}, ProcessId{4}};
   s.on(JobRegistered{"counting", driver, 1, "counts"});
-  const JobId job = s.get<JobAnswered>()->job;
+  const JobId job = s.the<JobAnswered>().job;
   s.on(SpawnRequested{{driver, 2}, {job, "T", "it", "", {kCpu, true, {}}, 0, 0, true}});
   const StartActor actor = *s.get<StartActor>();
   s.on(ActorStarted{actor.node, actor.actor, ProcessId{9}});
@@ -605,7 +590,7 @@ struct Taken : Script {
   }
   JobId registers(const std::string& submission, ProcessAddress driver) {
     on(JobRegistered{"main", driver, 1, submission});
-    return get<JobAnswered>()->job;
+    return the<JobAnswered>().job;
   }
   void ends(const std::string& id, JobId job, ProcessAddress driver) {
     on(JobEnded{driver.node, job, "the driver has ended", driver.process});
@@ -685,8 +670,7 @@ TEST_CASE("a further life that one queue stops starts when the next one of its j
   s.on(Tick{});
   CHECK(s.head->waiting().size() == 1);
   s.runs("job-b", "b", s.second);
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->actor == actor);
+  CHECK(s.the<StartActor>().actor == actor);
   CHECK(s.used("b") == 3);
 }
 
@@ -725,7 +709,7 @@ void saves(Detached& s, const wire::Bytes& state, std::uint64_t version, std::ui
 }
 void save(Detached& s, const wire::Bytes& state, std::uint64_t version, std::uint32_t life = 1) {
   saves(s, state, version, life);
-  if (s.get<KeepState>() != nullptr) s.on(StateKept{s.get<KeepState>()->to, s.id, version});
+  if (s.get<KeepState>() != nullptr) s.on(StateKept{s.the<KeepState>().to, s.id, version});
 }
 const wire::Bytes& state_of(const Detached& s) {
   return s.head->actors().at(s.id).state.bytes;
@@ -737,13 +721,11 @@ const wire::Bytes kOlder(1), kNewest(2);
 TEST_CASE("what a detached actor saves is kept here and by another node, and its next life has it") {
   Detached s;
   saves(s, kOlder, 1);
-  REQUIRE(s.get<Persist>() != nullptr);
-  const auto written = std::get<ActorRecord>(s.get<Persist>()->record);
+  const auto written = std::get<ActorRecord>(s.the<Persist>().record);
   CHECK(written.has_saved);  // and not what: it may hold a secret
   CHECK(written.spec.payload.empty());
-  REQUIRE(s.get<KeepState>() != nullptr);
-  CHECK(s.get<KeepState>()->to == s.other());
-  CHECK(s.get<KeepState>()->state.bytes == kOlder);
+  CHECK(s.the<KeepState>().to == s.other());
+  CHECK(s.the<KeepState>().state.bytes == kOlder);
   CHECK(s.get<KeepArguments>() == nullptr);  // it has those
   // The answer waits for the other node: head and node may die, one soon after the other.
   CHECK(s.get<Acknowledged>() == nullptr);
@@ -753,24 +735,22 @@ TEST_CASE("what a detached actor saves is kept here and by another node, and its
   s.on(StateKept{NodeId{77}, s.id, 1});
   CHECK(s.get<Acknowledged>() == nullptr);
   s.on(StateKept{s.other(), s.id, 1});
-  REQUIRE(s.get<Acknowledged>() != nullptr);
-  CHECK(s.get<Acknowledged>()->ok);
-  CHECK(s.get<Acknowledged>()->to == Requester{{s.at, ProcessId{9}}, 1});
+  CHECK(s.the<Acknowledged>().ok);
+  CHECK(s.the<Acknowledged>().to == Requester{{s.at, ProcessId{9}}, 1});
   s.on(StateKept{s.other(), s.id, 1});
   CHECK(s.get<Acknowledged>() == nullptr);
   saves(s, kOlder, 1);
-  CHECK(s.get<Acknowledged>()->ok);
+  CHECK(s.the<Acknowledged>().ok);
   // Not for long: it may be stopped.
   saves(s, kNewest, 2);
   CHECK(s.get<Persist>() == nullptr);
-  CHECK(s.get<KeepState>()->state.bytes == kNewest);
+  CHECK(s.the<KeepState>().state.bytes == kNewest);
   s.now += std::chrono::milliseconds(249);
   s.on(Tick{});
   CHECK(s.get<Acknowledged>() == nullptr);
   s.now += std::chrono::milliseconds(1);
   s.on(Tick{});
-  REQUIRE(s.get<Acknowledged>() != nullptr);
-  CHECK(s.get<Acknowledged>()->to.request == 2);
+  CHECK(s.the<Acknowledged>().to.request == 2);
   s.on(Tick{});
   CHECK(s.get<Acknowledged>() == nullptr);
   CHECK(s.get<KeepState>() == nullptr);
@@ -781,28 +761,26 @@ TEST_CASE("what a detached actor saves is kept here and by another node, and its
     s.on(NodeLeft{s.at, "it left"});
   }
   s.on(Tick{});
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->spec.payload == "arguments");
-  CHECK(s.get<StartActor>()->state.bytes == kNewest);
-  const NodeId node = s.get<StartActor>()->node;
+  CHECK(s.the<StartActor>().spec.payload == "arguments");
+  CHECK(s.the<StartActor>().state.bytes == kNewest);
+  const NodeId node = s.the<StartActor>().node;
   // The life before is not heard any more, wherever it is.
   s.on(StateSaved{{{node, ProcessId{9}}, 2}, s.id, 1, {3, kOlder}});
-  REQUIRE(s.get<Acknowledged>() != nullptr);
-  CHECK_FALSE(s.get<Acknowledged>()->ok);
-  CHECK(s.get<Acknowledged>()->error.code == ErrorCode::kActorDied);
+  CHECK_FALSE(s.the<Acknowledged>().ok);
+  CHECK(s.the<Acknowledged>().error.code == ErrorCode::kActorDied);
   // It may save before the head hears that it is up.
   const wire::Bytes of_its_constructor(7);
   save(s, of_its_constructor, 3, 2);
-  CHECK(s.get<Acknowledged>()->ok);
+  CHECK(s.the<Acknowledged>().ok);
   s.on(ActorStarted{node, s.id, ProcessId{10}, 2});
   CHECK(state_of(s) == of_its_constructor);
   save(s, wire::Bytes(kMaxPayloadBytes), 4, 2);  // with its arguments it is too large
-  CHECK(s.get<Acknowledged>()->error.code == ErrorCode::kLimit);
-  CHECK_THAT(s.get<Acknowledged>()->error.why, Catch::Contains("with its constructor's arguments it has"));
+  CHECK(s.the<Acknowledged>().error.code == ErrorCode::kLimit);
+  CHECK_THAT(s.the<Acknowledged>().error.why, Catch::Contains("with its constructor's arguments it has"));
   CHECK(state_of(s) == of_its_constructor);
   // Said again, late: the newer one stays.
   save(s, kOlder, 2, 2);
-  CHECK(s.get<Acknowledged>()->ok);
+  CHECK(s.the<Acknowledged>().ok);
   CHECK(state_of(s) == of_its_constructor);
 }
 
@@ -811,11 +789,11 @@ TEST_CASE("the head takes no more of what actors have saved than it has room for
   small.max_payload_bytes = 100;
   Detached s(2, small);
   save(s, wire::Bytes(91), 1);  // and 9 of its arguments
-  CHECK(s.get<Acknowledged>()->ok);
+  CHECK(s.the<Acknowledged>().ok);
   save(s, wire::Bytes(92), 2);
-  CHECK_THAT(s.get<Acknowledged>()->error.why, Catch::Contains("it has 92 bytes"));
+  CHECK_THAT(s.the<Acknowledged>().error.why, Catch::Contains("it has 92 bytes"));
   save(s, wire::Bytes(50), 3);  // in place of the other
-  CHECK(s.get<Acknowledged>()->ok);
+  CHECK(s.the<Acknowledged>().ok);
 }
 
 TEST_CASE("a new keeper gets the state with the arguments") {
@@ -823,8 +801,7 @@ TEST_CASE("a new keeper gets the state with the arguments") {
   s.node(3, 2);
   save(s, kNewest, 1);
   s.on(NodeLeft{s.other(), "it left"});
-  REQUIRE(s.get<KeepArguments>() != nullptr);
-  CHECK(s.get<KeepArguments>()->state.bytes == kNewest);
+  CHECK(s.the<KeepArguments>().state.bytes == kNewest);
   s.on(Tick{});
   CHECK(s.get<KeepState>() == nullptr);
 }
@@ -845,14 +822,12 @@ TEST_CASE("a head that starts again while an actor restarts waits for the node o
   SECTION("it has it") {
     s.node(s.at.value, 2);
     s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", s.at, {2, kNewest}});
-    REQUIRE(s.get<StartActor>() != nullptr);
-    CHECK(s.get<StartActor>()->state.bytes == kNewest);
+    CHECK(s.the<StartActor>().state.bytes == kNewest);
   }
   SECTION("it is dead: the other one's is the newest that there is") {
     s.on(NodeLeft{s.at, "it left"});
     s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", s.other(), {1, kOlder}});
-    REQUIRE(s.get<StartActor>() != nullptr);
-    CHECK(s.get<StartActor>()->state.bytes == kOlder);
+    CHECK(s.the<StartActor>().state.bytes == kOlder);
   }
 }
 
@@ -882,8 +857,7 @@ TEST_CASE("a head that starts again takes the newest state that a node has, and 
     s.on(ActorDown{s.at, s.id, "signal 9", 1});
     has(s.other(), kOlder, 4);
     s.on(NodeLeft{s.at, "it left"});
-    REQUIRE(s.get<ArgumentsWanted>() != nullptr);
-    CHECK(s.get<ArgumentsWanted>()->node == s.other());
+    CHECK(s.the<ArgumentsWanted>().node == s.other());
     has(s.other(), kNewest, 4);
   }
   s.on(Tick{});
@@ -902,8 +876,7 @@ TEST_CASE("a head that starts again takes no state of another node while that of
   CHECK_FALSE(s.head->actors().at(s.id).has_payload);
   SECTION("it lives") {
     s.node(s.at.value, 2, {{s.id, ProcessId{9}, 1}});
-    REQUIRE(s.get<ArgumentsWanted>() != nullptr);
-    CHECK(s.get<ArgumentsWanted>()->node == s.at);
+    CHECK(s.the<ArgumentsWanted>().node == s.at);
     s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", s.at, {5, kNewest}});
     s.on(ActorDown{s.at, s.id, "signal 9", 1});
   }
@@ -914,8 +887,7 @@ TEST_CASE("a head that starts again takes no state of another node while that of
   }
   SECTION("its node is dead: the other one is asked again") {
     s.on(NodeLeft{s.at, "it left"});
-    REQUIRE(s.get<ArgumentsWanted>() != nullptr);
-    CHECK(s.get<ArgumentsWanted>()->node == s.other());
+    CHECK(s.the<ArgumentsWanted>().node == s.other());
     s.on(ActorArguments{{kDriver, 1}, s.id, true, "arguments", s.other(), {4, kNewest}});
   }
   s.on(Tick{});
@@ -978,7 +950,7 @@ TEST_CASE("who started a job and its detached actors is written down, and change
     JobRegistered e{"main", kDriver, request};
     e.started_by = by;
     s.on(e);
-    return s.get<JobAnswered>()->job;
+    return s.the<JobAnswered>().job;
   };
   const JobId job = registered(1, "machine/1");
   const auto spawn = [&](std::uint64_t request, const std::string& name, bool detached) {
@@ -994,6 +966,5 @@ TEST_CASE("who started a job and its detached actors is written down, and change
   CHECK(spawn(5, "of the owner", true).empty());
   // Was: what an actor of the machine spawned was of whoever had the job by then.
   s.on(SpawnRequested{{{NodeId{1}, ProcessId{12}}, 1}, {job, "T", "its own", "", {0, true, {}}, 0, 0, true}});
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.head->actors().at(s.get<StartActor>()->actor).record.started_by == "machine/1");
+  CHECK(s.head->actors().at(s.the<StartActor>().actor).record.started_by == "machine/1");
 }

@@ -25,28 +25,24 @@ StartActor restartable(Script& s, JobId job, std::uint64_t request, int cpus = 1
 
 TEST_CASE("a node that drains is told so, gets nothing new, and goes on when that is cancelled") {
   Script s;
-  s.gateway();
-  s.node(1, 4);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({4});
   s.on(drain_of(1));
-  REQUIRE(s.get<DrainNode>() != nullptr);
-  CHECK(s.get<DrainNode>()->grace_ms == kGraceMs);
+  CHECK(s.the<DrainNode>().grace_ms == kGraceMs);
   s.on(NodeDrains{NodeId{1}, kGraceMs, "by hand"});
   CHECK(s.last.empty());
   s.spawn(job, 2);
   CHECK(s.get<SpawnWaits>() != nullptr);
   s.node(2, 4);
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->node == NodeId{2});
+  CHECK(s.the<StartActor>().node == NodeId{2});
   s.on(NodesWanted{{kDriver, 5}});
-  CHECK(s.get<NodesAnswered>()->nodes.size() == 1);  // the other one
+  CHECK(s.the<NodesAnswered>().nodes.size() == 1);  // the other one
 
   DrainRequested cancel = drain_of(1);
   cancel.cancel = true;
   s.on(cancel);
-  CHECK(s.get<DrainNode>()->grace_ms < 0);
+  CHECK(s.the<DrainNode>().grace_ms < 0);
   s.spawn(job, 9);
-  CHECK(s.get<StartActor>()->node == NodeId{2});  // the node has not said yet that it goes on
+  CHECK(s.the<StartActor>().node == NodeId{2});  // the node has not said yet that it goes on
   s.on(NodeDrains{NodeId{1}, -1, "cancelled"});
   for (std::uint64_t i = 10; i < 16; ++i) s.spawn(job, i);  // both nodes are needed
   CHECK(s.get<StartActor>() != nullptr);
@@ -57,11 +53,9 @@ TEST_CASE(
     "a spawn that waits for the node that drains is refused, and one that starts there goes on: it may hold "
     "CPUs already, which a cancelled drain would give away") {
   Script s;
-  s.gateway();
-  s.node(1, 4);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({4});
   s.spawn(job, 2);
-  const ActorId first = s.get<StartActor>()->actor;
+  const ActorId first = s.the<StartActor>().actor;
   s.spawn(job, 3, "", 4);  // waits
   s.on(SpawnRequested{{kDriver, 4}, {job, "T", "", "arguments", {4 * kCpu, true, NodeId{1}}}});
   CHECK(s.get<SpawnWaits>() != nullptr);
@@ -70,18 +64,15 @@ TEST_CASE(
   CHECK(s.all<StartActor>().empty());
   CHECK(s.head->actors().at(first).record.state == ActorState::kStarting);
   REQUIRE(s.all<SpawnAnswered>().size() == 1);
-  CHECK_FALSE(s.get<SpawnAnswered>()->ok);
-  CHECK(s.get<SpawnAnswered>()->error.why == "node n1 drains: by hand");
+  CHECK_FALSE(s.the<SpawnAnswered>().ok);
+  CHECK(s.the<SpawnAnswered>().error.why == "node n1 drains: by hand");
 }
 
 // Was: the minute in which a node like it may come counted from the drain's beginning, so of a drain of ten
 // minutes what only that node could hold was refused long before its successor came.
 TEST_CASE("what only a node could hold that drains waits until a minute after it is gone") {
   Script s;
-  s.gateway();
-  s.node(1, 4);
-  s.node(2, 1);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({4, 1});
   s.on(drain_of(1, 600'000));
   s.spawn(job, 2, "", 4);
   CHECK(s.get<SpawnWaits>() != nullptr);
@@ -94,8 +85,7 @@ TEST_CASE("what only a node could hold that drains waits until a minute after it
     s.on(NodeLeft{NodeId{1}, "it left"});
     s.pass(59, others);
     s.node(3, 4);
-    REQUIRE(s.get<StartActor>() != nullptr);
-    CHECK(s.get<StartActor>()->node == NodeId{3});
+    CHECK(s.the<StartActor>().node == NodeId{3});
   }
   SECTION("none comes") {
     s.on(NodeLeft{NodeId{1}, "it left"});
@@ -114,52 +104,45 @@ TEST_CASE("what only a node could hold that drains waits until a minute after it
 TEST_CASE(
     "who spawned an actor is told that its node drains, also when it comes up then, and that it stays") {
   Script s;
-  s.gateway();
-  s.node(1, 4);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({4});
   const ActorId actor = s.up(job, 2);
   s.on(SpawnRequested{{kDriver, 3}, {job, "T", "", "arguments", {kCpu, true, NodeId{1}}}});
   const StartActor bound = *s.get<StartActor>();  // to this node alone
   s.on(drain_of(1));
   REQUIRE(s.all<ActorLeaves>().size() == 1);
-  CHECK(s.get<ActorLeaves>()->actor == actor);
-  CHECK(s.get<ActorLeaves>()->to == Requester{kDriver, 2});
-  CHECK(s.get<ActorLeaves>()->reason == "by hand");
-  CHECK_FALSE(s.get<ActorLeaves>()->stays);
+  CHECK(s.the<ActorLeaves>().actor == actor);
+  CHECK(s.the<ActorLeaves>().to == Requester{kDriver, 2});
+  CHECK(s.the<ActorLeaves>().reason == "by hand");
+  CHECK_FALSE(s.the<ActorLeaves>().stays);
   CHECK(s.all<KillActor>().empty());
   CHECK(s.head->why_drains(NodeId{1}) ==
         "waits for 2 x T of job main; it leaves in 30 s at the latest (by hand)");
   s.on(ActorStarted{NodeId{1}, bound.actor, ProcessId{10}});
-  REQUIRE(s.get<ActorLeaves>() != nullptr);
-  CHECK(s.get<ActorLeaves>()->actor == bound.actor);
+  CHECK(s.the<ActorLeaves>().actor == bound.actor);
   s.on(NodeDrains{NodeId{1}, -1, "cancelled"});
   REQUIRE(s.all<ActorLeaves>().size() == 2);
-  CHECK(s.get<ActorLeaves>()->stays);
+  CHECK(s.the<ActorLeaves>().stays);
 }
 
 TEST_CASE("actors with several lives start again elsewhere, one after the other, and use up no restart") {
   Script s;
-  s.gateway();
-  s.node(1, 4);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({4});
   const StartActor a = restartable(s, job, 2), b = restartable(s, job, 3);
   s.node(2, 4);
   s.on(drain_of(1));
   REQUIRE(s.all<KillActor>().size() == 1);
-  const ActorId first = s.get<KillActor>()->actor, second = first == a.actor ? b.actor : a.actor;
+  const ActorId first = s.the<KillActor>().actor, second = first == a.actor ? b.actor : a.actor;
   for (const ActorId moving : {first, second}) {
     if (moving == second) {
       s.on(Tick{});
-      REQUIRE(s.get<KillActor>() != nullptr);
-      CHECK(s.get<KillActor>()->actor == second);
+      CHECK(s.the<KillActor>().actor == second);
     }
     s.on(ActorDown{NodeId{1}, moving, "its node drains", 1});
     REQUIRE(s.get<ArgumentsWanted>() != nullptr);
     s.on(Tick{});
     CHECK(s.get<KillActor>() == nullptr);  // one at a time
     s.on(ActorArguments{s.head->actors().at(moving).record.requester, moving, true, "arguments"});
-    REQUIRE(s.get<StartActor>() != nullptr);
-    CHECK(s.get<StartActor>()->node == NodeId{2});
+    CHECK(s.the<StartActor>().node == NodeId{2});
     s.on(ActorStarted{NodeId{2}, moving, ProcessId{11}, 2});
     CHECK(s.head->actors().at(moving).record.restarts == 0);
   }
@@ -168,9 +151,7 @@ TEST_CASE("actors with several lives start again elsewhere, one after the other,
 
 TEST_CASE("an actor that has no room elsewhere stays until the node leaves") {
   Script s;
-  s.gateway();
-  s.node(1, 4);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({4});
   const StartActor a = restartable(s, job, 2, 4);
   s.node(2, 1);
   s.on(drain_of(1));
@@ -190,8 +171,7 @@ TEST_CASE("a restarted head hears from the node that it drains; a node that miss
   s.on(drain_of(1));
   s.on(Heartbeat{NodeId{1}});
   s.node(1, 4);  // its link broke before it heard
-  REQUIRE(s.get<DrainNode>() != nullptr);
-  CHECK(s.get<DrainNode>()->grace_ms == kGraceMs);
+  CHECK(s.the<DrainNode>().grace_ms == kGraceMs);
   s.restart();
   NodeJoined joined{{NodeId{1}, "n1", "", "", 4 * kCpu, false}, {}, {}, {}};
   joined.drain_left_ms = 1000;

@@ -47,7 +47,7 @@ TEST_CASE(
   s.on(ActorStarted{first.node, first.actor, ProcessId{9}});
   s.want(job, 11, tpus(1));
   CHECK(s.get<StartActor>() == nullptr);
-  CHECK(s.get<SpawnWaits>()->reason == "no node has 1 tpu free: n2 has 0 of 1 tpu");
+  CHECK(s.the<SpawnWaits>().reason == "no node has 1 tpu free: n2 has 0 of 1 tpu");
 
   s.restart();
   s.node_with(2, 4, tpus(1), {{first.actor, ProcessId{9}}});
@@ -57,10 +57,9 @@ TEST_CASE(
   s.want(job, 11, tpus(1));
   CHECK(s.get<StartActor>() == nullptr);
   s.on(ActorDown{first.node, first.actor, "it ended"});
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->node == NodeId{2});
+  CHECK(s.the<StartActor>().node == NodeId{2});
   s.want(job, 12, other_resources(0, {{"fpga", 1}}, {}));
-  CHECK(s.get<SpawnAnswered>()->reason == "no node has resource fpga");
+  CHECK(s.the<SpawnAnswered>().reason == "no node has resource fpga");
 }
 
 TEST_CASE("a resource whose only node died is waited for") {
@@ -71,12 +70,11 @@ TEST_CASE("a resource whose only node died is waited for") {
   const JobId job = s.job().job;
   s.on(NodeLeft{NodeId{2}, "it went"});
   s.want(job, 10, tpus(1));
-  CHECK(s.get<SpawnWaits>()->reason.find("no node has 1 tpu free") == 0);
+  CHECK(s.the<SpawnWaits>().reason.find("no node has 1 tpu free") == 0);
   s.want(job, 11, tpus(2));  // that node never had
-  CHECK(s.get<SpawnAnswered>()->reason == "no node has resource tpu");
+  CHECK(s.the<SpawnAnswered>().reason == "no node has resource tpu");
   s.node_with(3, 4, tpus(1));
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->node == NodeId{3});
+  CHECK(s.the<StartActor>().node == NodeId{3});
 }
 
 TEST_CASE("a bundle holds a resource, its actors take of it, and it is given back with the group") {
@@ -88,18 +86,18 @@ TEST_CASE("a bundle holds a resource, its actors take of it, and it is given bac
   GroupSpec spec;
   spec.bundles = {{kCpu, 0, other_resources(1 << 20, {{"tpu", 2}}, {{"zone", "a"}})}};
   s.on(GroupRequested{{kDriver, 5}, job, GroupVerb::kMake, {}, spec});
-  const GroupRecord group = s.get<GroupAnswered>()->status.record;
+  const GroupRecord group = s.the<GroupAnswered>().status.record;
   CHECK(group.placed[0].node == NodeId{1});
   CHECK(s.head->nodes().at(NodeId{1}).other_used == spec.bundles[0].other.amounts);
   s.want(job, 10, tpus(1.5), group.group);
   const StartActor first = *s.get<StartActor>();
   CHECK(first.node == NodeId{1});
   s.want(job, 11, tpus(1), group.group);
-  CHECK(s.get<SpawnWaits>()->reason.find("0.5 of 2 tpu") != std::string::npos);
+  CHECK(s.the<SpawnWaits>().reason.find("0.5 of 2 tpu") != std::string::npos);
   s.want(job, 12, tpus(3), group.group);
-  CHECK(s.get<SpawnAnswered>()->error.why.find("has 3 tpu at all") != std::string::npos);
+  CHECK(s.the<SpawnAnswered>().error.why.find("has 3 tpu at all") != std::string::npos);
   s.want(job, 13, other_resources(0, {}, {{"zone", "a"}}), group.group);
-  CHECK(s.get<SpawnAnswered>()->error.why.find("it asks for labels in placement group") == 0);
+  CHECK(s.the<SpawnAnswered>().error.why.find("it asks for labels in placement group") == 0);
   s.on(ActorDown{first.node, first.actor, "it ended"});
   REQUIRE(s.get<StartActor>() != nullptr);  // who waited for the bundle
   const StartActor second = *s.get<StartActor>();

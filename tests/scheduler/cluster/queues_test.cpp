@@ -39,7 +39,7 @@ struct Queues : Script {
   /// A program of that submission, which spawns.
   JobId program(const std::string& id, std::uint64_t request) {
     on(JobRegistered{"of-" + id, kDriver, request, id});
-    return get<JobAnswered>()->job;
+    return the<JobAnswered>().job;
   }
 };
 
@@ -87,7 +87,7 @@ TEST_CASE("a queue that was removed stays so when the last actors of its jobs en
   s.submit("one", "a", 0);
   const JobId job = s.program("one", 1);
   s.spawn(job, 2, "", 0);
-  const ActorId actor = s.get<StartActor>()->actor;
+  const ActorId actor = s.the<StartActor>().actor;
   s.on(ActorStarted{NodeId{1}, actor, ProcessId{9}});
   s.ends("one");
   s.on(JobEnded{kGateway, job, "done"});
@@ -114,17 +114,16 @@ TEST_CASE("jobs of a queue hold no more than its quota: programs, what these spa
   s.on(DriverStarted{NodeId{1}, "one", 1});
   const JobId job = s.program("one", 1);
   s.spawn(job, 10, "", 2);
-  const ActorId first = s.get<StartActor>()->actor;
+  const ActorId first = s.the<StartActor>().actor;
   s.on(ActorStarted{NodeId{1}, first, ProcessId{9}});
   s.spawn(job, 11, "", 2);  // the node has room, the queue has 1
-  REQUIRE(s.get<SpawnWaits>() != nullptr);
-  CHECK(s.get<SpawnWaits>()->reason == "queue a holds 3 CPU of its quota of 4, and 2 more are too many");
-  CHECK(s.why("one") == "it runs on n1; an actor of it waits: T: " + s.get<SpawnWaits>()->reason);
+  CHECK(s.the<SpawnWaits>().reason == "queue a holds 3 CPU of its quota of 4, and 2 more are too many");
+  CHECK(s.why("one") == "it runs on n1; an actor of it waits: T: " + s.the<SpawnWaits>().reason);
   s.spawn(job, 12, "", 1);
   CHECK(s.get<StartActor>() != nullptr);
   const GroupSpec two{{}, "", PlacementStrategy::kPack, {{kCpu, 0}, {kCpu, 0}}};
   s.on(GroupRequested{{kDriver, 13}, job, GroupVerb::kMake, {}, two});
-  CHECK(s.get<GroupAnswered>()->status.reason ==
+  CHECK(s.the<GroupAnswered>().status.reason ==
         "queue a holds 4 CPU of its quota of 4, and 2 more are too many");
   CHECK(s.status("a").cpu_used_e4 == 4 * kCpu);
   // What ends makes room for what waits, groups first.
@@ -174,16 +173,15 @@ TEST_CASE("a queue's quota of memory and custom resources holds programs, actors
   };
   const JobId job = s.program("one", 1);
   want(job, 10, 0, 2);
-  const ActorId first = s.get<StartActor>()->actor;
+  const ActorId first = s.the<StartActor>().actor;
   s.on(ActorStarted{NodeId{1}, first, ProcessId{9}});
   want(job, 11, 0, 1);
-  REQUIRE(s.get<SpawnWaits>() != nullptr);
-  CHECK(s.get<SpawnWaits>()->reason == "queue a holds 2 tpu of its quota of 2, and 1 more are too many");
+  CHECK(s.the<SpawnWaits>().reason == "queue a holds 2 tpu of its quota of 2, and 1 more are too many");
   const BundleDemand bundle{0, 0, other_resources(2 * kGiB, {}, {})};
   s.on(GroupRequested{
       {kDriver, 12}, job, GroupVerb::kMake, {}, {{}, "", PlacementStrategy::kPack, {bundle, bundle}}});
   CHECK(
-      s.get<GroupAnswered>()->status.reason ==
+      s.the<GroupAnswered>().status.reason ==
       "queue a holds 1 GiB of memory of its quota of 4 GiB, and 4 GiB more are too many; programs of its "
       "jobs "
       "hold 1 GiB of memory of that themselves, beside which these never fit: stop a job of it, or raise the "
@@ -221,7 +219,7 @@ TEST_CASE("who waits for what actors hold is told whose they are, and what frees
   const JobId job = s.program("one", 1);
   for (std::uint64_t request = 10; request < 12; ++request) {
     s.spawn(job, request);
-    s.on(ActorStarted{NodeId{1}, s.get<StartActor>()->actor, ProcessId{request}});
+    s.on(ActorStarted{NodeId{1}, s.the<StartActor>().actor, ProcessId{request}});
   }
   s.submit("two", "", 2);
   const std::string held =
@@ -272,19 +270,17 @@ TEST_CASE("actors that never fit beside the programs of their queue are told so"
       "; programs of its jobs hold 3 CPU of that themselves, beside which these never fit: stop a job of it, "
       "or "
       "raise the quota";
-  REQUIRE(s.get<SpawnWaits>() != nullptr);
-  CHECK(s.get<SpawnWaits>()->reason == over + stuck);
+  CHECK(s.the<SpawnWaits>().reason == over + stuck);
   CHECK(s.why("one").ends_with(stuck));
   const GroupSpec two{{}, "", PlacementStrategy::kPack, {{kCpu, 0}, {kCpu, 0}}};
   s.on(GroupRequested{{kDriver, 13}, job, GroupVerb::kMake, {}, two});
-  CHECK(s.get<GroupAnswered>()->status.reason == over + stuck);
+  CHECK(s.the<GroupAnswered>().status.reason == over + stuck);
   s.ends("one");  // and gives it back
   CHECK(s.head->groups().waiting().empty());
   CHECK(s.status("a").cpu_used_e4 == 4 * kCpu);
   s.submit("two", "a", 0);
   s.spawn(s.program("two", 2), 20, "", 1);
-  REQUIRE(s.get<SpawnWaits>() != nullptr);
-  CHECK(s.get<SpawnWaits>()->reason == "queue a holds 4 CPU of its quota of 4, and 1 more are too many");
+  CHECK(s.the<SpawnWaits>().reason == "queue a holds 4 CPU of its quota of 4, and 1 more are too many");
 }
 
 // Was: a drain ended it, and what waited for the queue's quota took what it gave back.
@@ -330,15 +326,14 @@ TEST_CASE("what calls of an actor wait for whose next life its queue stops") {
   s.submit("one", "a", 0);
   const JobId job = s.program("one", 1);
   s.on(SpawnRequested{{kDriver, 2}, {job, "T", "", "arguments", {kCpu, true, {}}, 1, 0}});
-  const ActorId actor = s.get<StartActor>()->actor;
+  const ActorId actor = s.the<StartActor>().actor;
   s.on(ActorStarted{NodeId{1}, actor, ProcessId{9}});
   s.on(ResolveActor{kGateway, job, actor});
   s.set("a", 0);
   s.on(ActorDown{NodeId{1}, actor, "signal 9", 1});
   s.on(ActorArguments{{kDriver, 2}, actor, true, "arguments"});
   CHECK(s.get<StartActor>() == nullptr);
-  REQUIRE(s.get<ActorPlaced>() != nullptr);
-  CHECK(s.get<ActorPlaced>()->place.reason ==
+  CHECK(s.the<ActorPlaced>().place.reason ==
         "signal 9; its next life waits: queue a holds 0 CPU of its quota of 0, and 1 more never fit: ask for "
         "less, or raise the quota (troupe queue set a)");
 }
@@ -351,7 +346,7 @@ TEST_CASE("actors that start together are counted as one") {
   const JobId job = s.program("one", 1);
   const GroupSpec spec{{}, "", PlacementStrategy::kPack, {{kCpu, 0}, {kCpu, 0}, {kCpu, 0}}, true};
   s.on(GroupRequested{{kDriver, 2}, job, GroupVerb::kMake, {}, spec});
-  const GroupId group = s.get<GroupAnswered>()->status.record.group;
+  const GroupId group = s.the<GroupAnswered>().status.record.group;
   for (std::int32_t i = 0; i < 3; ++i)
     s.on(SpawnRequested{{kDriver, 10 + static_cast<std::uint64_t>(i)},
                         {job, "T", "", "", {kCpu, true, {}, 0, group, i}}});
@@ -378,7 +373,7 @@ TEST_CASE("a group over its quota does not take the turn of those whose search t
   const auto make = [&](JobId job, std::uint64_t request) {
     const GroupSpec spec{{}, "", PlacementStrategy::kPack, {BundleDemand{2 * kCpu, 0}}};
     s.on(GroupRequested{{kDriver, request}, job, GroupVerb::kMake, {}, spec});
-    return s.get<GroupAnswered>()->status.record.group;
+    return s.the<GroupAnswered>().status.record.group;
   };
   const GroupId first = make(of_queue, 4), second = make(alone, 5);
   s.set("a", 0);

@@ -20,8 +20,8 @@ struct Restarting : Script {
     job_id = job().job;
     ActorSpec spec{job_id, "T", name, "arguments", {kCpu, true, {}}, max_restarts, 3};
     on(SpawnRequested{{kDriver, 1}, spec});
-    id = get<StartActor>()->actor;
-    at = get<StartActor>()->node;
+    id = the<StartActor>().actor;
+    at = the<StartActor>().node;
     on(ActorStarted{at, id, ProcessId{9}});
     on(ResolveActor{kGateway, job_id, id});
   }
@@ -38,7 +38,7 @@ struct Restarting : Script {
     at = start.node;
     on(ActorStarted{at, id, ProcessId{10}, start.incarnation});
   }
-  const ActorPlace& told() const { return get<ActorPlaced>()->place; }
+  const ActorPlace& told() const { return the<ActorPlaced>().place; }
 
   JobId job_id;
   ActorId id;
@@ -61,15 +61,14 @@ TEST_CASE("an actor with max_restarts keeps its id, and those who call it are to
   CHECK(s.told().reason == "signal 9");
   CHECK(s.index<Persist>() < s.index<ActorPlaced>());
   REQUIRE(s.get<ArgumentsWanted>() != nullptr);  // the head does not keep them: they may hold a secret
-  CHECK(s.get<ArgumentsWanted>()->to == Requester{kDriver, 1});
+  CHECK(s.the<ArgumentsWanted>().to == Requester{kDriver, 1});
 
   s.arguments();
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->actor == s.id);
-  CHECK(s.get<StartActor>()->incarnation == 2);
-  CHECK(s.get<StartActor>()->spec.payload == "arguments");
+  CHECK(s.the<StartActor>().actor == s.id);
+  CHECK(s.the<StartActor>().incarnation == 2);
+  CHECK(s.the<StartActor>().spec.payload == "arguments");
   CHECK(s.index<Persist>() < s.index<StartActor>());
-  s.at = s.get<StartActor>()->node;
+  s.at = s.the<StartActor>().node;
   s.on(ActorStarted{s.at, s.id, ProcessId{10}, 2});
   CHECK(s.told().life == ActorLife::kLives);
   CHECK(s.told().process == ProcessAddress{s.at, ProcessId{10}});
@@ -97,8 +96,7 @@ TEST_CASE("the end of an earlier life says nothing about this one") {
   s.on(ActorFailed{s.at, s.id, {ErrorCode::kActorDied, "", "", ""}, 1});
   CHECK(s.record().state == ActorState::kAlive);
   s.on(ActorStarted{s.at, s.id, ProcessId{9}, 1});  // a life that lived on, unknown to the head
-  REQUIRE(s.get<KillActor>() != nullptr);
-  CHECK(s.get<KillActor>()->incarnation == 1);
+  CHECK(s.the<KillActor>().incarnation == 1);
   s.node(s.at.value, 1, {{s.id, ProcessId{9}, 1}, {s.id, ProcessId{10}, 2}});
   CHECK(s.all<KillActor>().size() == 1);
   CHECK(s.record().state == ActorState::kAlive);
@@ -126,7 +124,7 @@ TEST_CASE("what was wanted is no death: it does not start again") {
   SECTION("its constructor threw") {
     s.dies(1);
     s.arguments();
-    s.on(ActorFailed{s.get<StartActor>()->node, s.id, {ErrorCode::kTaskFailed, "", "boom", ""}, 2});
+    s.on(ActorFailed{s.the<StartActor>().node, s.id, {ErrorCode::kTaskFailed, "", "boom", ""}, 2});
   }
   SECTION("nobody has its arguments any more") {
     s.dies(1);
@@ -151,9 +149,8 @@ TEST_CASE("a kill that wants an answer has it once the head has written it down"
     s.on(kill);
     CHECK(s.index<Erase>() < s.index<Acknowledged>());
   }
-  REQUIRE(s.get<Acknowledged>() != nullptr);
-  CHECK(s.get<Acknowledged>()->ok);
-  CHECK(s.get<Acknowledged>()->to == Requester{kDriver, 9});
+  CHECK(s.the<Acknowledged>().ok);
+  CHECK(s.the<Acknowledged>().to == Requester{kDriver, 9});
   s.restart();  // whatever dies from now on: there is no other life
   s.gateway();
   s.node(s.at.value, 1, {{s.id, ProcessId{9}, 1}});
@@ -161,7 +158,7 @@ TEST_CASE("a kill that wants an answer has it once the head has written it down"
   const auto known = s.head->actors().find(s.id);
   CHECK((known == s.head->actors().end() || known->second.record.state == ActorState::kDead));
   s.on(kill);  // repeated: it is as it was to be
-  CHECK(s.get<Acknowledged>()->ok);
+  CHECK(s.the<Acknowledged>().ok);
 }
 
 // Was: the node said it when it had joined, and by that it held no process of the job: refused, and nobody
@@ -176,20 +173,19 @@ TEST_CASE(
   const KillRequested kill{worker.node, s.job_id, s.id, "enough", ProcessId{5}, 9};
   s.restart();
   s.on(kill);
-  CHECK(s.get<KillActor>()->actor == s.id);
+  CHECK(s.the<KillActor>().actor == s.id);
   CHECK(s.get<Acknowledged>() == nullptr);
   s.node(worker.node.value, 1);
   CHECK_FALSE(s.head->jobs().find(s.job_id)->actors_on.contains(worker.node));
   s.on(kill);
-  CHECK(s.get<Acknowledged>()->ok);
+  CHECK(s.the<Acknowledged>().ok);
 }
 
 TEST_CASE("a kill of another job's actor is refused in words") {
   Restarting s;
   s.on(KillRequested{kGateway, JobId{12345}, s.id, "malice", kDriver.process, 9});
-  REQUIRE(s.get<Acknowledged>() != nullptr);
-  CHECK_FALSE(s.get<Acknowledged>()->ok);
-  CHECK(s.get<Acknowledged>()->error.code == ErrorCode::kRefused);
+  CHECK_FALSE(s.the<Acknowledged>().ok);
+  CHECK(s.the<Acknowledged>().error.code == ErrorCode::kRefused);
   CHECK(s.record().state == ActorState::kAlive);
 }
 
@@ -198,7 +194,7 @@ TEST_CASE("who is killed while a life starts is dead when its node says so, and 
   Restarting s;
   s.dies(1);
   s.arguments();
-  s.at = s.get<StartActor>()->node;
+  s.at = s.the<StartActor>().node;
   s.on(KillRequested{kGateway, s.job_id, s.id, "enough"});
   s.on(ResolveActor{kGateway, s.job_id, s.id});
   CHECK(s.told().life == ActorLife::kRestarts);
@@ -222,8 +218,7 @@ TEST_CASE("a node dies: its actor lives on, on another") {
   s.on(ResolveActor{kGateway, s.job_id, s.id});
   CHECK_THAT(s.told().reason, Catch::Contains("its next life waits: no node is left"));
   s.node(3, 1);
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->incarnation == 3);
+  CHECK(s.the<StartActor>().incarnation == 3);
 }
 
 TEST_CASE(
@@ -243,7 +238,7 @@ TEST_CASE(
     REQUIRE(s.get<StartActor>() != nullptr);
     if (life == 1) CHECK(waited == Duration{0});
     if (life == 4) CHECK(waited == milliseconds(400));
-    s.at = s.get<StartActor>()->node;
+    s.at = s.the<StartActor>().node;
     s.on(ActorStarted{s.at, s.id, ProcessId{10}, life + 1});
   }
   CHECK(waited == seconds(10));
@@ -257,10 +252,10 @@ TEST_CASE("it keeps its name, and is found while it has no life") {
   Restarting s(2, "it");
   s.dies(1);
   s.on(LookupActor{{kDriver, 7}, s.job_id, "it"});
-  CHECK(s.get<NameAnswered>()->ok);
-  CHECK(s.get<NameAnswered>()->actor == s.id);
+  CHECK(s.the<NameAnswered>().ok);
+  CHECK(s.the<NameAnswered>().actor == s.id);
   s.spawn(s.job_id, 2, "it");
-  CHECK_FALSE(s.get<SpawnAnswered>()->ok);
+  CHECK_FALSE(s.the<SpawnAnswered>().ok);
 }
 
 TEST_CASE("a head that starts again goes on with what restarts, and asks for the arguments anew") {
@@ -297,9 +292,8 @@ TEST_CASE("a head that starts again goes on with what restarts, and asks for the
   CHECK(asked == (starts ? 1 : 0));
   CHECK(s.record().restarts == 1);
   s.arguments();
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->incarnation >= life);
-  s.on(ActorStarted{s.get<StartActor>()->node, s.id, ProcessId{10}, s.get<StartActor>()->incarnation});
+  CHECK(s.the<StartActor>().incarnation >= life);
+  s.on(ActorStarted{s.the<StartActor>().node, s.id, ProcessId{10}, s.the<StartActor>().incarnation});
   CHECK(s.told().life == ActorLife::kLives);
 }
 
@@ -310,7 +304,7 @@ TEST_CASE("a life that was told up and ended while no head was there counts") {
   s.dies(1);
   s.arguments();
   const auto before = s.store;
-  s.at = s.get<StartActor>()->node;
+  s.at = s.the<StartActor>().node;
   s.on(ActorStarted{s.at, s.id, ProcessId{10}, 2});
   REQUIRE(s.told().life == ActorLife::kLives);
   s.store = before;
@@ -318,8 +312,7 @@ TEST_CASE("a life that was told up and ended while no head was there counts") {
   s.gateway();
   s.on(ResolveActor{kGateway, s.job_id, s.id});
   s.node(s.at.value, 1);
-  REQUIRE(s.get<KillActor>() != nullptr);
-  CHECK(s.get<KillActor>()->incarnation == 2);
+  CHECK(s.the<KillActor>().incarnation == 2);
   s.dies(2);  // as its node repeats it, or answers
   CHECK(s.told().life == ActorLife::kEnded);
   CHECK(s.record().state == ActorState::kDead);
@@ -333,7 +326,7 @@ TEST_CASE("a life that its node is asked about is not started when its request i
   Restarting s(1);
   s.dies(1);
   s.arguments();
-  const NodeId at = s.get<StartActor>()->node;
+  const NodeId at = s.the<StartActor>().node;
   s.restart();
   s.gateway();
   s.node(at.value, 1);
@@ -346,6 +339,5 @@ TEST_CASE("a life that its node is asked about is not started when its request i
   CHECK_THAT(s.actor().reason, Catch::Contains("T (actor ") && Catch::Contains(") died: no such actor here"));
   s.arguments();
   s.pass(1, {at, kGateway});
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->incarnation == 3);
+  CHECK(s.the<StartActor>().incarnation == 3);
 }

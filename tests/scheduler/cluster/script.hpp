@@ -92,6 +92,13 @@ struct Script {
     }
     return nullptr;
   }
+  /// The same where there must be one.
+  template <class A>
+  const A& the() const {
+    const A* const found = get<A>();
+    REQUIRE(found != nullptr);
+    return *found;
+  }
   template <class A>
   std::vector<A> all() const {
     std::vector<A> found;

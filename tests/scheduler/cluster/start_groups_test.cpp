@@ -7,24 +7,21 @@ using namespace troupe::test;
 namespace {
 
 struct Together : Script {
-  Together() { gateway(); }
-
   GroupId make(JobId job, std::uint64_t request, std::size_t members, int cpus, std::int64_t gpu_e4 = 0,
                PlacementStrategy strategy = PlacementStrategy::kPack) {
     const GroupSpec spec{{}, "", strategy, std::vector(members, BundleDemand{cpus * kCpu, gpu_e4}), true};
     on(GroupRequested{{kDriver, request}, job, GroupVerb::kMake, {}, spec});
-    REQUIRE(get<GroupAnswered>() != nullptr);
-    REQUIRE(get<GroupAnswered>()->ok);
-    return get<GroupAnswered>()->status.record.group;
+    REQUIRE(the<GroupAnswered>().ok);
+    return the<GroupAnswered>().status.record.group;
   }
   void member(JobId job, std::uint64_t request, GroupId group, std::int32_t bundle, int cpus,
               std::int64_t gpu_e4 = 0) {
     ActorSpec spec{job, "T", "", "arguments", {cpus * kCpu, true, {}, gpu_e4, group, bundle}};
     on(SpawnRequested{{kDriver, request}, spec});
   }
-  /// Two that start together ask for a CPU each, as requests 10 and 11.
-  std::pair<JobId, GroupId> two_wait() {
-    const JobId of = job().job;
+  /// On these nodes two that start together ask for a CPU each, as requests 10 and 11.
+  std::pair<JobId, GroupId> two_wait(const std::vector<int>& cpus) {
+    const JobId of = job_on(cpus);
     const GroupId group = make(of, 3, 2, 1);
     member(of, 10, group, 0, 1);
     member(of, 11, group, 1, 1);
@@ -43,12 +40,10 @@ struct Together : Script {
 // failed after two minutes without a reason, also where there was room.
 TEST_CASE("who starts together with others that are still to come is told that it waits") {
   Together s;
-  s.node(1, 2);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({2});
   const GroupId group = s.make(job, 3, 2, 1);
   s.member(job, 10, group, 0, 1);
-  REQUIRE(s.get<SpawnWaits>() != nullptr);
-  CHECK(s.get<SpawnWaits>()->to.request == 10);
+  CHECK(s.the<SpawnWaits>().to.request == 10);
   s.member(job, 11, group, 1, 1);
   CHECK(s.get<SpawnWaits>() == nullptr);
   CHECK(s.all<StartActor>().size() == 2);
@@ -56,9 +51,7 @@ TEST_CASE("who starts together with others that are still to come is told that i
 
 TEST_CASE("actors that start together hold nothing until there is room for all, then each holds its own") {
   Together s;
-  s.node(1, 2);
-  s.node(2, 2);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({2, 2});
   const ActorId busy = s.up(job, 2);
   const GroupId group = s.make(job, 3, 4, 1);
   CHECK(s.head->groups().find(group)->record.state == GroupState::kWaiting);
@@ -77,8 +70,8 @@ TEST_CASE("actors that start together hold nothing until there is room for all, 
   const auto starts = s.all<StartActor>();
   REQUIRE(starts.size() == 4);
   for (const StartActor& start : starts) CHECK_FALSE(start.spec.demand.group);
-  CHECK(s.get<GroupAnswered>()->to.request == 50);
-  CHECK(s.get<GroupAnswered>()->ok);
+  CHECK(s.the<GroupAnswered>().to.request == 50);
+  CHECK(s.the<GroupAnswered>().ok);
   CHECK(s.head->groups().all().empty());
   CHECK_FALSE(s.store.contains("group/" + to_string(group)));
   // What one holds is free when it ends, and no later.
@@ -92,8 +85,7 @@ TEST_CASE("actors that start together hold nothing until there is room for all, 
 // Was: they heard what they waited for once, whatever became of that.
 TEST_CASE("members of a group that waits hear of another reason, from time to time") {
   Together s;
-  s.node(1, 6);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({6});
   const ActorId a = s.up(job, 2), b = s.up(job, 3);
   s.up(job, 4);
   const GroupId group = s.make(job, 5, 2, 3);
@@ -127,6 +119,7 @@ TEST_CASE(
     CAPTURE(order);
     Together s;
     s.node(1, 4);
+    s.gateway();
     const JobId a = s.job(1, "a").job, b = s.job(2, "b").job;
     const GroupId of_a = s.make(a, 3, 3, 1), of_b = s.make(b, 4, 3, 1);
     std::vector<StartActor> starts;
@@ -151,8 +144,7 @@ TEST_CASE(
 TEST_CASE(
     "one of those that started together, whose node dies before its request is repeated, starts again") {
   Together s;
-  for (std::uint64_t node = 1; node <= 3; ++node) s.node(node, 1);
-  const auto [job, group] = s.two_wait();
+  const auto [job, group] = s.two_wait({1, 1, 1});
   const auto starts = s.all<StartActor>();
   REQUIRE(starts.size() == 2);
   const std::uint64_t dies = starts[0].node.value;
@@ -163,21 +155,17 @@ TEST_CASE(
   s.on(NodeLeft{NodeId{dies}, "power loss"});
   s.gateway();
   s.member(job, 10, group, 0, 1);
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK_FALSE(s.get<StartActor>()->spec.demand.group);
-  CHECK(s.get<StartActor>()->spec.payload == "arguments");
+  CHECK_FALSE(s.the<StartActor>().spec.demand.group);
+  CHECK(s.the<StartActor>().spec.payload == "arguments");
   s.member(job, 11, group, 1, 1);
-  REQUIRE(s.get<StartActor>() != nullptr);
-  CHECK(s.get<StartActor>()->actor == starts[1].actor);
+  CHECK(s.the<StartActor>().actor == starts[1].actor);
   s.member(job, 12, group, 0, 1);  // no member of it
-  REQUIRE(s.get<SpawnAnswered>() != nullptr);
-  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
+  CHECK(s.the<SpawnAnswered>().error.code == ErrorCode::kRefused);
 }
 
 TEST_CASE("a head that restarts starts the waiting ones together when they ask again") {
   Together s;
-  s.node(1, 1);
-  const auto [job, group] = s.two_wait();
+  const auto [job, group] = s.two_wait({1});
   s.restart();
   s.gateway();
   s.node(1, 1);
@@ -192,12 +180,10 @@ TEST_CASE("a head that restarts starts the waiting ones together when they ask a
 
 TEST_CASE("one that is not wanted any more takes the others of its group with it") {
   Together s;
-  s.node(1, 1);
-  const auto [job, group] = s.two_wait();
+  const auto [job, group] = s.two_wait({1});
   s.on(SpawnCancelled{{kDriver, 11}});
-  REQUIRE(s.get<SpawnAnswered>() != nullptr);
-  CHECK(s.get<SpawnAnswered>()->to.request == 10);
-  CHECK(s.get<SpawnAnswered>()->error.why.ends_with("is not wanted any more"));
+  CHECK(s.the<SpawnAnswered>().to.request == 10);
+  CHECK(s.the<SpawnAnswered>().error.why.ends_with("is not wanted any more"));
   CHECK(s.head->groups().all().empty());
   CHECK(s.head->waiting().empty());
   // The same when its process goes with its node.
@@ -212,16 +198,14 @@ TEST_CASE("one that is not wanted any more takes the others of its group with it
 // Was: it waited until its job ended, and with it those that had come.
 TEST_CASE("a group whose maker does not ask for all of its actors is given up") {
   Together s;
-  s.node(1, 4);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({4});
   const GroupId group = s.make(job, 3, 2, 1);
   s.member(job, 10, group, 0, 1);
   s.pass(119, {NodeId{1}, kGateway});
   CHECK(s.head->groups().find(group) != nullptr);
   s.pass(1, {NodeId{1}, kGateway});
-  REQUIRE(s.get<SpawnAnswered>() != nullptr);
-  CHECK(s.get<SpawnAnswered>()->to.request == 10);
-  CHECK(s.get<SpawnAnswered>()->error.why ==
+  CHECK(s.the<SpawnAnswered>().to.request == 10);
+  CHECK(s.the<SpawnAnswered>().error.why ==
         "placement group " + to_string(group) + ": not all of its actors were asked for within 120 s");
   CHECK(s.head->groups().all().empty());
   CHECK(s.head->waiting().empty());
@@ -238,9 +222,7 @@ TEST_CASE("a group whose maker does not ask for all of its actors is given up") 
 // Was: given time since such a node had just died, they waited for ever.
 TEST_CASE("what was to start together is refused when no node comes that is as large as one that died") {
   Together s;
-  s.node(1, 4);
-  s.node(2, 1);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({4, 1});
   s.on(NodeLeft{NodeId{1}, "bye"});
   const GroupId group = s.make(job, 3, 2, 3);
   s.member(job, 10, group, 0, 3);
@@ -250,21 +232,19 @@ TEST_CASE("what was to start together is refused when no node comes that is as l
   CHECK(s.head->groups().find(group) != nullptr);
   s.pass(1, {NodeId{2}, kGateway});
   REQUIRE(s.all<SpawnAnswered>().size() == 2);
-  CHECK(s.get<SpawnAnswered>()->error.why ==
+  CHECK(s.the<SpawnAnswered>().error.why ==
         "placement group " + to_string(group) + ": no node has 3 CPU at all: the largest has 1");
   CHECK(s.head->groups().all().empty());
 }
 
 TEST_CASE("what cannot start with a group is refused, and so is what no node could hold") {
   Together s;
-  s.node(1, 2);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({2});
   const GroupId group = s.make(job, 3, 2, 1);
   const auto refused = [&](std::uint64_t request, std::int32_t bundle, int cpus, GroupId in) {
     s.member(job, request, in, bundle, cpus);
-    REQUIRE(s.get<SpawnAnswered>() != nullptr);
-    CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
-    return s.get<SpawnAnswered>()->error.why;
+    CHECK(s.the<SpawnAnswered>().error.code == ErrorCode::kRefused);
+    return s.the<SpawnAnswered>().error.why;
   };
   const std::string name = "placement group " + to_string(group);
   CHECK(refused(10, -1, 1, group) == name + " has no bundle -1 to start in");
@@ -279,12 +259,12 @@ TEST_CASE("what cannot start with a group is refused, and so is what no node cou
   CHECK(s.all<SpawnAnswered>().size() == 2);
   // A name that is taken: the other one does not start either.
   s.spawn(job, 20, "taken");
-  s.on(ActorStarted{NodeId{1}, s.get<StartActor>()->actor, ProcessId{9}});
+  s.on(ActorStarted{NodeId{1}, s.the<StartActor>().actor, ProcessId{9}});
   const GroupId named = s.make(job, 5, 2, 1);
   s.member(job, 21, named, 1, 1);
   ActorSpec spec{job, "T", "taken", "", {kCpu, true, {}, 0, named, 0}};
   s.on(SpawnRequested{{kDriver, 22}, spec});
-  s.on(ActorLives{NodeId{1}, s.get<ConfirmActor>()->actor, s.get<ConfirmActor>()->question});
+  s.on(ActorLives{NodeId{1}, s.the<ConfirmActor>().actor, s.the<ConfirmActor>().question});
   CHECK(s.all<SpawnAnswered>().size() == 2);
   CHECK(s.head->groups().find(named) == nullptr);
 }
@@ -292,7 +272,7 @@ TEST_CASE("what cannot start with a group is refused, and so is what no node cou
 TEST_CASE("parts of GPUs are dealt to actors that start together as the plan has them") {
   Together s;
   s.node_with_gpus(1, 2);
-  const JobId job = s.job().job;
+  const JobId job = s.job_on({});
   const GroupId group = s.make(job, 3, 4, 0, kGpu / 2, PlacementStrategy::kStrictPack);
   for (std::int32_t i = 0; i < 4; ++i)
     s.member(job, 10 + static_cast<std::uint64_t>(i), group, i, 0, kGpu / 2);
@@ -303,13 +283,14 @@ TEST_CASE("parts of GPUs are dealt to actors that start together as the plan has
 TEST_CASE("a job that runs says what its actors wait for") {
   Together s;
   s.node(1, 2);
+  s.gateway();
   SubmissionSpec spec;
   spec.id = "train";
   spec.program = {"x"};
   s.on(SubmissionRequested{spec});
   s.on(DriverStarted{NodeId{1}, "train", 1});
   s.on(JobRegistered{"main", kDriver, 1, "train"});
-  const JobId job = s.get<JobAnswered>()->job;
+  const JobId job = s.the<JobAnswered>().job;
   const auto why = [&] { return s.head->why(*s.head->submissions().find("train")); };
   CHECK(why() == "it runs on n1");
   const GroupId group = s.make(job, 3, 3, 1);

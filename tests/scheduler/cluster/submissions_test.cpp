@@ -271,7 +271,7 @@ TEST_CASE("a job is stopped: while it waits, while it starts, while it runs") {
   s.submit("starts", 1);
   s.on(SubmissionStopRequested{"starts"});
   CHECK(s.index<Persist>() < s.index<StopDriver>());
-  CHECK(s.get<StopDriver>()->grace_s == 10);
+  CHECK(s.the<StopDriver>().grace_s == 10);
   s.restart();  // and the node is told again by the head that comes after
   s.joins(1, 1, {{"starts", 1, HeldDriver::State::kRuns, {}}});
   REQUIRE(s.get<StopDriver>() != nullptr);
@@ -355,13 +355,13 @@ TEST_CASE("a node ends what the head does not know, and history is bounded") {
   config.max_ended_submissions = 2;
   Jobs s(config);
   s.joins(1, 1, {{"stranger", 1, HeldDriver::State::kRuns, {}}, {"files", 0, HeldDriver::State::kFiles, {}}});
-  CHECK(s.get<StopDriver>()->id == "stranger");
+  CHECK(s.the<StopDriver>().id == "stranger");
   CHECK(s.all<ForgetSubmission>().size() == 2);
   for (const char* id : {"a", "b", "c"}) {
     s.submit(id, 1);
     s.ends(s.started(), kGood);
   }
-  CHECK(s.get<ForgetSubmission>()->id == "a");
+  CHECK(s.the<ForgetSubmission>().id == "a");
   CHECK_FALSE(s.store.contains("submission/a"));
   CHECK(s.store.contains("submission/c"));
 }

@@ -30,7 +30,7 @@ struct Turns : Script {
   GroupId group(const std::vector<BundleDemand>& bundles) {
     on(GroupRequested{
         {kDriver, 900}, job, GroupVerb::kMake, {}, {{}, "", PlacementStrategy::kStrictPack, bundles}});
-    return get<GroupAnswered>()->status.record.group;
+    return the<GroupAnswered>().status.record.group;
   }
   /// The same demand in that group's bundle.
   static ActorDemand inside(GroupId group, ActorDemand demand, std::int32_t bundle = -1) {

@@ -40,7 +40,7 @@ TEST_CASE("what a task that waits leaves is placed, and what it takes back is he
   CHECK_FALSE(s.starts(5));
   s.waits(s.first);
   REQUIRE(s.all<StartActor>().size() == 1);
-  const ActorId third = s.get<StartActor>()->actor;
+  const ActorId third = s.the<StartActor>().actor;
   CHECK(s.head->actors().at(third).record.requester.request == 4);
   CHECK(s.held() == 2);
   CHECK(s.head->why(s.head->actors().at(s.first)) ==
@@ -87,7 +87,7 @@ TEST_CASE("a head that starts again is told who waits, and counts all CPUs until
   Waits s;
   s.waits(s.first);
   REQUIRE(s.starts(4));
-  const ActorId third = s.get<StartActor>()->actor;
+  const ActorId third = s.the<StartActor>().actor;
   s.on(ActorStarted{NodeId{1}, third, ProcessId{9}});
   s.restart();
   CHECK(s.held() == 3);
@@ -100,8 +100,7 @@ TEST_CASE("a head that starts again is told who waits, and counts all CPUs until
   // A link that broke took both words with it: the node says how it is.
   s.node(1, 2, {{s.first, ProcessId{9}}, {s.second, ProcessId{9}, 1, true}, {third, ProcessId{9}, 1, true}});
   CHECK(s.held() == 2);
-  REQUIRE(s.get<StartActor>() != nullptr);
-  s.on(ActorStarted{NodeId{1}, s.get<StartActor>()->actor, ProcessId{9}});
+  s.on(ActorStarted{NodeId{1}, s.the<StartActor>().actor, ProcessId{9}});
   s.restart();
   s.node(1, 2, {});
   CHECK(s.held() == 0);
@@ -116,8 +115,7 @@ TEST_CASE("what waits leaves nothing behind when its node drains or dies") {
   CHECK_FALSE(s.starts(4));  // nothing new goes there
   s.waits(s.second, false);
   s.on(NodeDrains{NodeId{1}, -1, "cancelled"});
-  REQUIRE(s.get<StartActor>() != nullptr);
-  s.on(ActorStarted{NodeId{1}, s.get<StartActor>()->actor, ProcessId{9}});
+  s.on(ActorStarted{NodeId{1}, s.the<StartActor>().actor, ProcessId{9}});
   CHECK(s.held() == 2);
   s.node(2, 1);
   s.on(NodeLeft{NodeId{1}, "it left"});
@@ -148,7 +146,7 @@ TEST_CASE("who waits leaves its GPUs to nobody, and its CPUs in its bundle and i
   s.on(SubmissionRequested{program});
   s.on(DriverStarted{NodeId{1}, "one", 1});
   s.on(JobRegistered{"main", kDriver, 1, "one"});
-  const JobId job = s.get<JobAnswered>()->job;
+  const JobId job = s.the<JobAnswered>().job;
   const auto queue_holds = [&] {
     for (const QueueStatus& status : s.head->queue_statuses())
       if (status.queue.name == "a") return static_cast<int>(status.cpu_used_e4 / kCpu);
@@ -156,10 +154,10 @@ TEST_CASE("who waits leaves its GPUs to nobody, and its CPUs in its bundle and i
   };
   const GroupSpec one{{}, "", PlacementStrategy::kPack, {{kCpu, kGpu}}};
   s.on(GroupRequested{{kDriver, 2}, job, GroupVerb::kMake, {}, one});
-  const GroupId group = s.get<GroupAnswered>()->status.record.group;
+  const GroupId group = s.the<GroupAnswered>().status.record.group;
   const auto in_group = [&](std::uint64_t request, std::int64_t gpus) {
     s.on(SpawnRequested{{kDriver, request}, {job, "T", "", "", {kCpu, true, {}, gpus, group}}});
-    return s.get<StartActor>() == nullptr ? ActorId{} : s.get<StartActor>()->actor;
+    return s.get<StartActor>() == nullptr ? ActorId{} : s.the<StartActor>().actor;
   };
   const ActorId inside = in_group(3, kGpu);
   REQUIRE(inside);
@@ -167,7 +165,7 @@ TEST_CASE("who waits leaves its GPUs to nobody, and its CPUs in its bundle and i
   CHECK_FALSE(in_group(5, kGpu));
   s.on(ActorWaits{NodeId{1}, inside, 1, true});
   REQUIRE(s.all<StartActor>().size() == 1);  // it has the CPU, not the GPU
-  const ActorId beside = s.get<StartActor>()->actor;
+  const ActorId beside = s.the<StartActor>().actor;
   CHECK(s.head->actors().at(beside).record.requester.request == 4);
   CHECK(queue_holds() == 1);  // the group's
   s.on(ActorWaits{NodeId{1}, inside, 1, false});
@@ -176,10 +174,10 @@ TEST_CASE("who waits leaves its GPUs to nobody, and its CPUs in its bundle and i
   CHECK(s.get<StartActor>() != nullptr);  // the other that wants the GPU
 
   s.spawn(job, 10);
-  const ActorId outside = s.get<StartActor>()->actor;
+  const ActorId outside = s.the<StartActor>().actor;
   s.on(ActorStarted{NodeId{1}, outside, ProcessId{9}});
   s.spawn(job, 11);
-  CHECK(s.get<SpawnWaits>()->reason == "queue a holds 2 CPU of its quota of 2, and 1 more are too many");
+  CHECK(s.the<SpawnWaits>().reason == "queue a holds 2 CPU of its quota of 2, and 1 more are too many");
   s.on(ActorWaits{NodeId{1}, outside, 1, true});
   CHECK(s.get<StartActor>() != nullptr);
   CHECK(queue_holds() == 2);
@@ -196,7 +194,7 @@ TEST_CASE("an actor with other lives holds its CPUs whatever is said of it") {
   ActorSpec spec{job, "T", "", "arguments", {kCpu, true, {}}};
   spec.max_restarts = 1;
   s.on(SpawnRequested{{kDriver, 2}, spec});
-  const ActorId actor = s.get<StartActor>()->actor;
+  const ActorId actor = s.the<StartActor>().actor;
   s.on(ActorStarted{NodeId{1}, actor, ProcessId{9}});
   s.on(ActorWaits{NodeId{1}, actor, 1, true});
   CHECK(s.head->nodes().at(NodeId{1}).cpu_used_e4 == kCpu);

@@ -69,7 +69,7 @@ struct Scene {
   void join(NodeId id = kNode) { on(NodeJoined{{id, "n", "", "", 4 * kCpu, false}, {}, {}, {}}); }
   JobId job(std::uint64_t request = 1, const std::string& name = "main") {
     on(JobRegistered{name, kDriver, request});
-    return get<JobAnswered>()->job;
+    return the<JobAnswered>().job;
   }
   void spawn(JobId job, std::uint64_t request, std::size_t bytes = 1) {
     on(SpawnRequested{{kDriver, request}, {job, "T", "", std::string(bytes, 'x'), {kCpu, true, {}}}});
@@ -79,7 +79,7 @@ struct Scene {
     join();
     const JobId of = job();
     spawn(of, 1);
-    return {of, get<StartActor>()->actor};
+    return {of, the<StartActor>().actor};
   }
   JobId job_of_node() {
     join();
@@ -90,7 +90,7 @@ struct Scene {
     ActorSpec spec{of, "T", "", "x", {kCpu, true, {}}};
     spec.max_restarts = -1;
     on(SpawnRequested{{kDriver, 1}, spec});
-    const ActorId actor = get<StartActor>()->actor;
+    const ActorId actor = the<StartActor>().actor;
     on(ActorStarted{kNode, actor, ProcessId{9}});
     on(ResolveActor{kNode, of, actor});
     return actor;
@@ -115,6 +115,13 @@ struct Scene {
     for (const auto& action : sent)
       if (const auto* found = std::get_if<A>(&action)) return found;
     return nullptr;
+  }
+  /// The same where there must be one.
+  template <class A>
+  const A& the() const {
+    const A* const found = get<A>();
+    REQUIRE(found != nullptr);
+    return *found;
   }
   void restart() {
     std::vector<Record> records;
@@ -169,8 +176,7 @@ TEST_CASE("between an actor's death and its next life's first call there is one 
   const std::uint64_t before = s.head->queue().batches();
   s.on(ActorDown{kNode, actor, "killed"}, false);
   CHECK(s.write == nullptr);
-  REQUIRE(s.get<ArgumentsWanted>() != nullptr);
-  CHECK(s.get<ArgumentsWanted>()->to == owner);
+  CHECK(s.the<ArgumentsWanted>().to == owner);
   CHECK(s.sent.size() == 1);
   s.on(ActorArguments{owner, actor, true, "x", kNode}, false);
   CHECK(s.sent.empty());
@@ -181,15 +187,14 @@ TEST_CASE("between an actor's death and its next life's first call there is one 
   CHECK(std::get<StartActor>(s.sent[1]).incarnation == 2);
   s.on(ActorStarted{kNode, actor, ProcessId{10}, 2}, false);
   REQUIRE(s.sent.size() == 1);  // its spawner's answer waits
-  CHECK(s.get<ActorPlaced>()->place.process == ProcessAddress{kNode, ProcessId{10}});
+  CHECK(s.the<ActorPlaced>().place.process == ProcessAddress{kNode, ProcessId{10}});
 
   // The head is killed before that is written: it hears of it again.
   s.restart();
   s.on(NodeJoined{{kNode, "n", "", "", 4 * kCpu, false}, {{actor, ProcessId{10}, 2}}, {}, {}});
   s.on(ResolveActor{kNode, s.head->cluster().jobs().named("main")->record.job, actor});
-  REQUIRE(s.get<ActorPlaced>() != nullptr);
-  CHECK(s.get<ActorPlaced>()->place.life == ActorLife::kLives);
-  CHECK(s.get<ActorPlaced>()->place.incarnation == 2);
+  CHECK(s.the<ActorPlaced>().place.life == ActorLife::kLives);
+  CHECK(s.the<ActorPlaced>().place.incarnation == 2);
 }
 
 TEST_CASE(
@@ -200,8 +205,7 @@ TEST_CASE(
   SECTION("nothing comes") {
     s.on(ActorDown{kNode, actor, "killed"}, false);
     s.pass(1);
-    REQUIRE(s.get<ActorPlaced>() != nullptr);
-    CHECK(s.get<ActorPlaced>()->place.life == ActorLife::kRestarts);
+    CHECK(s.the<ActorPlaced>().place.life == ActorLife::kRestarts);
   }
   SECTION("another one gets its CPUs") {
     for (std::uint64_t i = 2; i <= 5; ++i) s.spawn(job, i);
@@ -226,13 +230,12 @@ TEST_CASE("a full disk refuses new work, keeps what was promised, and is over wh
   CHECK(s.logged[0].text.find("the disk is full") != std::string::npos);
 
   s.spawn(job, 2);
-  REQUIRE(s.get<SpawnAnswered>() != nullptr);
-  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kIo);
-  CHECK(s.get<SpawnAnswered>()->error.message() ==
+  CHECK(s.the<SpawnAnswered>().error.code == ErrorCode::kIo);
+  CHECK(s.the<SpawnAnswered>().error.message() ==
         "cannot spawn T: cannot write to the store: the disk is full (free space)");  // was: advice twice
   s.on(JobRegistered{"other", kDriver, 3});
-  CHECK(s.get<JobAnswered>()->error.code == ErrorCode::kIo);
-  CHECK_FALSE(s.get<JobAnswered>()->job);
+  CHECK(s.the<JobAnswered>().error.code == ErrorCode::kIo);
+  CHECK_FALSE(s.the<JobAnswered>().job);
   s.spawn(job, 1);  // repeated: its answer waits
   s.on(PeerWanted{kNode, NodeId{2}});
   s.join(NodeId{3});
@@ -246,11 +249,10 @@ TEST_CASE("a full disk refuses new work, keeps what was promised, and is over wh
   s.pass(20);
   CHECK_FALSE(s.head->trouble());
   CHECK(s.logged.back().text == "the head's store works again");
-  REQUIRE(s.get<SpawnAnswered>() != nullptr);
-  CHECK(s.get<SpawnAnswered>()->to.request == 1);
-  CHECK(s.get<SpawnAnswered>()->ok);
+  CHECK(s.the<SpawnAnswered>().to.request == 1);
+  CHECK(s.the<SpawnAnswered>().ok);
   // What was dropped is asked for again.
-  CHECK(s.get<RequestRegistration>()->node == kNode);
+  CHECK(s.the<RequestRegistration>().node == kNode);
   s.on(PeerWanted{kNode, NodeId{2}});
   CHECK(s.get<PeerAnswered>() != nullptr);
   s.spawn(job, 2);
@@ -265,7 +267,7 @@ TEST_CASE("a full disk refuses all of the actors that are to start together, at 
   const GroupSpec spec{{}, "", PlacementStrategy::kPack, std::vector(3, BundleDemand{kCpu, 0}), true};
   const auto make = [&](std::uint64_t request) {
     s.on(GroupRequested{{kDriver, request}, job, GroupVerb::kMake, {}, spec});
-    return s.get<GroupAnswered>()->status.record.group;
+    return s.the<GroupAnswered>().status.record.group;
   };
   const auto member = [&](std::uint64_t request, GroupId group, std::int32_t bundle, JobId of) {
     s.on(SpawnRequested{{kDriver, request}, {of, "T", "", "x", {kCpu, true, {}, 0, group, bundle}}});
@@ -392,14 +394,12 @@ TEST_CASE("what ends is obeyed while the store fails, told again when it is dura
   s.join();
   const JobId job = s.job();
   s.spawn(job, 1);
-  const ActorId actor = s.get<StartActor>()->actor;
+  const ActorId actor = s.the<StartActor>().actor;
   s.disk_full = true;
   s.on(KillRequested{kNode, job, actor, "not wanted"});  // the write of it is the first that fails
-  REQUIRE(s.get<KillActor>() != nullptr);
-  CHECK(s.get<KillActor>()->actor == actor);
+  CHECK(s.the<KillActor>().actor == actor);
   s.on(JobEnded{kNode, job, "killed"});
-  REQUIRE(s.get<EndJob>() != nullptr);
-  CHECK_FALSE(s.get<EndJob>()->is_recorded);
+  CHECK_FALSE(s.the<EndJob>().is_recorded);
   s.on(ActorDown{kNode, actor, "killed"});
   s.sent.clear();
   s.pass(8);
@@ -409,12 +409,11 @@ TEST_CASE("what ends is obeyed while the store fails, told again when it is dura
   CHECK_FALSE(s.head->cluster().jobs().find(job)->record.ended);
   s.join();
   s.on(JobEnded{kNode, job, "killed"});
-  CHECK_FALSE(s.get<EndJob>()->is_recorded);
+  CHECK_FALSE(s.the<EndJob>().is_recorded);
   s.disk_full = false;
   s.sent.clear();
   s.pass(40);
-  REQUIRE(s.get<EndJob>() != nullptr);
-  CHECK(s.get<EndJob>()->is_recorded);
+  CHECK(s.the<EndJob>().is_recorded);
   CHECK(s.head->cluster().jobs().find(job)->record.ended);
 }
 
@@ -426,7 +425,7 @@ TEST_CASE("a head that dies with a full disk comes back with what it had promise
   s.restart();
   s.disk_full = false;
   s.on(NodeJoined{{kNode, "n", "", "", 4 * kCpu, false}, {{actor, ProcessId{9}}}, {}, {}});
-  CHECK(s.get<SpawnAnswered>()->actor == actor);
+  CHECK(s.the<SpawnAnswered>().actor == actor);
 }
 
 TEST_CASE("a head that comes back while its store fails ends no node that lives") {
@@ -447,7 +446,7 @@ TEST_CASE("a head that comes back while its store fails ends no node that lives"
   for (int i = 0; i < 30; ++i) {
     s.on(Heartbeat{kOther});
     REQUIRE(s.get<RequestRegistration>() != nullptr);  // also while all else waits for the disk
-    CHECK(s.get<RequestRegistration>()->node == kOther);
+    CHECK(s.the<RequestRegistration>().node == kOther);
     s.pass(4);
     if (i == 0) held = s.head->queue().held();
   }
@@ -479,8 +478,7 @@ TEST_CASE("a store that crashes before or after a write loses and doubles nothin
     CHECK(s.sent.empty());
     s.store.reopen();
     s.pass(30);
-    REQUIRE(s.get<JobAnswered>() != nullptr);
-    CHECK(s.get<JobAnswered>()->incarnation == 1);
+    CHECK(s.the<JobAnswered>().incarnation == 1);
     s.restart();
     CHECK(s.head->cluster().jobs().named("main")->record.incarnation == 1);
   }
@@ -495,8 +493,7 @@ TEST_CASE("a store that is too slow is told of, and new work is refused until it
   s.on(SpawnRequested{{kDriver, 2}, {job, "T", "", "x", {kCpu, true, {}}}}, false);
   for (std::uint64_t i = 0; i < 12; ++i) s.on(NodesWanted{{kDriver, 10 + i}}, false);
   s.on(SpawnRequested{{kDriver, 3}, {job, "T", "", "x", {kCpu, true, {}}}}, false);
-  REQUIRE(s.get<SpawnAnswered>() != nullptr);
-  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kUnavailable);
+  CHECK(s.the<SpawnAnswered>().error.code == ErrorCode::kUnavailable);
   s.sync();
   CHECK_FALSE(s.head->trouble());
   s.spawn(job, 3);

@@ -31,6 +31,13 @@ struct Script {
     }
     return found;
   }
+  /// The action of this kind, of which there is one.
+  template <class T>
+  T only() const {
+    const auto found = all<T>();
+    REQUIRE(found.size() == 1);
+    return found[0];
+  }
   std::string said() const {
     std::string text;
     for (const auto& say : all<Say>()) text += say.text + "\n";
@@ -71,7 +78,7 @@ struct Script {
 TEST_CASE("ranks that all end well end the run with 0") {
   Script run;
   run.run_two();
-  const auto start = run.all<StartWorkers>().at(0);
+  const auto start = run.only<StartWorkers>();
   CHECK(start.plan.world == 2);
   CHECK(start.plan.processes == 2);
   CHECK(start.plan.master_port == 4000);
@@ -87,8 +94,7 @@ TEST_CASE("a rank that fails is named, the others are ended, and the run ends wi
   run.run_two();
   run.ended(0, 1, 3);
   CHECK(run.says("rank 1, process 100: exit code 3"));
-  REQUIRE(run.all<SignalWorkers>().size() == 1);
-  CHECK(run.all<SignalWorkers>()[0].signal == SIGTERM);
+  CHECK(run.only<SignalWorkers>().signal == SIGTERM);
   CHECK_FALSE(run.code());
   run.ended(0, 0, 0, SIGTERM);  // that is not another cause
   CHECK(run.said().empty());
@@ -114,8 +120,7 @@ TEST_CASE("a rank that does not end when told is killed after the timeout") {
   run.ended(0, 1, 1);
   CHECK(run.machine.wakes_at() == run.now + 7s);
   run.sleep_until_told();
-  REQUIRE(run.all<SignalWorkers>().size() == 1);
-  CHECK(run.all<SignalWorkers>()[0].signal == SIGKILL);
+  CHECK(run.only<SignalWorkers>().signal == SIGKILL);
   run.ended(0, 0, 0, SIGKILL);
   CHECK(run.code() == 1);
 }
@@ -131,9 +136,8 @@ TEST_CASE("all ranks start again after a failure, at a fresh port, as often as a
   run.ended(0, 0, 0);  // nothing runs yet
   CHECK_FALSE(run.code());
   run.port();
-  REQUIRE(run.all<StartWorkers>().size() == 1);
-  CHECK(run.all<StartWorkers>()[0].plan.restarts == 1);
-  CHECK(run.all<StartWorkers>()[0].plan.master_port == 4001);
+  CHECK(run.only<StartWorkers>().plan.restarts == 1);
+  CHECK(run.only<StartWorkers>().plan.master_port == 4001);
   run.on(WorkerEnded{0, 0, 0, {100, 1, 0, "", ""}});  // of the first attempt, late
   CHECK(run.last.empty());
   run.ended(0, 0, 0, SIGKILL);
@@ -147,7 +151,7 @@ TEST_CASE("a run whose output nobody reads ends as SIGPIPE would, and lost outpu
   Script unread;
   unread.run_two();
   unread.on(SignalCame{SIGPIPE});
-  CHECK(unread.all<SignalWorkers>().at(0).signal == SIGTERM);
+  CHECK(unread.only<SignalWorkers>().signal == SIGTERM);
   CHECK(unread.says("nobody reads the output any more"));
   unread.on(SignalCame{SIGPIPE});  // of another stream
   CHECK(unread.all<SignalWorkers>().empty());
@@ -182,12 +186,10 @@ TEST_CASE("a signal to the launcher goes to the ranks, and a second one kills th
   Script run({.max_restarts = 5});
   run.run_two();
   run.on(SignalCame{SIGINT});
-  REQUIRE(run.all<SignalWorkers>().size() == 1);
-  CHECK(run.all<SignalWorkers>()[0].signal == SIGINT);
+  CHECK(run.only<SignalWorkers>().signal == SIGINT);
   run.ended(0, 0, 0);
   run.on(SignalCame{SIGINT});
-  REQUIRE(run.all<SignalWorkers>().size() == 1);
-  CHECK(run.all<SignalWorkers>()[0].signal == SIGKILL);
+  CHECK(run.only<SignalWorkers>().signal == SIGKILL);
   run.ended(0, 1, 0, SIGKILL);
   CHECK(run.code() == 1);
 }
@@ -196,8 +198,7 @@ TEST_CASE("a node that cannot start its ranks ends the run: a restart would not 
   Script run({.min_nodes = 2, .max_nodes = 2, .max_restarts = 3});
   run.run_nodes(2);
   run.on(NotStarted{0, 1, {ErrorCode::kBadConfig, "cannot start ./x", "No such file", ""}});
-  REQUIRE(run.all<SignalWorkers>().size() == 1);
-  CHECK(run.all<SignalWorkers>()[0].node == 0);
+  CHECK(run.only<SignalWorkers>().node == 0);
   run.ended(0, 0, 0, SIGTERM);
   CHECK(run.says("cannot start ./x"));
   CHECK(run.code() == 1);
@@ -208,8 +209,7 @@ TEST_CASE("ranks are numbered over the nodes by the numbers of these, whoever ca
   run.on(NodeCame{7, "two", 3});
   CHECK(run.last.empty());
   run.on(NodeCame{3, "one", 2});
-  REQUIRE(run.all<TakePort>().size() == 1);
-  CHECK(run.all<TakePort>()[0].node == 3);
+  CHECK(run.only<TakePort>().node == 3);
   run.port();
   const auto starts = run.all<StartWorkers>();
   REQUIRE(starts.size() == 2);
@@ -229,9 +229,8 @@ TEST_CASE("a node that goes restarts the run with the survivors, and costs no re
   run.ended(0, 0, 0, SIGTERM);
   CHECK(run.says("node b is gone: its process is gone"));
   run.port();
-  REQUIRE(run.all<StartWorkers>().size() == 1);
-  CHECK(run.all<StartWorkers>()[0].plan.world == 1);
-  CHECK(run.all<StartWorkers>()[0].plan.restarts == 0);
+  CHECK(run.only<StartWorkers>().plan.world == 1);
+  CHECK(run.only<StartWorkers>().plan.restarts == 0);
   run.ended(0, 0, 0);
   CHECK(run.code() == 0);
 }

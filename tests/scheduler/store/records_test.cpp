@@ -20,6 +20,19 @@ wire::Bytes bytes_of(const std::string& hex) {
   return bytes;
 }
 
+/// Hexadecimal digits of a record, without the spaces between its fields.
+std::string hex(std::string fields) {
+  std::erase(fields, ' ');
+  return fields;
+}
+
+/// A record as another one, but for a change.
+template <class RecordType, class Change>
+RecordType with(RecordType record, Change change) {
+  change(record);
+  return record;
+}
+
 const NodeRecord kNode{{NodeId{0x1f}, "a", "h:1", "k", 20000, false, {"0"}}, true};
 const JobRecord kJob{"main", 3, JobId{7}, {NodeId{1}, ProcessId{2}}, 9, true};
 const ActorRecord kActor{ActorId{0x3c},
@@ -46,52 +59,16 @@ const SubmissionRecord kSubmission{{"id", "name", {"p", "q"}, {"A=b"}, "/f", 100
 // piece. Who sees this fail has changed a layout: raise kRecordVersion, say in records.cpp what is new, and
 // leave these bytes and what they are read as alone.
 const std::string kNodeBytes =
-    "00"
-    "1f00000000000000"
-    "01000000"
-    "61"
-    "03000000"
-    "683a31"
-    "01000000"
-    "6b"
-    "204e000000000000"
-    "00"
-    "01000000"
-    "01000000"
-    "30"
-    "01";
-const std::string kJobBytes =
-    "01"
-    "04000000"
-    "6d61696e"
-    "03000000"
-    "0700000000000000"
-    "0100000000000000"
-    "0200000000000000"
-    "0900000000000000"
-    "01";
+    hex("00 1f00000000000000 01000000 61 03000000 683a31 01000000 6b 204e000000000000 00 01000000 01000000 "
+        "30 01");
+const std::string kJobBytes = hex(
+    "01 04000000 6d61696e 03000000 0700000000000000 0100000000000000 0200000000000000 0900000000000000 01");
 const std::string kActorHead =
-    "02"
-    "3c00000000000000"
-    "0700000000000000"
-    "01000000"
-    "54"
-    "01000000"
-    "6e"
-    "00000000"
-    "1027000000000000"
-    "01"
-    "0100000000000000"
-    "8813000000000000";
+    hex("02 3c00000000000000 0700000000000000 01000000 54 01000000 6e 00000000 1027000000000000 01 "
+        "0100000000000000 8813000000000000");
 const std::string kActorRest =  // behind its spec
-    "0100000000000000"
-    "0200000000000000"
-    "0400000000000000"
-    "0100000000000000"
-    "0500000000000000"
-    "01"
-    "01000000"
-    "01000000";
+    hex("0100000000000000 0200000000000000 0400000000000000 0100000000000000 0500000000000000 01 01000000 "
+        "01000000");
 /// Since version 3: max_restarts and max_task_retries behind the demand, incarnation and restarts at the end.
 const ActorRecord kRestarted{ActorId{0x3c},
                              {JobId{7}, "T", "", "", {0, true, {}}, -1, 2},
@@ -103,93 +80,34 @@ const ActorRecord kRestarted{ActorId{0x3c},
                              6,
                              5};
 const std::string kRestartedBytes =
-    "02"
-    "3c00000000000000"
-    "0700000000000000"
-    "01000000"
-    "54"
-    "00000000"
-    "00000000"
-    "0000000000000000"
-    "01"
-    "0000000000000000"
-    "0000000000000000"
-    "ffffffff"
-    "02000000"
-    "0100000000000000"
-    "0200000000000000"
-    "0400000000000000"
-    "0000000000000000"
-    "0000000000000000"
-    "04"
-    "00000000"
-    "06000000"
-    "05000000";
+    hex("02 3c00000000000000 0700000000000000 01000000 54 00000000 00000000 0000000000000000 01 "
+        "0000000000000000 0000000000000000 ffffffff 02000000 0100000000000000 0200000000000000 "
+        "0400000000000000 0000000000000000 0000000000000000 04 00000000 06000000 05000000");
 const std::string kSubmissionHead =
-    "03"
-    "02000000"
-    "6964"
-    "04000000"
-    "6e616d65"
-    "02000000"
-    "01000000"
-    "70"
-    "01000000"
-    "71"
-    "01000000"
-    "03000000"
-    "413d62"
-    "02000000"
-    "2f66"
-    "1027000000000000"
-    "0000000000000000"
-    "02000000";
+    hex("03 02000000 6964 04000000 6e616d65 02000000 01000000 70 01000000 71 01000000 03000000 413d62 "
+        "02000000 2f66 1027000000000000 0000000000000000 02000000");
 const std::string kSubmissionRest =  // behind its spec
-    "02"
-    "0500000000000000"
-    "01000000"
-    "0100000000000000"
-    "02000000"
-    "6e31"
-    "00000000"
-    "6400000000000000"
-    "c800000000000000"
-    "0000000000000000"
-    "ffffffff"
-    "07000000"
-    "69742072756e73";
+    hex("02 0500000000000000 01000000 0100000000000000 02000000 6e31 00000000 6400000000000000 "
+        "c800000000000000 0000000000000000 ffffffff 07000000 69742072756e73");
 
 /// Since version 4: package, executable and priority behind the retries.
-const SubmissionRecord kPackaged = [] {
-  SubmissionRecord record = kSubmission;
-  record.spec.package = "ab";
-  record.spec.executable = "c";
-  record.spec.priority = -3;
-  return record;
-}();
-const std::string kPackage =
-    "02000000"
-    "6162"
-    "01000000"
-    "63"
-    "fdffffff";
+const SubmissionRecord kPackaged = with(kSubmission, [](auto& r) {
+  r.spec.package = "ab";
+  r.spec.executable = "c";
+  r.spec.priority = -3;
+});
+const std::string kPackage = hex("02000000 6162 01000000 63 fdffffff");
 
 /// Since version 5: an actor's placement group and bundle behind its GPUs, its bundle at the end; groups.
-const ActorRecord kGrouped = [] {
-  ActorRecord record = kActor;
-  record.spec.demand.group = GroupId{0x2a};
-  record.spec.demand.bundle = 1;
-  record.bundle = 1;
-  return record;
-}();
-const std::string kGroupOfActor =
-    "2a00000000000000"
-    "01000000";
+const ActorRecord kGrouped = with(kActor, [](auto& r) {
+  r.spec.demand.group = GroupId{0x2a};
+  r.spec.demand.bundle = 1;
+  r.bundle = 1;
+});
+const std::string kGroupOfActor = hex("2a00000000000000 01000000");
 const std::string kOneLife = "0000000000000000";  // behind the demand: no restarts, no retries
 const std::string kBundleOfActor =                // at the end: incarnation, restarts, bundle
-    "01000000"
-    "00000000"
-    "01000000";
+    hex("01000000 00000000 01000000");
 const GroupRecord kGroup{GroupId{0x2a},
                          {JobId{7}, "g", PlacementStrategy::kStrictSpread, {{10000, 0}, {0, 5000}}},
                          {{NodeId{1}, ProcessId{2}}, 4},
@@ -197,105 +115,36 @@ const GroupRecord kGroup{GroupId{0x2a},
                          3,
                          {{NodeId{}, {}}, {NodeId{1}, {1}}}};
 const std::string kGroupToFirstBundle =
-    "04"
-    "2a00000000000000"
-    "0700000000000000"
-    "01000000"
-    "67"
-    "03"
-    "02000000"
-    "1027000000000000"
-    "0000000000000000";
-const std::string kSecondBundle =
-    "0000000000000000"
-    "8813000000000000";
+    hex("04 2a00000000000000 0700000000000000 01000000 67 03 02000000 1027000000000000 0000000000000000");
+const std::string kSecondBundle = hex("0000000000000000 8813000000000000");
 const std::string kGroupHead = kGroupToFirstBundle + kSecondBundle;
 const std::string kGroupRest =  // behind its spec
-    "0100000000000000"
-    "0200000000000000"
-    "0400000000000000"
-    "00"
-    "03000000"
-    "02000000"
-    "0000000000000000"
-    "00000000"
-    "0100000000000000"
-    "01000000"
-    "01000000";
+    hex("0100000000000000 0200000000000000 0400000000000000 00 03000000 02000000 0000000000000000 00000000 "
+        "0100000000000000 01000000 01000000");
 
 /// Since version 6: the submission of a job at its end, a submission's queue behind its priority, whether a
 /// group is for the start alone behind its bundles; queues.
-const JobRecord kProgram = [] {
-  JobRecord record = kJob;
-  record.submission = "id";
-  return record;
-}();
-const std::string kSubmissionOfJob =
-    "02000000"
-    "6964";
-const SubmissionRecord kQueued = [] {
-  SubmissionRecord record = kPackaged;
-  record.spec.queue = "q";
-  return record;
-}();
-const std::string kQueueOfSubmission =
-    "01000000"
-    "71";
-const GroupRecord kStartGroup = [] {
-  GroupRecord record = kGroup;
-  record.spec.start_only = true;
-  return record;
-}();
+const JobRecord kProgram = with(kJob, [](auto& r) { r.submission = "id"; });
+const std::string kSubmissionOfJob = hex("02000000 6964");
+const SubmissionRecord kQueued = with(kPackaged, [](auto& r) { r.spec.queue = "q"; });
+const std::string kQueueOfSubmission = hex("01000000 71");
+const GroupRecord kStartGroup = with(kGroup, [](auto& r) { r.spec.start_only = true; });
 const std::string kStartOnly = "01";
 const QueueRecord kQueue{"q", 40000, -1, 20000};
-const std::string kQueueBytes =
-    "05"
-    "01000000"
-    "71"
-    "409c000000000000"
-    "ffffffffffffffff"
-    "204e000000000000";
+const std::string kQueueBytes = hex("05 01000000 71 409c000000000000 ffffffffffffffff 204e000000000000");
 
 /// Since version 7: memory, custom resources and labels, behind a node's GPUs, an actor's bundle, a
 /// submission's queue and each bundle's GPUs.
 const OtherResources kOther{{{"memory", 5}, {"tpu", 10000}}, {{"z", "a"}}};
 const std::string kOtherBytes =
-    "02000000"
-    "06000000"
-    "6d656d6f7279"
-    "0500000000000000"
-    "03000000"
-    "747075"
-    "1027000000000000"
-    "01000000"
-    "01000000"
-    "7a"
-    "01000000"
-    "61";
-const NodeRecord kOffering = [] {
-  NodeRecord record = kNode;
-  record.node.other = kOther;
-  return record;
-}();
-const ActorRecord kAsking = [] {
-  ActorRecord record = kGrouped;
-  record.spec.demand.other = kOther;
-  return record;
-}();
-const SubmissionRecord kWanting = [] {
-  SubmissionRecord record = kQueued;
-  record.spec.other = kOther;
-  return record;
-}();
-const GroupRecord kHolding = [] {
-  GroupRecord record = kStartGroup;
-  record.spec.bundles[0].other = kOther;
-  return record;
-}();
+    hex("02000000 06000000 6d656d6f7279 0500000000000000 03000000 747075 1027000000000000 01000000 01000000 "
+        "7a 01000000 61");
+const NodeRecord kOffering = with(kNode, [](auto& r) { r.node.other = kOther; });
+const ActorRecord kAsking = with(kGrouped, [](auto& r) { r.spec.demand.other = kOther; });
+const SubmissionRecord kWanting = with(kQueued, [](auto& r) { r.spec.other = kOther; });
+const GroupRecord kHolding = with(kStartGroup, [](auto& r) { r.spec.bundles[0].other = kOther; });
 const std::string kOfferingBytes = kNodeBytes.substr(0, kNodeBytes.size() - 2) + kOtherBytes + "01";
-const std::string kHoldingHead = kGroupToFirstBundle + kOtherBytes + kSecondBundle +
-                                 "00000000"
-                                 "00000000";
+const std::string kHoldingHead = kGroupToFirstBundle + kOtherBytes + kSecondBundle + hex("00000000 00000000");
 
 const std::string kActorBytes = kActorHead + kActorRest;
 const std::string kGroupedBytes = kActorHead + kGroupOfActor + kOneLife + kActorRest + kBundleOfActor;
@@ -312,16 +161,8 @@ const std::string kWantingBytes =
 const std::string kHoldingBytes = kHoldingHead + kStartOnly + kGroupRest;
 
 /// Since version 8: whether an actor is detached behind its retries, and whether a job is parked at its end.
-const ActorRecord kDetached = [] {
-  ActorRecord record = kAsking;
-  record.spec.detached = true;
-  return record;
-}();
-const JobRecord kParked = [] {
-  JobRecord record = kProgram;
-  record.parked = true;
-  return record;
-}();
+const ActorRecord kDetached = with(kAsking, [](auto& r) { r.spec.detached = true; });
+const JobRecord kParked = with(kProgram, [](auto& r) { r.parked = true; });
 const std::string kDetachedBytes =
     kActorHead + kGroupOfActor + kOtherBytes + kOneLife + "01" + kActorRest + kBundleOfActor;
 const std::string kParkedBytes = kProgramBytes + "01";
@@ -330,37 +171,20 @@ const std::string kParkedBytes = kProgramBytes + "01";
 const QueueRecord kLimited{"q", 40000, -1, 20000, {{"memory", 5}, {"tpu", 10000}}};
 const std::string kLimitedBytes = kQueueBytes + kOtherBytes.substr(0, kOtherBytes.size() - 8 - 10 - 10);
 /// Since version 9: who started them, at the end of both.
-const ActorRecord kStartedActor = [] {
-  ActorRecord record = kDetached;
-  record.started_by = "machine/1";
-  return record;
-}();
-const JobRecord kStartedJob = [] {
-  JobRecord record = kParked;
-  record.started_by = "machine/1";
-  return record;
-}();
-const std::string kStarterBytes =
-    "09000000"
-    "6d616368696e652f31";
+const ActorRecord kStartedActor = with(kDetached, [](auto& r) { r.started_by = "machine/1"; });
+const JobRecord kStartedJob = with(kParked, [](auto& r) { r.started_by = "machine/1"; });
+const std::string kStarterBytes = hex("09000000 6d616368696e652f31");
 const std::string kStartedActorBytes = kDetachedBytes + kStarterBytes;
 /// Since version 10: the submission of a detached actor, why it ends and where one that restarts died, at the
 /// end.
-const ActorRecord kEndingActor = [] {
-  ActorRecord record = kStartedActor;
-  record.submission = "sub";
-  record.ends_for = "why";
-  record.died_on = NodeId{2};
-  record.has_saved = true;
-  return record;
-}();
-const std::string kEndingActorBytes = kStartedActorBytes +
-                                      "03000000"
-                                      "737562"
-                                      "03000000"
-                                      "776879"
-                                      "0200000000000000"
-                                      "01";
+const ActorRecord kEndingActor = with(kStartedActor, [](auto& r) {
+  r.submission = "sub";
+  r.ends_for = "why";
+  r.died_on = NodeId{2};
+  r.has_saved = true;
+});
+const std::string kEndingActorBytes =
+    kStartedActorBytes + hex("03000000 737562 03000000 776879 0200000000000000 01");
 const std::string kStartedJobBytes = kParkedBytes + kStarterBytes;
 
 }  // namespace
