@@ -108,6 +108,10 @@ void Tasks::start(Lineage::Number number, TaskSpec spec, std::shared_ptr<CallSta
         arguments.push_back(name.number);
     }
     recipe.reads = task.arguments;
+    for (const auto& one : spec.args.kept) {
+      const ObjectName& name = std::static_pointer_cast<const objects::Handle>(one)->name();
+      if (name.owner == gate_.address()) task.mentions.push_back(name.number);
+    }
     Lineage::Task part{task.name, {number}, 0, spec.retries, true, true};
     recipe.spec = std::move(spec);
     if (recipe.frame != 0) coming_[recipe.frame].insert(number);

@@ -100,7 +100,7 @@ void Lineage::made(Number number, Actions& out) {
   const bool is_lost = std::exchange(entry.is_lost_early, false);
   set_state(entry, is_kept && !is_lost ? State::kMade : State::kLost);
   if (!is_kept) entry.why_lost = kNobody, entry.is_wanted = false;
-  to_go_on_.insert(to_go_on_.end(), entry.users.begin(), entry.users.end());
+  to_go_on_.insert(to_go_on_.end(), entry.users.rbegin(), entry.users.rend());
   end(entry, out);
   if (is_lost && is_kept) want(number, entry, out);  // whoever wanted it meanwhile does not say so again
   forget_unused(number, out);
@@ -113,7 +113,7 @@ void Lineage::fail(Number number, Entry& entry, const ErrorInfo& error, Actions&
   set_state(entry, State::kFailed);
   entry.error = error;
   out.push_back(Fail{number, error});
-  to_go_on_.insert(to_go_on_.end(), entry.users.begin(), entry.users.end());
+  to_go_on_.insert(to_go_on_.end(), entry.users.rbegin(), entry.users.rend());
   if (had_begun) end(entry, out);
   forget_unused(number, out);
 }
@@ -155,7 +155,7 @@ void Lineage::lost(Number number, const std::string& why, Actions& out) {
   if (at->second.state != State::kMade) return;
   set_state(at->second, State::kLost);
   at->second.why_lost = why;
-  to_go_on_.insert(to_go_on_.end(), at->second.users.begin(), at->second.users.end());
+  to_go_on_.insert(to_go_on_.end(), at->second.users.rbegin(), at->second.users.rend());
   settle(out);
 }
 
@@ -191,18 +191,28 @@ bool Lineage::is_wanted(Number number) const {
   return at != entries_.end() && at->second.is_wanted;
 }
 
-/// Once, however often it is wanted. What it waits for follows when it looks at its arguments.
+/// Once, however often it is wanted. What it waits for follows when it looks at its arguments; what it may
+/// wait for once it runs goes before it: else a chain runs from its end, a worker more waiting a link.
 void Lineage::hasten(Number number, Actions& out) {
-  const auto at = entries_.find(number);
-  if (at == entries_.end() || at->second.is_wanted) return;
-  const bool waits = at->second.state == State::kWaiting;
-  if (!waits && at->second.state != State::kRunning) return;
-  at->second.is_wanted = true;
-  if (waits) {
-    to_go_on_.push_back(number);
-  } else {
-    out.push_back(Hasten{number});
+  std::vector<Number> left{number}, run;
+  while (!left.empty()) {
+    const Number next = left.back();
+    left.pop_back();
+    const auto at = entries_.find(next);
+    if (at == entries_.end() || at->second.is_wanted) continue;
+    const bool waits = at->second.state == State::kWaiting;
+    if (!waits && at->second.state != State::kRunning) continue;
+    at->second.is_wanted = true;
+    const auto& mentions = at->second.task.mentions;
+    left.insert(left.end(), mentions.begin(), mentions.end());
+    if (waits) {
+      to_go_on_.push_back(next);
+    } else {
+      run.push_back(next);
+    }
   }
+  std::sort(run.begin(), run.end());
+  for (const Number one : run) out.push_back(Hasten{one});
 }
 
 void Lineage::want(Number number, Entry& entry, Actions& out) {

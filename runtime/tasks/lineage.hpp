@@ -82,6 +82,8 @@ class Lineage {
     bool has_result = true;         ///< false: nobody can want it again
     /// One of several results of a task, which is its only argument: it is taken of the task's own result.
     bool is_part = false;
+    /// Whose references it gets within its arguments, and may wait for when it runs. Entries, or gone.
+    std::vector<Number> mentions{};
   };
   /// A new task. REQUIRES: the number is new; its arguments are entries, each named once.
   void add(Number number, Task task, Actions& out);
@@ -147,7 +149,7 @@ class Lineage {
   std::size_t waiting_ = 0;  ///< Invariant: entries of that state; so are their bytes
   std::uint64_t waiting_bytes_ = 0;
   Entries entries_;
-  std::vector<Number> to_go_on_;  ///< empty between calls
+  std::vector<Number> to_go_on_;  ///< the last one first; empty between calls
 };
 
 }  // namespace troupe::tasks

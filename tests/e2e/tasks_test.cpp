@@ -138,6 +138,13 @@ std::int64_t leaves(int depth) {
 int count_names(const std::string& folder, const int& after) {
   return int(names_in(folder).size()) + after;
 }
+int link_of_chain(const std::string& folder, int number, const std::vector<ObjectRef<int>>& before,
+                  const int&) {
+  const int begun = int(names_in(folder).size());
+  write_file(folder + "/" + std::to_string(number), "");
+  for (const auto& one : before) one.get(90s);
+  return begun;
+}
 int begin_and_read(const std::string& folder, int number, const ObjectRef<int>& made) {
   write_file(folder + "/" + std::to_string(number), "");
   return made.get(90s);
@@ -470,6 +477,23 @@ TEST_CASE("What tasks wait for goes before those that were submitted before it")
   const auto read = get_all(readers, 90s);
   CHECK(std::set<int>(read.begin(), read.end()) == std::set<int>{made.get(0s)});
   CHECK(made.get(0s) - 7 <= 10);
+}
+
+// Was: who waits for the last one had it begin first, and each other one when the one behind it had waited.
+TEST_CASE("A chain of tasks, each of which gets the ones before it, runs from its beginning") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 2});
+  TempFolder begun, folder;
+  const std::string go = folder.path() + "/go";
+  const auto first = session.compute<&wait_for>(go);
+  std::vector<ObjectRef<int>> chain;
+  for (int i = 0; i < 30; ++i) {
+    std::vector<ObjectRef<int>> before;
+    if (i > 0) before = {chain.back(), chain[chain.size() / 2]};
+    chain.push_back(session.compute<&link_of_chain>(begun.path(), i, before, first));
+  }
+  CHECK_THROWS_AS(chain.back().get(10ms), Timeout);  // from now on somebody waits for it
+  write_file(go, "");
+  CHECK(chain.back().get(120s) >= 10);
 }
 
 TEST_CASE("A task that waits for what stands behind it in its own worker gets it from another one") {

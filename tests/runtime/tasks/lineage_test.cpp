@@ -22,7 +22,7 @@ struct World {
   std::map<Number, std::vector<Number>> arguments;
   std::map<Number, ErrorInfo> failed;
   std::map<Number, int> runs;
-  std::vector<Number> hastened;
+  std::vector<Number> submitted, hastened;
   std::size_t recipes = 0;
   Number last = 0;
 
@@ -37,6 +37,7 @@ struct World {
       CHECK(held.contains(argument));
     }
     CHECK(running.insert(a.number).second);
+    submitted.push_back(a.number);
     ++runs[a.number];
   }
   void act(const Lineage::Hold& a) { CHECK(held.insert(a.number).second); }
@@ -73,13 +74,15 @@ struct World {
     lineage.dropped(number, out);
   }
 
-  Number add(std::vector<Number> reads, int max_retries = 1, std::uint64_t bytes = 1,
-             bool has_result = true) {
+  Number add(std::vector<Number> reads, int max_retries = 1, std::uint64_t bytes = 1, bool has_result = true,
+             std::vector<Number> mentions = {}) {
     const Number number = ++last;
     arguments[number] = reads;
     ++recipes;
     if (has_result) referred.insert(number);
-    lineage.add(number, {"f" + std::to_string(number), std::move(reads), bytes, max_retries, has_result},
+    lineage.add(number,
+                {"f" + std::to_string(number), std::move(reads), bytes, max_retries, has_result, false,
+                 std::move(mentions)},
                 out);
     carry_out();
     return number;
@@ -205,6 +208,34 @@ TEST_CASE("What somebody waits for is hastened once, and first what it is comput
     CHECK(w.hastened == std::vector<Number>{a, a});
   }
   CHECK_FALSE(w.lineage.is_wanted(999));
+}
+
+TEST_CASE("What waited for one value runs in the order of its submission") {
+  World w;
+  const Number a = w.add({});
+  std::vector<Number> in_order{a};
+  for (int i = 0; i < 20; ++i) in_order.push_back(w.add({a}));
+  w.run(a);
+  CHECK(w.submitted == in_order);
+}
+
+TEST_CASE("What a wanted task may wait for when it runs goes before it, a chain from its beginning") {
+  World w;
+  const Number gone = 999;
+  const Number first = w.add({}), waits = w.add({first}), aside = w.add({});
+  std::vector<Number> chain{w.add({}, 1, 1, true, {waits, gone})};
+  for (int i = 0; i < 100'000; ++i)
+    chain.push_back(w.add({}, 1, 1, true, {chain.back(), chain[chain.size() / 2]}));
+  w.run(chain.front());
+  for (int i = 0; i < 1'000; ++i) w.lineage.want(chain.back(), w.out);
+  w.carry_out();
+  CHECK(w.hastened == std::vector<Number>(chain.begin() + 1, chain.end()));
+  CHECK_FALSE(w.lineage.is_wanted(waits));  // what mentions it has run
+  CHECK_FALSE(w.lineage.is_wanted(aside));
+  const Number reader = w.add({}, 1, 1, true, {waits});
+  w.want(reader);
+  CHECK(w.lineage.is_wanted(waits));
+  CHECK(std::vector<Number>(w.hastened.end() - 2, w.hastened.end()) == std::vector<Number>{reader, first});
 }
 
 TEST_CASE("Who waits for one of several results waits for the task, and for what that reads") {
