@@ -203,6 +203,37 @@ TEST_CASE("steps, evaluations within epochs, a plateau and averages: one hash, o
   }
 }
 
+// Was: what the state had come to at the hold was lost, so the rate went down one evaluation later.
+TEST_CASE("a run that goes on from its state at a hold reduces rates, and stops, where it had not stopped",
+          "[training]") {
+  auto session = init(0, nullptr);
+  auto options = small(1);
+  options.epochs = 6;
+  options.stop_early = {.metric = "test/noise", .patience = 2, .mode = train::Mode::kMin};
+  const auto whole = train::run(session, Plateau{}, options);
+  REQUIRE(whole.stopped_early);
+  REQUIRE(whole.steps == 120);  // the first evaluation was the best
+  auto holding = options;
+  holding.hold = true;
+  auto held = train::start(session, Plateau{}, holding);
+  const auto first = held.snapshot();
+  held.stop();
+  held.wait();
+  REQUIRE(first.step() == 40);
+  const auto gone_on = train::start(session, Plateau{}, options, first).wait();
+  CHECK(gone_on.state_hash == whole.state_hash);
+  CHECK(gone_on.steps == 120);
+  CHECK(gone_on.metrics == whole.metrics);
+
+  // Another seed is another job: its patience begins here, and its rate knows what the state came to.
+  options.seed = 6;
+  Told told;
+  options.on_event = told.listener();
+  train::start(session, Plateau{}, options, first).wait();
+  REQUIRE(told.rates.size() >= 80);  // it was not stopped after one evaluation
+  CHECK(told.rates.at(0) == 0.05);
+}
+
 TEST_CASE("a schedule by name knows how long the run is, and may not be longer", "[training]") {
   auto session = init(0, nullptr);
   Told told;

@@ -24,7 +24,7 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
       roster_(config_),
       steps_(*config_),
       evaluations_(config_),
-      agenda_(config_, evaluations_.history()),
+      agenda_(config_, evaluations_.seen(steps_.committed())),
       checkpoints_(config_->resume, config_->keep_checkpoints),
       failures_(config_->restart, config_->failed_generations),
       generation_{config_->incarnation, 0} {
