@@ -3,7 +3,9 @@
 // with BatchNorm and dropout.
 #include <torch/serialize.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -68,6 +70,33 @@ struct Plateau {
     train::count_top_k(at, logits, batch.target, 3);
     at.count("noise", logits.abs().max(), 1);
     return torch::nn::functional::cross_entropy(logits, batch.target);
+  }
+  data::Digits dataset(data::Split split) const { return Cosine().dataset(split); }
+};
+
+/// A model that is made once training has begun is another one. Each that is is noted by its process.
+struct Changing {
+  std::string folder;  ///< empty: it is always the same
+
+  Net model() const {
+    const bool other = !folder.empty() && std::filesystem::exists(folder + "/trains");
+    if (other) std::ofstream(folder + "/made-by-" + std::to_string(::getpid())).close();
+    return Net(other ? 11 : 10);
+  }
+  auto optimizer(Net& net) const { return Cosine().optimizer(net); }
+  /// Behind the kill it waits until another model was refused, and one more made.
+  torch::Tensor criterion(const torch::Tensor& output, const data::Batch& batch) const {
+    static std::atomic<int> calls = 0;
+    if (!folder.empty()) std::ofstream(folder + "/trains").close();
+    if (!folder.empty() && ++calls > 30) {
+      const auto made = [&] {
+        const std::filesystem::directory_iterator all(folder);
+        return std::distance(begin(all), end(all)) - 1;
+      };
+      if (!e2e::eventually([&] { return made() >= 2; }, std::chrono::seconds(90)))
+        throw std::runtime_error("no replacement came");
+    }
+    return torch::nn::functional::cross_entropy(output, batch.target);
   }
   data::Digits dataset(data::Split split) const { return Cosine().dataset(split); }
 };
@@ -230,8 +259,25 @@ TEST_CASE("a run that goes on from its state at a hold reduces rates, and stops,
   Told told;
   options.on_event = told.listener();
   train::start(session, Plateau{}, options, first).wait();
-  REQUIRE(told.rates.size() >= 80);  // it was not stopped after one evaluation
-  CHECK(told.rates.at(0) == 0.05);
+  REQUIRE(told.rates.size() == 120);
+  CHECK(told.rates[39] == 0.05);
+  CHECK(told.rates[40] == 0.025);
+}
+
+// One replacement on another kind of host ended the whole job.
+TEST_CASE("a replacement that is not like the others is its host's fault: the others train on",
+          "[training]") {
+  auto session = init(0, nullptr);
+  auto options = small(2);
+  const auto alike = train::run(session, Changing{}, options);
+  const TempFolder folder;
+  Told told;
+  options.on_event = told.listener();
+  options.chaos = kills({10});
+  const auto result = train::run(session, Changing{folder.path()}, options);
+  CHECK(result.steps == 40);
+  CHECK(result.state_hash == alike.state_hash);
+  CHECK_THAT(told.text, Contains("a trainer could not be started: two trainers made other models"));
 }
 
 TEST_CASE("a schedule by name knows how long the run is, and may not be longer", "[training]") {

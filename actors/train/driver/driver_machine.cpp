@@ -233,7 +233,7 @@ void DriverMachine::handle(const SpawnFailed& e) {
 }
 
 void DriverMachine::handle(const SpawnWaits& e) {
-  if (!roster_.spawn_waits(e, out_)) ignore("nobody waits for spawn " + std::to_string(e.token));
+  if (!roster_.spawn_waits(e, now_, out_)) ignore("nobody waits for spawn " + std::to_string(e.token));
 }
 
 void DriverMachine::handle(const WorkerLeaves& e) {
