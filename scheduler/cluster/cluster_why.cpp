@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/core/count.hpp"
+#include "runtime/wire/slow_start.hpp"
 #include "scheduler/cluster/cluster_machine.hpp"
 
 namespace troupe::cluster {
@@ -65,7 +66,7 @@ std::string ClusterMachine::why_waits_briefly(const PendingSpawn& spawn) const {
 }
 
 std::string ClusterMachine::not_started(const Actor& actor, Duration after) const {
-  return "it did not start on " + nodes_.at(actor.record.node).info.name + " within " +
+  return std::string(kDidNotStart) + nodes_.at(actor.record.node).info.name + " within " +
          std::to_string(static_cast<int>(to_seconds(after))) +
          " s: its constructor did not return, or its process did not come up";
 }

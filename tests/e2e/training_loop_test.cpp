@@ -3,7 +3,9 @@
 // with BatchNorm and dropout.
 #include <torch/serialize.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -68,6 +70,33 @@ struct Plateau {
     train::count_top_k(at, logits, batch.target, 3);
     at.count("noise", logits.abs().max(), 1);
     return torch::nn::functional::cross_entropy(logits, batch.target);
+  }
+  data::Digits dataset(data::Split split) const { return Cosine().dataset(split); }
+};
+
+/// A model that is made once training has begun is another one. Each that is is noted by its process.
+struct Changing {
+  std::string folder;  ///< empty: it is always the same
+
+  Net model() const {
+    const bool other = !folder.empty() && std::filesystem::exists(folder + "/trains");
+    if (other) std::ofstream(folder + "/made-by-" + std::to_string(::getpid())).close();
+    return Net(other ? 11 : 10);
+  }
+  auto optimizer(Net& net) const { return Cosine().optimizer(net); }
+  /// Behind the kill it waits until another model was refused, and one more made.
+  torch::Tensor criterion(const torch::Tensor& output, const data::Batch& batch) const {
+    static std::atomic<int> calls = 0;
+    if (!folder.empty()) std::ofstream(folder + "/trains").close();
+    if (!folder.empty() && ++calls > 30) {
+      const auto made = [&] {
+        const std::filesystem::directory_iterator all(folder);
+        return std::distance(begin(all), end(all)) - 1;
+      };
+      if (!e2e::eventually([&] { return made() >= 2; }, std::chrono::seconds(90)))
+        throw std::runtime_error("no replacement came");
+    }
+    return torch::nn::functional::cross_entropy(output, batch.target);
   }
   data::Digits dataset(data::Split split) const { return Cosine().dataset(split); }
 };
@@ -201,6 +230,55 @@ TEST_CASE("steps, evaluations within epochs, a plateau and averages: one hash, o
     CHECK_THROWS_WITH(train::evaluate(session, Plateau{}, train::RunResult{}, evaluates),
                       Contains("there are no weights"));
   }
+}
+
+// Was: what the state had come to at the hold was lost, so the rate went down one evaluation later.
+TEST_CASE("a run that goes on from its state at a hold reduces rates, and stops, where it had not stopped",
+          "[training]") {
+  auto session = init(0, nullptr);
+  auto options = small(1);
+  options.epochs = 6;
+  options.stop_early = {.metric = "test/noise", .patience = 2, .mode = train::Mode::kMin};
+  const auto whole = train::run(session, Plateau{}, options);
+  REQUIRE(whole.stopped_early);
+  REQUIRE(whole.steps == 120);  // the first evaluation was the best
+  auto holding = options;
+  holding.hold = true;
+  auto held = train::start(session, Plateau{}, holding);
+  const auto first = held.snapshot();
+  held.stop();
+  held.wait();
+  REQUIRE(first.step() == 40);
+  const auto gone_on = train::start(session, Plateau{}, options, first).wait();
+  CHECK(gone_on.state_hash == whole.state_hash);
+  CHECK(gone_on.steps == 120);
+  CHECK(gone_on.metrics == whole.metrics);
+
+  // Another seed is another job: its patience begins here, and its rate knows what the state came to.
+  options.seed = 6;
+  Told told;
+  options.on_event = told.listener();
+  train::start(session, Plateau{}, options, first).wait();
+  REQUIRE(told.rates.size() == 120);
+  CHECK(told.rates[39] == 0.05);
+  CHECK(told.rates[40] == 0.025);
+}
+
+// One replacement on another kind of host ended the whole job.
+TEST_CASE("a replacement that is not like the others is its host's fault: the others train on",
+          "[training]") {
+  auto session = init(0, nullptr);
+  auto options = small(2);
+  options.rehearse = false;  // a copy in the trainer that trains would be another model, too
+  const auto alike = train::run(session, Changing{}, options);
+  const TempFolder folder;
+  Told told;
+  options.on_event = told.listener();
+  options.chaos = kills({10});
+  const auto result = train::run(session, Changing{folder.path()}, options);
+  CHECK(result.steps == 40);
+  CHECK(result.state_hash == alike.state_hash);
+  CHECK_THAT(told.text, Contains("a trainer could not be started: two trainers made other models"));
 }
 
 TEST_CASE("a schedule by name knows how long the run is, and may not be longer", "[training]") {

@@ -55,6 +55,7 @@ class Floor final : public train::TrainFloor {
   void check(const train::DriverMachine& machine, const train::DriverAction& action);
   void check(const train::DriverMachine& machine, const train::CommitStep& commit);
   void check(const train::EpochDone& epoch);
+  void check_seen(const train::CheckpointInfo& checkpoint);
   void check(const train::DriverMachine& machine, const train::RewindLedger& rewind);
   void check(const train::DriverMachine& machine, const train::JobDone& done);
   int expected_epochs(const std::string& history);

@@ -92,6 +92,7 @@ void Floor::check(const train::DriverMachine& machine, const train::DriverAction
   } else if (const auto* accept = std::get_if<train::AcceptCheckpoint>(&action)) {
     if (accept->checkpoint.hash != train::final_hash(cluster_.reference.at(accept->checkpoint.step).parts()))
       world.violation("a checkpoint holds another state");
+    check_seen(accept->checkpoint);
     cluster_.accepted.push_back(accept->checkpoint);
   } else if (const auto* rewind = std::get_if<train::RewindLedger>(&action)) {
     check(machine, *rewind);
@@ -144,6 +145,29 @@ void Floor::check(const train::EpochDone& epoch) {
     world.violation("an epoch's figures are not of each of its samples once");
   const auto [told, first] = cluster_.metrics.emplace(epoch.epoch + 1, epoch.metrics);
   if (!first && told->second != epoch.metrics) world.violation("an epoch came to other metrics than before");
+}
+
+/// A checkpoint says what was evaluated up to its state, each once, however far a driver had been.
+void Floor::check_seen(const train::CheckpointInfo& checkpoint) {
+  if (cluster_.scenario.test_samples == 0) return;
+  const auto& rule = cluster_.scenario.job.stop_early;
+  const auto seen = train::decode_history(checkpoint.history).value();
+  std::int64_t evaluated = 0;
+  train::Best best;
+  for (const auto& [step, metrics] : cluster_.within) {
+    if (step <= checkpoint.step) evaluated = step;
+  }
+  for (const auto& [epoch, metrics] : cluster_.metrics) {
+    const std::int64_t step = epoch * cluster_.scenario.steps_per_epoch;
+    if (step > checkpoint.step) break;
+    evaluated = std::max(evaluated, step);
+    if (!rule.metric.empty())
+      best = train::observe(best, rule.metric, rule.mode, rule.min_delta, step, metrics.at(rule.metric));
+  }
+  if (seen.evaluated != evaluated || seen.patience != best)
+    cluster_.world.violation("a checkpoint of step " + std::to_string(checkpoint.step) +
+                             " has seen evaluations up to step " + std::to_string(seen.evaluated) +
+                             ", the job up to " + std::to_string(evaluated) + ", or one twice");
 }
 
 void Floor::check(const train::DriverMachine& machine, const train::RewindLedger& rewind) {

@@ -6,6 +6,8 @@
 
 #include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/checkpoint/safetensors.hpp"
+#include "actors/train/driver/history.hpp"
+#include "actors/train/engine/apply_step.hpp"
 #include "actors/train/engine/train_state.hpp"
 #include "actors/train/job/leaf_random.hpp"
 
@@ -87,6 +89,17 @@ std::int64_t schedule_steps(const TrainedBy& trained, const checkpoint::JobPosit
   return static_cast<std::int64_t>(trained.every == Every::kStep ? at.global_step : at.epoch);
 }
 
+/// What the state came to, unless a schedule of the model looks at a figure that the other job did not have.
+/// The model is of no use any more: its schedules have looked.
+std::string history_of(const checkpoint::Manifest& manifest, TrainingModel& model) try {
+  const auto text = manifest.metadata.find(kHistoryKey);
+  if (text == manifest.metadata.end()) return {};
+  observe_plateaus(model, decode_history(text->second).value_or(History{}).metrics);
+  return text->second;
+} catch (const BadConfig&) {
+  return {};
+}
+
 /// The whole state of the checkpoint. Schedules that it lacks are where they would be by its step; what else
 /// it lacks is as the seed makes it, and what the job has no place for is left out.
 Snapshot begin_with_state(const RunPlan& plan, const std::string& path, std::vector<std::string>& told) {
@@ -137,9 +150,11 @@ Snapshot begin_with_state(const RunPlan& plan, const std::string& path, std::vec
            "begin with its weights alone: leave from_state out");
   if (const auto text = to_string(left_out); !text.empty())
     told.push_back("left out of '" + path + "': " + text);
-  return snapshot_of(
+  Snapshot begun = snapshot_of(
       plan, {static_cast<std::int64_t>(loaded.manifest.position.global_step), {}, loaded.manifest.job, {}},
       parts);
+  begun.place.history = history_of(loaded.manifest, *model);
+  return begun;
 }
 
 }  // namespace

@@ -261,6 +261,16 @@ void find_checkpoints(const TrainOptions& options, TakeUp how, RunOptions& run,
   run.resumed_job = std::move(taken.job);
 }
 
+/// What the state came to goes on with it, for schedules that look at that. When a job stops, and what its
+/// best checkpoint is, another job finds for itself.
+std::string history_for_another(const std::string& text) {
+  auto history = decode_history(text);
+  if (!history) return {};
+  history->patience = history->kept = {};
+  history->epoch_figures.clear();
+  return encode_history(*history);
+}
+
 /// The snapshot takes its place among the checkpoints: what is newer was written by this run, later.
 void add_snapshot(const RunPlan& plan, RunOptions& run) {
   if (!plan.from) return;
@@ -277,8 +287,10 @@ void add_snapshot(const RunPlan& plan, RunOptions& run) {
   if (plan.from->job_type != plan.job_type)
     refuse("the snapshot is of another type of job", "clone a run with the same struct");
   checkpoint::JobIdentity of = place.job;
+  bool another = !plan.from_path.empty();
   if (plan.clone) {
     const auto ours = job_identity(run.settings);
+    another = another || of.job_sha256 != ours.job_sha256 || of.seed != ours.seed;
     run.settings.new_options = run.settings.new_options || of.job_sha256 != ours.job_sha256;
     of.job = ours.job;
     of.job_sha256 = ours.job_sha256;
@@ -289,7 +301,7 @@ void add_snapshot(const RunPlan& plan, RunOptions& run) {
            plan.clone ? "clone with as many logical ranks and as large a batch"
                       : "resume the same job, or clone");
   if (!run.resumed_job) run.resumed_job = of;
-  insert(plan.clone ? "" : place.history);
+  insert(another ? history_for_another(place.history) : place.history);
 }
 
 }  // namespace

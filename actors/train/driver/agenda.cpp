@@ -24,8 +24,10 @@ Agenda::Agenda(SharedConfig config, const History& resumed)
   const bool waited_enough =
       !config_->stop_early.metric.empty() && resumed.patience.since >= config_->stop_early.patience;
   if (waited_enough && evaluation_at(begun_at)) early_at_ = begun_at;
-  // With nothing left to train the figures of the last epoch are still to be told, if nobody knows them.
-  if (begun_at > 0 && is_whole(begun_at) && resumed.metrics.empty()) evaluated_ = begun_at - 1;
+  // With nothing left to train the figures of the last epoch are still to be told, if nobody knows them, or
+  // they may be another job's.
+  const bool known = !resumed.metrics.empty() && !config_->resume.back().in_memory;
+  if (begun_at > 0 && is_whole(begun_at) && !known) evaluated_ = begun_at - 1;
 }
 
 bool Agenda::evaluation_at(std::int64_t step) const {

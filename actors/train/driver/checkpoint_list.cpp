@@ -42,11 +42,14 @@ void CheckpointList::set_best(std::int64_t step) {
   }
 }
 
-void CheckpointList::drop_newest(const std::string& reasons) {
+bool CheckpointList::drop_newest(const std::string& reasons) {
   const std::string path = newest().path;
   all_.pop_back();
   std::erase(written_, path);
   unusable_ += (unusable_.empty() ? "" : ", ") + path + " (" + reasons + ")";
+  if (path != best_) return false;
+  best_.clear();
+  return true;
 }
 
 void CheckpointList::load(bool from_newest) {

@@ -20,6 +20,8 @@ class CheckpointList {
   CheckpointList(std::vector<CheckpointInfo> resumed, int keep) : all_(std::move(resumed)), keep_(keep) {}
 
   bool empty() const { return all_.empty(); }
+  /// Oldest first. The best may be older than these.
+  const std::vector<CheckpointInfo>& all() const { return all_; }
   /// REQUIRES: !empty().
   const CheckpointInfo& newest() const;
   const CheckpointInfo& oldest() const;
@@ -34,13 +36,13 @@ class CheckpointList {
   /// One could not be written.
   void note_failure() { ++failed_; }
   int failed() const { return failed_; }
-  /// Of the resumed ones the one of this many steps is the best, unless it is no file.
+  /// Of these the one of this many steps is the best, unless it is no file.
   void set_best(std::int64_t step);
   /// Path of the best by keep_best; empty: none.
   const std::string& best() const { return best_; }
 
-  /// Nobody can read the newest, for these reasons.
-  void drop_newest(const std::string& reasons);
+  /// Nobody can read the newest, for these reasons. True if it was the best: none is known to be that then.
+  bool drop_newest(const std::string& reasons);
   /// Those that were dropped, each with its reasons.
   const std::string& unusable() const { return unusable_; }
 

@@ -128,7 +128,9 @@ void DriverMachine::plan_when_known() {
   if (!can_save(all)) return;
   if (saving_.is_on() && recovery.first_step < saving_.order().step) saving_.give_up();
   if (recovery.first_step < committed()) {
-    agenda_.rewind(recovery.first_step, recovery.first_step < steps_.begun_at());
+    const bool earlier = recovery.first_step < steps_.begun_at();
+    agenda_.rewind(recovery.first_step, earlier);
+    if (earlier) evaluations_.fall_back(recovery.first_step);
     out_.push_back(steps_.rewind(recovery.first_step));
   }
   steps_.drop_pending(recovery.first_step);
@@ -310,7 +312,10 @@ void DriverMachine::share_checkpoint() {
     if (checkpoints_.newest().in_memory && failed(failures_.generation_failed(unread->reasons))) return;
     return open_generation("a checkpoint is passed on through memory", false);
   }
-  checkpoints_.drop_newest(unread->reasons);
+  if (checkpoints_.drop_newest(unread->reasons)) {
+    evaluations_.find_best_file(checkpoints_.all());
+    checkpoints_.set_best(evaluations_.best_file().step);
+  }
   if (checkpoints_.empty()) {
     return fail("no trainer can read any checkpoint: " + checkpoints_.unusable(),
                 "restore one of these files and resume, or start again without them");

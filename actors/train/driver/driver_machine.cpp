@@ -24,7 +24,7 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
       roster_(config_),
       steps_(*config_),
       evaluations_(config_),
-      agenda_(config_, evaluations_.history()),
+      agenda_(config_, evaluations_.seen(steps_.committed())),
       checkpoints_(config_->resume, config_->keep_checkpoints),
       failures_(config_->restart, config_->failed_generations),
       generation_{config_->incarnation, 0} {
@@ -233,7 +233,7 @@ void DriverMachine::handle(const SpawnFailed& e) {
 }
 
 void DriverMachine::handle(const SpawnWaits& e) {
-  if (!roster_.spawn_waits(e, out_)) ignore("nobody waits for spawn " + std::to_string(e.token));
+  if (!roster_.spawn_waits(e, now_, out_)) ignore("nobody waits for spawn " + std::to_string(e.token));
 }
 
 void DriverMachine::handle(const WorkerLeaves& e) {

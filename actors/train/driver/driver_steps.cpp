@@ -127,7 +127,7 @@ std::optional<Best> DriverMachine::best_now() const {
 
 /// As it must be in a manifest of the state as it is.
 std::string DriverMachine::history_now() const {
-  return evaluations_.history_with(steps_.figures_under_way());
+  return evaluations_.history_with(committed(), steps_.figures_under_way());
 }
 
 // Barriers and barrier tasks.

@@ -1,6 +1,7 @@
 #include "actors/train/driver/evaluations.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace troupe::train {
@@ -8,24 +9,32 @@ namespace troupe::train {
 Evaluations::Evaluations(SharedConfig config) : config_(std::move(config)) {
   if (config_->resume.empty()) return;
   const CheckpointInfo& newest = config_->resume.back();
-  history_ = decode_history(newest.history).value_or(History{});
-  history_.epoch_figures.clear();
   take_up(newest.history, newest.step);
-  if (!config_->keep_best.empty()) look_for_best_file();
+  if (config_->keep_best.empty()) return;
+  find_best_file(config_->resume);
+  to_keep_ = best_file_;
 }
 
-void Evaluations::look_for_best_file() {
-  for (const CheckpointInfo& one : config_->resume) {
+void Evaluations::find_best_file(const std::vector<CheckpointInfo>& files) {
+  best_file_ = {};
+  if (files.empty()) return;
+  const Best kept = decode_history(files.back().history).value_or(History{}).kept;
+  for (const CheckpointInfo& one : files) {
     if (one.in_memory) continue;
     const History of = decode_history(one.history).value_or(History{});
     const auto value = of.metrics.find(config_->keep_best);
-    if (one.step == history_.kept.step) {
-      best_file_ = history_.kept;
+    if (one.step == kept.step) {
+      best_file_ = kept;
     } else if (of.evaluated == one.step && value != of.metrics.end()) {
       best_file_ = better(best_file_, one.step, value->second);
     }
   }
-  to_keep_ = best_file_;
+}
+
+const History& Evaluations::seen(std::int64_t step) const {
+  static const History kNothing;
+  const auto behind = history_.upper_bound(step);
+  return behind == history_.begin() ? kNothing : std::prev(behind)->second;
 }
 
 void Evaluations::begin(std::int64_t step) {
@@ -69,13 +78,14 @@ const EpochDone& Evaluations::finish(std::vector<Figure> train) {
 }
 
 std::optional<std::string> Evaluations::watch(bool stops) {
-  history_.metrics = done_.metrics;
-  history_.evaluated = done_.step;
-  if (config_->tells_metrics) told_[done_.step] = done_.metrics;
+  History before = seen(done_.step - 1);
+  History& now = history_[done_.step] = std::move(before);
+  now.metrics = done_.metrics;
+  now.evaluated = done_.step;
   if (!config_->keep_best.empty()) {
     const double* value = find_metric(config_->keep_best);
     if (value == nullptr) return std::nullopt;
-    history_.kept = better(history_.kept, done_.step, *value);
+    now.kept = better(now.kept, done_.step, *value);
     to_keep_ = better(to_keep_, done_.step, *value);
     kept_value_ = *value;
   }
@@ -83,7 +93,7 @@ std::optional<std::string> Evaluations::watch(bool stops) {
   if (rule.metric.empty()) return std::nullopt;
   const double* value = find_metric(rule.metric);
   if (value == nullptr) return std::nullopt;
-  Best& best = history_.patience;
+  Best& best = now.patience;
   best = observe(best, rule.metric, rule.mode, rule.min_delta, done_.step, *value);
   if (best.since < rule.patience || stops) return std::nullopt;
   const bool by_steps = config_->evaluate_every > 0;
@@ -99,21 +109,30 @@ std::optional<std::string> Evaluations::watch(bool stops) {
 
 /// Null where the job does not have it: then it fails, but not before the checkpoint.
 const double* Evaluations::find_metric(const std::string& name) {
-  const auto at = history_.metrics.find(name);
-  if (at != history_.metrics.end()) return &at->second;
+  const auto at = done_.metrics.find(name);
+  if (at != done_.metrics.end()) return &at->second;
   missing_metric_ = name;
   return nullptr;
 }
 
-std::string Evaluations::history_with(std::vector<Figure> figures) const {
-  History history = history_;
+std::string Evaluations::history_with(std::int64_t step, std::vector<Figure> figures) const {
+  History history = seen(step);
   history.epoch_figures = std::move(figures);
   return encode_history(history);
 }
 
 void Evaluations::take_up(const std::string& history, std::int64_t step) {
-  const History of = decode_history(history).value_or(History{});
-  if (config_->tells_metrics && !of.metrics.empty() && of.evaluated == step) told_[step] = of.metrics;
+  auto of = decode_history(history);
+  if (!of) return;
+  of->epoch_figures.clear();
+  const std::int64_t at = std::min(of->evaluated, step);
+  history_.insert_or_assign(at, *std::move(of));
+}
+
+void Evaluations::fall_back(std::int64_t step) {
+  history_.erase(history_.upper_bound(step), history_.end());
+  kept_value_.reset();
+  to_keep_ = best_file_;
 }
 
 bool Evaluations::is_best(std::int64_t step) const {
@@ -133,7 +152,7 @@ Best Evaluations::better(const Best& best, std::int64_t step, double value) cons
 
 JobFailed Evaluations::why_it_lacks(std::optional<std::int64_t> saved_at) const {
   std::string all;
-  for (const auto& [known, value] : history_.metrics) all += (all.empty() ? "" : ", ") + known;
+  for (const auto& [known, value] : done_.metrics) all += (all.empty() ? "" : ", ") + known;
   return {
       "there is no metric '" + missing_metric_ + "': the job has " + all,
       "name one of them in stop_early or keep_best, or count it in the job's loss() or evaluate()" +
@@ -141,16 +160,21 @@ JobFailed Evaluations::why_it_lacks(std::optional<std::int64_t> saved_at) const 
 }
 
 StepValues Evaluations::told(std::int64_t step) const {
-  const auto at = told_.find(step);
-  return at == told_.end() ? StepValues{} : at->second;
+  const History& at = seen(step);
+  return config_->tells_metrics && at.evaluated == step ? at.metrics : StepValues{};
 }
 
 std::map<std::int64_t, StepValues> Evaluations::told_from(std::int64_t step) const {
-  return {told_.lower_bound(step), told_.end()};
+  std::map<std::int64_t, StepValues> all;
+  for (auto at = history_.lower_bound(step); at != history_.end(); ++at) {
+    if (auto values = told(at->first); !values.empty()) all[at->first] = std::move(values);
+  }
+  return all;
 }
 
 void Evaluations::forget_before(std::int64_t step) {
-  told_.erase(told_.begin(), told_.lower_bound(step));
+  const auto behind = history_.upper_bound(step);
+  if (behind != history_.begin()) history_.erase(history_.begin(), std::prev(behind));
 }
 
 }  // namespace troupe::train

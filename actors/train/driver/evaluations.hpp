@@ -13,8 +13,8 @@ namespace troupe::train {
 
 /// A value. Not thread-safe.
 ///
-/// Invariant: of a state that was evaluated the metrics are those of its pieces, each once, in the order of
-/// their sets.
+/// Invariants: of a state that was evaluated the metrics are those of its pieces, each once, in the order of
+/// their sets. What was seen up to a state is the same however often the job has come to that state.
 class Evaluations {
  public:
   /// Begins with the history of the newest of `config.resume`.
@@ -32,17 +32,23 @@ class Evaluations {
   /// this state is the best. `stops`: the job stops early already.
   std::optional<std::string> watch(bool stops);
 
-  const History& history() const { return history_; }
-  /// As it must be in a manifest; `figures`: of the epoch under way.
-  std::string history_with(std::vector<Figure> figures) const;
-  /// A state is taken up that may have been evaluated just before it was written down with `history`.
+  /// What was seen up to the state of `step` steps, though the job may have been further.
+  const History& seen(std::int64_t step) const;
+  /// As it must be in that state's manifest; `figures`: of the epoch under way.
+  std::string history_with(std::int64_t step, std::vector<Figure> figures) const;
+  /// The state of `step` steps is taken up, which was written down with `history`.
   void take_up(const std::string& history, std::int64_t step);
+  /// An older state is taken up than the one that the run began with: what comes behind it is evaluated
+  /// again.
+  void fall_back(std::int64_t step);
   /// The state came to the best value of the metric whose best checkpoint is kept.
   bool is_best(std::int64_t step) const;
   /// That, while its checkpoint is no file yet; the best of the files else.
   const Best& to_keep() const { return to_keep_; }
   /// Its checkpoint is a file.
   void best_is_file(const Best& best) { best_file_ = best; }
+  /// The best one cannot be read: the best of the files is among these, oldest first.
+  void find_best_file(const std::vector<CheckpointInfo>& files);
   const Best& best_file() const { return best_file_; }
   /// Nothing is being written, and the state is that after `step` steps. A better one before it that came to
   /// no file is lost: the best to keep is that of the files.
@@ -61,18 +67,18 @@ class Evaluations {
   void forget_before(std::int64_t step);
 
  private:
-  void look_for_best_file();
   Best better(const Best& best, std::int64_t step, double value) const;
   const double* find_metric(const std::string& name);
 
   SharedConfig config_;
-  History history_;  ///< its epoch_figures are StepLog's, and empty here
-  Best best_file_;  ///< the best of keep_best whose checkpoint is a file; history_.kept may have come to none
+  /// By the steps of the state that was evaluated, from the last before the oldest checkpoint on. The
+  /// epoch_figures are StepLog's, and empty here.
+  std::map<std::int64_t, History> history_;
+  Best best_file_;  ///< the best of keep_best whose checkpoint is a file; History::kept may have come to none
   Best to_keep_;    ///< the best of those and of what is, or is to be, written
   std::optional<double> kept_value_;  ///< of that metric in the last evaluation
   EpochDone done_;                    ///< under way, or the last
   std::map<std::int64_t, PieceReport> pieces_;
-  std::map<std::int64_t, StepValues> told_;  ///< from the oldest checkpoint on
   std::string missing_metric_;
 };
 

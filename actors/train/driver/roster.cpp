@@ -195,10 +195,12 @@ std::optional<SpawnKind> Roster::take_spawn(std::uint64_t token) {
   return spawn.empty() ? std::nullopt : std::optional(spawn.mapped().kind);
 }
 
-bool Roster::spawn_waits(const SpawnWaits& spawn, DriverActions& out) {
+bool Roster::spawn_waits(const SpawnWaits& spawn, Instant now, DriverActions& out) {
   const auto at = spawns_.find(spawn.token);
   if (at == spawns_.end()) return false;
   const SpawnKind kind = at->second.kind;
+  at->second.deadline = now + config_->deadlines.spawn;  // it has not begun to start
+  if (std::exchange(at->second.waits_for, spawn.why) == spawn.why) return true;
   if (std::exchange(restarts(kind).waits_for, spawn.why) != spawn.why)
     out.push_back(Notice{std::string(name_of(kind)) + " waits: " + spawn.why});
   return true;

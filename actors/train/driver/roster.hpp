@@ -119,8 +119,8 @@ class Roster {
   void spawn_missing(bool trainers, Instant now, DriverActions& out);
   /// The spawn is answered: what it was of, if anybody waited for it.
   std::optional<SpawnKind> take_spawn(std::uint64_t token);
-  /// Nobody waits for it: false. It is told once what it waits for.
-  bool spawn_waits(const SpawnWaits& spawn, DriverActions& out);
+  /// Nobody waits for it: false. It is told once what it waits for, and has its time from now on.
+  bool spawn_waits(const SpawnWaits& spawn, Instant now, DriverActions& out);
   /// One could not be started. The job fails if there were too many failures.
   std::optional<JobFailed> spawn_failed(SpawnKind kind, const std::string& why, Instant now,
                                         DriverActions& out);
@@ -148,6 +148,7 @@ class Roster {
   struct Spawn {
     SpawnKind kind = SpawnKind::kTrainer;
     Instant deadline{};
+    std::string waits_for{};  ///< as it was told last
   };
   /// Of one kind of actor.
   struct Restarts {

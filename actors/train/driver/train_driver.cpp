@@ -9,6 +9,7 @@
 #include "actors/train/batches/batch_feed.hpp"
 #include "actors/train/driver/driver_machine.hpp"
 #include "actors/train/floor.hpp"
+#include "runtime/wire/slow_start.hpp"
 
 namespace troupe::train {
 namespace {
@@ -115,27 +116,23 @@ void TrainDriver::spawn_trainer(std::uint64_t token) {
   if (early_trainers_.empty()) start_trainer();
   const auto [number, spawned] = early_trainers_.front();
   early_trainers_.pop_front();
-  const auto& room = options_.trainer_room;
-  if (options_.settings.trainer_gpus > 0 || room.memory > 0 || !room.resources.empty())
-    waiting_spawns_[token] = spawned;
+  unanswered_[token] = {spawned.state()};
   spawned.then([this, token, number = number](Result<ActorHandle<Trainer>> trainer) {
-    waiting_spawns_.erase(token);
+    unanswered_.erase(token);
     if (!trainer) return spawn_failed(token, trainer.error());
     trainer_up(token, number, *trainer);
   });
 }
 
 void TrainDriver::tell_who_waits() {
-  for (auto at = waiting_spawns_.begin(); at != waiting_spawns_.end();) {
-    const std::string why = at->second.waits_for();
-    if (why.empty()) {
-      ++at;
-      continue;
-    }
-    const std::uint64_t token = at->first;
-    at = waiting_spawns_.erase(at);
-    feed(SpawnWaits{token, why});
+  std::vector<SpawnWaits> waits;
+  for (auto& [token, spawn] : unanswered_) {
+    std::string why = spawn.call->waits_for();
+    if (why.empty() || spawn.starts) continue;
+    spawn.starts = cluster::is_slow_start(why);
+    waits.push_back({token, std::move(why)});
   }
+  for (const SpawnWaits& one : waits) feed(one);
 }
 
 /// A refusal is for good (the job has ended, another build), and so is what makes no sense of the struct and
@@ -151,9 +148,9 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
   const ActorId id = trainer.address().actor;
   if (over_ || cancelled_.contains(token)) return session_.kill(trainer, "it is not wanted any more");
   names_[id] = "trainer " + std::to_string(number);
-  greeted_[id] = trainer;
+  greeted_[token] = trainer;
   trainer.call<&Trainer::hello>().then([this, token, number, trainer, id](Result<TrainerHello> hello) {
-    greeted_.erase(id);
+    greeted_.erase(token);
     if (!hello) {
       session_.kill(trainer, "it did not say hello");  // it may live, and hold its CPUs
       return feed(SpawnFailed{token, hello.error().message(), hello.error().code});
@@ -162,7 +159,8 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
     if (over_) return session_.kill(trainer, "the job is over");
     if (const auto why = does_not_belong(*hello)) {
       session_.kill(trainer, "it is not like the others");
-      return finish(*why);
+      if (machine_->lineage() == Generation{}) return finish(*why);
+      return feed(SpawnFailed{token, why->message()});  // it is its host's fault: the others train on
     }
     trainers_[id] = {trainer, number, *hello, -1};
     session_.monitor(trainer, [this, id](const std::string& reason) {
@@ -212,7 +210,10 @@ void TrainDriver::spawn_loader(std::uint64_t token) {
     return loader_up(token, number, loader);
   }
   const int number = loader_count_++;
-  start_loader(number).then([this, token, number](Result<ActorHandle<Loader>> loader) {
+  const Future<ActorHandle<Loader>> spawned = start_loader(number);
+  unanswered_[token] = {spawned.state()};
+  spawned.then([this, token, number](Result<ActorHandle<Loader>> loader) {
+    unanswered_.erase(token);
     if (!loader) return spawn_failed(token, loader.error());
     loader_up(token, number, *loader);
   });
@@ -239,6 +240,13 @@ void TrainDriver::loader_up(std::uint64_t token, int number, ActorHandle<Loader>
 
 void TrainDriver::act(const CancelSpawn& action) {
   cancelled_[action.token] = true;
+  if (const auto trainer = greeted_.extract(action.token)) session_.kill(trainer.mapped(), action.reason);
+  const auto at = unanswered_.find(action.token);
+  if (at == unanswered_.end()) return;
+  // What is waited for may also be a worker that is taken over: that is killed once it answers.
+  const std::shared_ptr<CallState> call = at->second.call;
+  if (std::find(starting_.begin(), starting_.end(), call) != starting_.end())
+    call->cancel(troupe::detail::not_wanted(), Duration{0});
 }
 
 void TrainDriver::act(const SendOrder& action) {
@@ -500,7 +508,7 @@ void TrainDriver::end_actors() {
   // What starts after the end of this actor is told to nobody, and would hold its CPUs for good.
   for (const auto& spawn : std::exchange(starting_, {}))
     spawn->cancel(troupe::detail::not_wanted(), Duration{0});
-  for (const auto& [id, trainer] : std::exchange(greeted_, {})) session_.kill(trainer, "the job is over");
+  for (const auto& [token, trainer] : std::exchange(greeted_, {})) session_.kill(trainer, "the job is over");
   for (const auto& [number, spawned] : std::exchange(early_trainers_, {})) {
     spawned.cancel();  // it may wait for room
     spawned.then([session = session_](Result<ActorHandle<Trainer>> trainer) {

@@ -193,7 +193,8 @@ class TrainDriver {
   void act(const JobDone& action);
   void act(const JobFailed& action);
 
-  /// Trainers that the cluster has no room for: the machine hears why, once.
+  /// Whom the cluster has no room for: the machine hears why, as long as it waits, and once that it starts
+  /// slowly.
   void tell_who_waits();
   ActorOptions trainer_options() const;
   void start_trainer(GroupId together = {}, int bundle = -1);
@@ -255,15 +256,19 @@ class TrainDriver {
   std::uint64_t last_weights_ask_ = 0;
   std::unique_ptr<data::LeafSampler> sampler_;
   std::unique_ptr<DriverMachine> machine_;
-  std::map<ActorId, ActorHandle<Trainer>> greeted_;  ///< they run, and have not said hello
+  std::map<std::uint64_t, ActorHandle<Trainer>> greeted_;  ///< by token: they run, and have not said hello
   std::map<ActorId, TrainerSeat> trainers_;
   std::map<ActorId, LoaderSeat> loaders_;
   std::map<ActorId, std::string> names_;  ///< of everyone who ever was
   std::map<std::uint64_t, bool> cancelled_;
-  std::map<std::uint64_t, Future<ActorHandle<Trainer>>> waiting_spawns_;  ///< no word of them so far
-  std::deque<StartedTrainer> early_trainers_;  ///< that the machine has not asked for yet
-  bool have_places_ = false;                   ///< the first trainers
-  std::optional<Future<void>> places_;         ///< until they have, if they start together
+  struct Unanswered {
+    std::shared_ptr<CallState> call;
+    bool starts = false;  ///< slowly: it has its room
+  };
+  std::map<std::uint64_t, Unanswered> unanswered_;  ///< spawns, by token
+  std::deque<StartedTrainer> early_trainers_;       ///< that the machine has not asked for yet
+  bool have_places_ = false;                        ///< the first trainers
+  std::optional<Future<void>> places_;              ///< until they have, if they start together
   bool told_why_waits_ = false;
   FirstLoader first_;
   std::optional<std::pair<ActorHandle<Loader>, int>> first_loader_;  ///< the one that tells of the data

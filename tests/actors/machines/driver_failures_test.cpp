@@ -364,6 +364,139 @@ TEST_CASE("after a fall-back to an older checkpoint what runs again is evaluated
   CHECK(s.all<EpochDone>().at(0).epoch == 1);
 }
 
+// What was evaluated when the job has to go back.
+
+namespace {
+
+/// Saves each second step; evaluates each fourth, where one evaluation without gain ends the job, the best
+/// checkpoint stays, and a schedule looks.
+struct Deciding : Script {
+  explicit Deciding(std::vector<CheckpointInfo> resume = {}) : Script(config(std::move(resume))) {}
+  static DriverConfig config(std::vector<CheckpointInfo> resume) {
+    DriverConfig config = saving(1);
+    config.epochs = 4;
+    config.ahead = 1;
+    config.test_pieces = 1;
+    config.tells_metrics = true;
+    config.stop_early = {.metric = "test/loss", .patience = 1};
+    config.keep_best = "test/loss";
+    config.resume = std::move(resume);
+    return config;
+  }
+  /// Alone, with the state of so many steps.
+  void begin(ActorId a, std::int64_t step) {
+    who = a;
+    ready(a);
+    quiesced(a, kNoState);
+    formed(a);
+    installed(a, step);
+    REQUIRE(driver.committed() == step);
+  }
+  /// Up to the checkpoint of so many steps, or to these where none is due; `saves`: those before it.
+  void run_to(std::int64_t steps, bool saves = true) {
+    for (int events = 0;; ++events) {
+      REQUIRE(events < 100);
+      const std::int64_t at = driver.committed();
+      if (order<Evaluate>(who)) {
+        on(EvaluationDone{who, g(), 0, {{0, 0, 1, {{"loss", losses.at(at), 1}}}}});
+      } else if (at == steps) {
+        return;
+      } else if (order<WriteCheckpoint>(who) && saves) {
+        written(who, at);
+      } else if (order<WriteCheckpoint>(who)) {
+        on(CheckpointFailed{who, g(), at, "the disk is full"});
+      } else {
+        applied(who, at);
+      }
+    }
+  }
+  void ends() { on(TrainerFinished{who, g(), driver.committed(), "h", parts_after(driver.committed())}); }
+  std::string history() const { return order<WriteCheckpoint>(who).value().history; }
+
+  ActorId who = kA;
+  std::map<std::int64_t, double> losses{{4, 0.5}, {8, 0.4}, {12, 0.45}};
+};
+
+History history_of(std::int64_t step, double loss) {
+  return {
+      .metrics = {{"test/loss", loss}}, .evaluated = step, .patience = {step, loss}, .kept = {step, loss}};
+}
+
+}  // namespace
+
+TEST_CASE("a fall-back has seen what its checkpoint had seen: the state that was the best ends no job") {
+  Deciding s({{"old-4", 4, "h4", encode_history(history_of(4, 0.5))},
+              {"old-8", 8, "h8", encode_history(history_of(8, 0.4))}});
+  s.ready(kA);
+  s.quiesced(kA, kNoState);
+  s.on(CheckpointUnreadable{kA, s.g(), "old-8", "torn"});
+  s.quiesced(kA, kNoState);
+  CHECK(s.order<StartGeneration>(kA)->plan.evaluated ==
+        std::map<std::int64_t, StepValues>{{4, {{"test/loss", 0.5}}}});
+  s.formed(kA);
+  s.installed(kA, 4);
+  SECTION("what runs again decides as before") {
+    s.run_to(8);
+    const History at = decode_history(s.history()).value();
+    CHECK(at.patience == Best{8, 0.4, 0});
+    s.written(kA, 8);
+    s.run_to(10);
+    CHECK(s.driver.committed() == 10);
+  }
+  SECTION("the best checkpoint is none that nobody can read") {
+    s.on(StopRequested{});
+    s.run_to(5);
+    s.written(kA, 5);
+    s.ends();
+    CHECK(s.all<JobDone>().at(0).best_checkpoint == "old-4");
+    CHECK(s.all<JobDone>().at(0).best_metric == 0.5);
+  }
+}
+
+TEST_CASE("a checkpoint of steps that run again says what was evaluated up to it, and not behind it") {
+  Deciding s;
+  s.begin(kA, 0);
+  SECTION("before the evaluation, which a resume comes to for the first time") {
+    s.run_to(8);
+    s.down(kA);
+    s.begin(kB, 6);
+    s.on(StopRequested{});
+    s.run_to(7);
+    const History at = decode_history(s.history()).value();
+    CHECK(at.evaluated == 4);
+    CHECK(at.patience == Best{4, 0.5, 0});
+    Deciding resumed({{"ckpt-7", 7, "h7", s.history()}});
+    resumed.begin(kA, 7);
+    resumed.run_to(8);
+    CHECK(decode_history(resumed.history())->patience == Best{8, 0.4, 0});
+  }
+  SECTION("at an evaluation, though the job had been at the next, which ends it") {
+    s.run_to(6);
+    s.written(kA, 6);
+    s.run_to(12, false);
+    s.down(kA);
+    s.begin(kB, 6);
+    CHECK(s.order<Committed>(kB)->evaluated.empty());
+    s.run_to(8);
+    const History at = decode_history(s.history()).value();
+    CHECK(at.evaluated == 8);
+    CHECK(at.patience == Best{8, 0.4, 0});
+    Deciding resumed({{"ckpt-8", 8, "h8", s.history()}});
+    resumed.begin(kA, 8);
+    CHECK(resumed.order<Committed>(kA)->evaluated == StepValues{{"test/loss", 0.4}, {"train/loss", 2}});
+    resumed.run_to(9);
+    CHECK(resumed.driver.state() == DriverMachine::State::kRunning);
+    // And the job itself ends where it had decided to.
+    s.written(kB, 8);
+    s.run_to(12);
+    s.written(kB, 12);
+    s.ends();
+    CHECK(s.all<JobDone>().at(0).stopped_early);
+    CHECK(s.all<JobDone>().at(0).steps == 12);
+    CHECK(decode_history(s.all<JobDone>().at(0).history)->patience == Best{8, 0.4, 1});
+  }
+}
+
 TEST_CASE("checkpoints that could not be written are counted, and the newest one is named at the end") {
   Script s(with_evaluation(4));
   resume(s, 4);

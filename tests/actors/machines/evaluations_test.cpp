@@ -101,16 +101,17 @@ TEST_CASE("the history is that of the run before, and what a state came to is to
   config.keep_best = "test/loss";
   Evaluations before(shared(config));
   evaluate(before, 4, 1.0);
-  const std::string history = before.history_with({{"loss", 3, 1}});
+  const std::string history = before.history_with(4, {{"loss", 3, 1}});
   CHECK(decode_history(history)->epoch_figures == std::vector<Figure>{{"loss", 3, 1}});
   config.resume = {{"old-4", 4, "h", history}};
   Evaluations resumed(shared(config));
   CHECK(resumed.is_best(4));
   CHECK(resumed.told(4).at("test/loss") == 1.0);
   CHECK(resumed.told(5).empty());
-  CHECK(resumed.history_with({}) == before.history_with({}));
+  CHECK(resumed.history_with(4, {}) == before.history_with(4, {}));
   evaluate(resumed, 8, 0.5);
   CHECK(resumed.told_from(4).size() == 2);
+  CHECK(resumed.history_with(7, {}) == before.history_with(4, {}));  // though it was further
   resumed.forget_before(8);
   CHECK(resumed.told_from(0).size() == 1);
   resumed.take_up(history, 3);  // of another state than this one

@@ -125,6 +125,42 @@ TEST_CASE("a spawn without an answer is cancelled") {
   CHECK(s.roster.too_few_came().todo.empty());
 }
 
+// Was: after the budget of these "failures" nothing was started again, for ever.
+TEST_CASE("a spawn that waits for room has its time from when it has that, and has not failed") {
+  DriverConfig config = config_of(2);
+  config.restart.budget = 1;
+  Lists s(config);
+  s.add_loader(kLoader);
+  s.add(kA);
+  s.roster.spawn_missing(true, seconds(1), s.out);
+  const auto token = s.take<SpawnActor>().at(0).token;
+  Instant now = seconds(1);
+  for (; now < seconds(2000); now += seconds(1)) {
+    REQUIRE(s.roster.spawn_waits({token, "no node has 1 GPU free"}, now, s.out));
+    REQUIRE_FALSE(s.roster.check_spawns(now, s.out));
+    s.roster.spawn_missing(true, now, s.out);
+  }
+  CHECK(s.out.size() == 1);  // said once, and nobody else was started
+  CHECK(s.take<Notice>().at(0).text == "a trainer waits: no node has 1 GPU free");
+  CHECK_FALSE(s.roster.given_up_trainers());
+  CHECK_FALSE(s.roster.check_spawns(now + seconds(88), s.out));
+  CHECK(s.out.empty());
+  s.roster.check_spawns(now + seconds(89), s.out);  // it has its room, and does not start
+  CHECK(s.take<CancelSpawn>().at(0).token == token);
+}
+
+TEST_CASE("of two that wait for different things each is told once") {
+  Lists s;
+  s.add_loader(kLoader);
+  s.roster.spawn_missing(true, seconds(1), s.out);
+  const auto spawns = s.take<SpawnActor>();
+  for (int i = 0; i < 5; ++i) {
+    s.roster.spawn_waits({spawns.at(0).token, "no GPU"}, seconds(2), s.out);
+    s.roster.spawn_waits({spawns.at(1).token, "no CPU"}, seconds(2), s.out);
+  }
+  CHECK(s.take<Notice>().size() == 2);
+}
+
 TEST_CASE("who says nothing, hangs or does not leave is overdue, one after another") {
   Lists s(config_of(2));
   s.add(kA);
