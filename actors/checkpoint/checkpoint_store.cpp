@@ -96,40 +96,30 @@ Result<void> CheckpointStore::prepare() {
 }
 
 Result<void> CheckpointStore::write_whole(const std::string& name, std::size_t parts, const PartAt& part_at,
-                                          Sha256& digest) {
+                                          Sha256& digest, Made& made) {
   const std::string temporary = path(name + std::string(kTemporarySuffix));
-  const auto write = [&]() -> Result<void> {
-    auto file = files_.create(temporary);
-    if (!file) return file.error();
-    std::size_t fresh = 0;  // bytes since the last sync, of one part or of many
-    for (std::size_t i = 0; i < parts; ++i) {
-      auto part = part_at(i);
-      while (!part.empty()) {
-        const auto piece = part.first(std::min(part.size(), kPieceBytes - fresh));
-        digest.update(piece);
-        if (auto appended = (*file)->append(piece); !appended) return appended;
-        part = part.subspan(piece.size());
-        fresh += piece.size();
-        if (fresh < kPieceBytes) continue;
-        // A long file is synced as it grows, so that no sync takes long.
-        if (auto synced = (*file)->sync(); !synced) return synced;
-        if (options_.progress) options_.progress();
-        fresh = 0;
-      }
+  auto file = files_.create(temporary);
+  if (!file) return file.error();
+  made.push_back(temporary);
+  std::size_t fresh = 0;  // bytes since the last sync, of one part or of many
+  for (std::size_t i = 0; i < parts; ++i) {
+    auto part = part_at(i);
+    while (!part.empty()) {
+      const auto piece = part.first(std::min(part.size(), kPieceBytes - fresh));
+      digest.update(piece);
+      if (auto appended = (*file)->append(piece); !appended) return appended;
+      part = part.subspan(piece.size());
+      fresh += piece.size();
+      if (fresh < kPieceBytes) continue;
+      // A long file is synced as it grows, so that no sync takes long.
+      if (auto synced = (*file)->sync(); !synced) return synced;
+      if (options_.progress) options_.progress();
+      fresh = 0;
     }
-    if (auto synced = (*file)->sync(); !synced) return synced;
-    return files_.rename(temporary, path(name));
-  };
-  try {
-    if (auto written = write(); !written) {
-      static_cast<void>(
-          files_.remove(temporary));  // best effort: what stays goes with the checkpoints of its age
-      return written;
-    }
-  } catch (const Error&) {
-    static_cast<void>(files_.remove(temporary));
-    throw;
   }
+  if (auto synced = (*file)->sync(); !synced) return synced;
+  if (auto renamed = files_.rename(temporary, path(name)); !renamed) return renamed;
+  made.back() = path(name);
   return files_.sync_folder(options_.folder);
 }
 
@@ -143,7 +133,7 @@ std::string CheckpointStore::digest_of(std::span<const std::byte> bytes) const {
 }
 
 Result<void> CheckpointStore::write_pair(const SaveRequest& request, const SafetensorsLayout& layout,
-                                         std::uint64_t number) {
+                                         std::uint64_t number, Made& made) {
   const std::string data_name = file_name(number, kDataSuffix);
   Sha256 digest;
   const auto part_at = [&](std::size_t i) {
@@ -151,7 +141,7 @@ Result<void> CheckpointStore::write_pair(const SaveRequest& request, const Safet
     const TensorView& tensor = layout.order[i - 1];
     return request.bytes_of ? request.bytes_of(tensor) : tensor.bytes;
   };
-  if (auto written = write_whole(data_name, layout.order.size() + 1, part_at, digest); !written)
+  if (auto written = write_whole(data_name, layout.order.size() + 1, part_at, digest, made); !written)
     return written;
   const Manifest manifest{request.job,
                           request.position,
@@ -163,7 +153,7 @@ Result<void> CheckpointStore::write_pair(const SaveRequest& request, const Safet
   Sha256 unused;
   return write_whole(
       file_name(number, kManifestSuffix), 1, [&](std::size_t) { return std::as_bytes(std::span(*text)); },
-      unused);
+      unused, made);
 }
 
 Result<SavedCheckpoint> CheckpointStore::save(const SaveRequest& request) {
@@ -178,17 +168,18 @@ Result<SavedCheckpoint> CheckpointStore::save(const SaveRequest& request) {
   if (!names) return cannot_save(names.error(), space);
   std::uint64_t number = 1;
   for (const auto& name : own_names(*names)) number = std::max(number, name.number + 1);
+  Made made;
   try {
-    auto written = write_pair(request, *layout, number);
+    auto written = write_pair(request, *layout, number, made);
     if (written) {
       if (auto read_back = open(number); !read_back) written = read_back.error();
     }
     if (!written) {
-      discard(number);
+      discard(made);
       return cannot_save(written.error(), space);
     }
   } catch (const Error&) {
-    discard(number);
+    discard(made);
     throw;
   }
   return SavedCheckpoint{path(file_name(number, kManifestSuffix)), layout->total_bytes};
@@ -196,17 +187,19 @@ Result<SavedCheckpoint> CheckpointStore::save(const SaveRequest& request) {
 
 /// What a failed save has left, which would fill a full disk for good. Best effort: what stays is an older
 /// checkpoint's equal or does not load.
-void CheckpointStore::discard(std::uint64_t number) {
-  static_cast<void>(files_.remove(path(file_name(number, kManifestSuffix))));
-  static_cast<void>(files_.sync_folder(options_.folder));  // a manifest must not outlive its data
-  static_cast<void>(files_.remove(path(file_name(number, kDataSuffix))));
+void CheckpointStore::discard(const Made& made) {
+  for (auto name = made.rbegin(); name != made.rend(); ++name) {
+    static_cast<void>(files_.remove(*name));
+    // A manifest must not outlive its data.
+    if (name + 1 != made.rend()) static_cast<void>(files_.sync_folder(options_.folder));
+  }
 }
 
 Result<void> CheckpointStore::discard(const std::string& manifest_path) {
   const auto number = number_of(manifest_path);
   if (!number) return number.error();
   if (auto gone = files_.remove(manifest_path); !gone) return gone;
-  discard(*number);
+  discard(Made{path(file_name(*number, kDataSuffix)), manifest_path});
   return {};
 }
 

@@ -138,9 +138,13 @@ class CheckpointStore {
   };
   ErrorInfo cannot_save(const ErrorInfo& cause, std::optional<Space> space = {}) const;
   using PartAt = std::function<std::span<const std::byte>(std::size_t)>;
-  Result<void> write_whole(const std::string& name, std::size_t parts, const PartAt& part_at, Sha256& digest);
-  Result<void> write_pair(const SaveRequest& request, const SafetensorsLayout& layout, std::uint64_t number);
-  void discard(std::uint64_t number);
+  /// Names that a save has given, and nobody else has: those are another writer's.
+  using Made = std::vector<std::string>;
+  Result<void> write_whole(const std::string& name, std::size_t parts, const PartAt& part_at, Sha256& digest,
+                           Made& made);
+  Result<void> write_pair(const SaveRequest& request, const SafetensorsLayout& layout, std::uint64_t number,
+                          Made& made);
+  void discard(const Made& made);
   std::string digest_of(std::span<const std::byte> bytes) const;
   Result<Manifest> read_manifest(std::uint64_t number);
   Result<OpenCheckpoint> open(std::uint64_t number);

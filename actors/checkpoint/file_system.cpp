@@ -21,6 +21,11 @@ ErrorInfo failed(const std::string& verb, const std::string& path, int error) {
   return io_error("cannot " + verb + " '" + path + "'", error);
 }
 
+/// Whether a call failed because the system, or the disk, has no such thing.
+bool cannot(int error) {
+  return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == EPERM;
+}
+
 class PosixOutput final : public OutputFile {
  public:
   PosixOutput(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
@@ -161,6 +166,16 @@ Result<std::unique_ptr<InputFile>> PosixFileSystem::open(const std::string& path
 }
 
 Result<void> PosixFileSystem::rename(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return {};
+  if (!cannot(errno)) return failed("rename", from, errno);
+  // NFS has no such flag; there a link takes no name that is taken.
+  if (::link(from.c_str(), to.c_str()) == 0) {
+    static_cast<void>(::unlink(from.c_str()));  // it has the name; the other one goes with those of its age
+    return {};
+  }
+  if (!cannot(errno)) return failed("rename", from, errno);
+  // No links either, as on FAT: two that rename in the same moment are not told apart.
+  if (::access(to.c_str(), F_OK) == 0) return failed("rename", from, EEXIST);
   if (::rename(from.c_str(), to.c_str()) != 0) return failed("rename", from, errno);
   return {};
 }

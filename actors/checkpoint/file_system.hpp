@@ -49,7 +49,8 @@ class FileSystem {
   virtual Result<std::vector<std::byte>> read(const std::string& path, std::size_t max_bytes) = 0;
   /// The same bytes, piece by piece: where the system can do that they take no memory.
   virtual Result<std::unique_ptr<InputFile>> open(const std::string& path, std::size_t max_bytes);
-  /// Atomically gives `from` the name `to`; durable after sync_folder.
+  /// Atomically gives `from` the name `to`; durable after sync_folder. An error, EEXIST, if the name is
+  /// taken.
   virtual Result<void> rename(const std::string& from, const std::string& to) = 0;
   virtual Result<void> remove(const std::string& path) = 0;
   /// fsync(2) of a folder: names given and taken in it survive a crash once this returns.

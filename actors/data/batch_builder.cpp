@@ -81,12 +81,17 @@ BatchBuilder::BatchBuilder(const Dataset& dataset, std::span<const std::int64_t>
   if (!collated_) plan_stack();
 }
 
+/// The sample's chance; that of other generators is a function of the same.
+Random BatchBuilder::begin_sample(std::int64_t index) {
+  if (hooks_.before) hooks_.before();
+  if (hooks_.seed) hooks_.seed(Random(random_, ~index).next());
+  return Random(random_, index);
+}
+
 void BatchBuilder::read_samples() {
   samples_.reserve(indices_.size());
   for (const auto index : indices_) {
-    if (hooks_.before) hooks_.before();
-    Random random(random_, index);
-    if (hooks_.seed) hooks_.seed(Random(random_, ~index).next());
+    Random random = begin_sample(index);
     samples_.push_back(as_users([&] { return "sample " + std::to_string(index) + " could not be read"; },
                                 [&] { return dataset_.get(index, random); }));
     if (hooks_.after) hooks_.after();
@@ -156,13 +161,12 @@ void BatchBuilder::write_samples(std::span<std::byte> memory) {
   for (std::size_t f = 0; f < fields; ++f) all[f] = layout_->place(memory, f);
   constexpr std::size_t kAhead = 2;
   for (std::size_t i = 0; i < indices_.size(); ++i) {
-    if (hooks_.before) hooks_.before();
     if (i + kAhead < indices_.size()) dataset_.prefetch(indices_[i + kAhead]);
     for (std::size_t f = 0; f < fields; ++f) {
       const std::size_t bytes = all[f].size() / indices_.size();
       one[f] = all[f].subspan(i * bytes, bytes);
     }
-    Random random(random_, indices_[i]);
+    Random random = begin_sample(indices_[i]);
     as_users([&] { return "sample " + std::to_string(indices_[i]) + " could not be read"; },
              [&] { dataset_.write(indices_[i], random, one); });
     if (hooks_.after) hooks_.after();

@@ -16,9 +16,10 @@ namespace troupe::data {
 
 /// What a loader does beside each sample.
 struct SampleHooks {
-  std::function<void()> before{};             ///< tells that the loader makes progress
-  std::function<void(std::uint64_t)> seed{};  ///< seeds other generators that a user's get() may draw from
-  std::function<void()> after{};              ///< the dataset's own code has returned
+  std::function<void()> before{};  ///< tells that the loader makes progress
+  std::function<void(std::uint64_t)>
+      seed{};                     ///< seeds other generators that a user's get() or write() may draw from
+  std::function<void()> after{};  ///< the dataset's own code has returned
 };
 
 /// One batch under construction. What the dataset throws is thrown as an Error (kTaskFailed) that names the
@@ -39,6 +40,7 @@ class BatchBuilder {
   void write(std::span<std::byte> memory, BatchKey key);
 
  private:
+  Random begin_sample(std::int64_t index);
   void read_samples();
   void collate();
   void plan_stack();

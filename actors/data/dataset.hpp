@@ -21,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -58,7 +59,7 @@ class Dataset {
   virtual std::optional<Sample> collate(const std::vector<Sample>& /*samples*/) const { return std::nullopt; }
 
   /// The fields of every sample, where all have the same: write() then puts a sample into the batch without
-  /// a tensor in between. Empty: only get() knows.
+  /// a tensor in between, and collate() is not asked. Empty: only get() knows.
   virtual std::vector<FieldSpec> fields() const { return {}; }
   /// Writes the fields of sample `index`, each to its place. REQUIRES: as many places as fields(), each of
   /// its field's bytes, aligned to the element.
@@ -72,6 +73,8 @@ class Dataset {
 class FixedDataset : public Dataset {
  public:
   Sample get(std::int64_t index, Random& random) const final;
+  /// Its samples lie one after another in a batch: a dataset that collates derives from Dataset.
+  std::optional<Sample> collate(const std::vector<Sample>& /*samples*/) const final { return std::nullopt; }
   std::vector<FieldSpec> fields() const override = 0;
   void write(std::int64_t index, Random& random,
              std::span<const std::span<std::byte>> places) const override = 0;
@@ -112,6 +115,12 @@ class SourceDataset final : public Dataset {
   T source_;
 };
 
+/// A collate() that would never be called: it hides that of FixedDataset.
+template <class T>
+concept HidesCollate = std::derived_from<T, FixedDataset> && !requires {
+  requires std::is_same_v<decltype(&T::collate), decltype(&FixedDataset::collate)>;
+};
+
 template <class T>
 concept DatasetLike = std::derived_from<T, Dataset> || std::convertible_to<T, std::shared_ptr<Dataset>> ||
     (SampleSource<T>&& std::move_constructible<T>);
@@ -120,6 +129,8 @@ concept DatasetLike = std::derived_from<T, Dataset> || std::convertible_to<T, st
 /// get.
 template <DatasetLike T>
 std::shared_ptr<Dataset> share(T dataset) {
+  static_assert(!HidesCollate<T>,
+                "a FixedDataset has no collate(): derive from Dataset, whose get() gives samples");
   if constexpr (std::derived_from<T, Dataset>) {
     return std::make_shared<T>(std::move(dataset));
   } else if constexpr (std::convertible_to<T, std::shared_ptr<Dataset>>) {

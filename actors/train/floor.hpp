@@ -50,6 +50,9 @@ class TrainFloor {
   // The job's code. What it throws is told as its part's ("Digits::dataset threw ...").
   /// Sets up the numerics of this process, too.
   virtual std::unique_ptr<TrainEngine> make_engine(const RunSettings& settings) = 0;
+  /// Sets up the numerics of a loader's process, before make_dataset(): those of a trainer with one thread.
+  /// Returns the fingerprint; empty where there is none.
+  virtual std::string set_up_loader(const RunSettings& /*settings*/) { return {}; }
   /// Null for the validation set of a job that has none.
   virtual std::shared_ptr<data::Dataset> make_dataset(const RunSettings& settings, data::Split split) = 0;
   /// Whether the datasets of both are the same.
@@ -57,7 +60,8 @@ class TrainFloor {
     return a.job_type == b.job_type && a.job == b.job;
   }
   virtual data::Sampling make_sampling(const RunSettings& settings, const data::Dataset& train) = 0;
-  /// Seeds what a dataset may draw from beside its Random.
+  /// Seeds what a dataset may draw from beside its Random. Called in the thread that reads, before each
+  /// sample.
   virtual void seed_generators(std::uint64_t seed) = 0;
   virtual std::string job_name(const RunSettings& settings) = 0;
   /// The exception that is being handled, thrown by `part` of the job's code. Call in a catch block.

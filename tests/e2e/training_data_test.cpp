@@ -171,6 +171,47 @@ TEST_CASE("data that goes wrong is one error that says which sample and what", "
 
 namespace {
 
+/// Says how LibTorch computes where it is read.
+struct Looking {
+  std::int64_t size() const { return 40; }
+  data::Sample get(std::int64_t, data::Random&) const {
+    const bool deterministic = at::globalContext().deterministicAlgorithms();
+    return {
+        {"input", torch::tensor({static_cast<float>(at::get_num_threads()), deterministic ? 1.0F : 0.0F})},
+        {"target", 0}};
+  }
+};
+struct LookingJob {
+  torch::nn::Linear model() const { return torch::nn::Linear(2, 2); }
+  auto optimizer(torch::nn::Linear& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1));
+  }
+  torch::Tensor loss(torch::nn::Linear& net, const data::Batch& batch, train::Leaf& at) const {
+    at.count("threads", batch.input.select(1, 0).sum(), static_cast<double>(batch.size()));
+    at.count("deterministic", batch.input.select(1, 1).sum(), static_cast<double>(batch.size()));
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  }
+  Looking dataset(data::Split) const { return {}; }
+};
+
+}  // namespace
+
+// Loaders had as many threads as their host has CPUs: a mean() over a large image had other bits where a
+// loader came up on another one.
+TEST_CASE("a loader computes with one thread and deterministic algorithms, whatever its host has",
+          "[training]") {
+  ::setenv("OMP_NUM_THREADS", "3", 1);  // what LibTorch would take
+  auto session = init(0, nullptr);
+  ::unsetenv("OMP_NUM_THREADS");
+  auto options = options_of(2, 1, 2);
+  options.threads = 2;  // a trainer's own
+  const auto result = train::run(session, LookingJob{}, options);
+  CHECK(result.metrics.at("train/threads") == 1);
+  CHECK(result.metrics.at("train/deterministic") == 1);
+}
+
+namespace {
+
 /// A set that has a sample less whenever it is asked.
 struct Shrinking {
   std::shared_ptr<std::int64_t> left = std::make_shared<std::int64_t>(100);

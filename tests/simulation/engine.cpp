@@ -239,6 +239,7 @@ class HostFiles final : public checkpoint::FileSystem {
     return at->second.bytes;
   }
   Result<void> rename(const std::string& from, const std::string& to) override {
+    if (cluster_.files.all.contains(to)) return io_error("cannot rename '" + from + "'", EEXIST);
     auto file = cluster_.files.all.extract(from);
     if (file.empty()) return io_error("cannot rename '" + from + "'", ENOENT);
     cluster_.files.all[to] = std::move(file.mapped());

@@ -1,4 +1,6 @@
 /// The floor of production: the jobs of this executable, LibTorch, native groups, the machine's disk.
+#include <ATen/Parallel.h>
+
 #include "actors/ddp/freed_memory.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "actors/train/engine/torch_engine.hpp"
@@ -24,6 +26,10 @@ class TorchFloor final : public TrainFloor {
     set_up_numerics(settings.threads, computing_device(settings.trainer_gpus > 0), settings.exact);
     return make_torch_engine(settings);
   }
+  std::string set_up_loader(const RunSettings& settings) override {
+    set_up_numerics(1, c10::DeviceType::CPU, settings.exact);
+    return numerics_fingerprint();
+  }
   std::shared_ptr<data::Dataset> make_dataset(const RunSettings& settings, data::Split split) override {
     const JobType& type = type_of(settings);
     return run_user_code(type.name + "::dataset", [&] { return type.make_dataset(settings.job, split); });
@@ -34,7 +40,10 @@ class TorchFloor final : public TrainFloor {
   data::Sampling make_sampling(const RunSettings& settings, const data::Dataset& train) override {
     return type_of(settings).make_sampling(settings.job, train);
   }
-  void seed_generators(std::uint64_t seed) override { seed_default_generator(seed); }
+  void seed_generators(std::uint64_t seed) override {
+    at::internal::lazy_init_num_threads();  // this thread, too, computes as set_up_loader() chose
+    seed_default_generator(seed);
+  }
   std::string job_name(const RunSettings& settings) override { return type_of(settings).name; }
   ErrorInfo describe_exception(const std::string& part) override { return describe_user_exception(part); }
 

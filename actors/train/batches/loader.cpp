@@ -53,7 +53,8 @@ Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
 
 void Loader::employ(const RunSettings& settings, ActorHandle<TrainDriver> driver) {
   end_heartbeat();
-  const bool same = train_ != nullptr && train_floor().same_data(settings_, settings);
+  const bool same =
+      train_ != nullptr && settings_.exact == settings.exact && train_floor().same_data(settings_, settings);
   settings_ = settings;
   name_process_work(train_floor().job_name(settings_));
   driver_ = driver;
@@ -65,6 +66,7 @@ void Loader::employ(const RunSettings& settings, ActorHandle<TrainDriver> driver
 void Loader::make_datasets() {
   train_ = test_ = validation_ = nullptr;  // their memory is the next ones'
   TrainFloor& floor = train_floor();
+  numerics_ = floor.set_up_loader(settings_);
   train_ = floor.make_dataset(settings_, data::Split::kTrain);
   test_ = floor.make_dataset(settings_, data::Split::kTest);
   validation_ = floor.make_dataset(settings_, data::Split::kValidation);
@@ -107,8 +109,8 @@ DataInfo Loader::describe() {
   return info_;
 }
 
-int Loader::pid() const {
-  return ::getpid();
+LoaderHello Loader::hello() const {
+  return {::getpid(), numerics_};
 }
 
 void Loader::raise_signal(int number) {

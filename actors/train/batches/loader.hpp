@@ -48,6 +48,12 @@ struct BatchGiven {
   std::uint64_t needs = 0;  ///< not 0: the slot is too small, and the batch wants so many bytes
 };
 
+/// What a loader says of itself.
+struct LoaderHello {
+  int pid = 0;
+  std::string numerics;  ///< TrainFloor::set_up_loader
+};
+
 /// Isolated: reading and gathering block. Any loader serves any slot, with the same samples.
 class Loader {
  public:
@@ -59,7 +65,7 @@ class Loader {
 
   /// Reads a first batch to know its size: what is wrong with the data shows before anything else starts.
   DataInfo describe();
-  int pid() const;
+  LoaderHello hello() const;
   /// A fault on purpose: this process gets the signal.
   void raise_signal(int number);
   /// Constructs the batch. Throws what BatchBuilder throws.
@@ -96,6 +102,7 @@ class Loader {
   SharedMemory child_came_back_;  ///< one byte, which a forked child shares
   RunSettings settings_;
   ActorHandle<TrainDriver> driver_;
+  std::string numerics_;
   std::shared_ptr<data::Dataset> train_;
   std::shared_ptr<data::Dataset> test_;
   std::shared_ptr<data::Dataset> validation_;  ///< null: the job has none

@@ -162,6 +162,7 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
       if (machine_->lineage() == Generation{}) return finish(*why);
       return feed(SpawnFailed{token, why->message()});  // it is its host's fault: the others train on
     }
+    compare_processor(id, hello->numerics);
     trainers_[id] = {trainer, number, *hello, -1};
     session_.monitor(trainer, [this, id](const std::string& reason) {
       trainers_.erase(id);
@@ -197,6 +198,11 @@ std::optional<ErrorInfo> TrainDriver::does_not_belong(const TrainerHello& hello)
   return error.info();
 }
 
+void TrainDriver::compare_processor(ActorId worker, const std::string& numerics) {
+  if (!options_.settings.exact) return;
+  if (const auto other = processors_.compare(names_[worker], numerics)) emit(report::Warning{*other});
+}
+
 /// Whoever removed it while the job runs removed it for its trainers, too.
 bool TrainDriver::has_folder() const {
   const RunSettings& settings = options_.settings;
@@ -224,8 +230,10 @@ void TrainDriver::loader_up(std::uint64_t token, int number, ActorHandle<Loader>
   if (over_ || cancelled_.contains(token)) return session_.kill(loader, "it is not wanted any more");
   names_[id] = "loader " + std::to_string(number);
   loaders_[id] = {loader, number};
-  loader.call<&Loader::pid>().then([this, id](Result<int> pid) {
-    if (pid && loaders_.contains(id)) names_[id] += " (pid " + std::to_string(*pid) + ")";
+  loader.call<&Loader::hello>().then([this, id](Result<LoaderHello> hello) {
+    if (!hello || !loaders_.contains(id)) return;
+    names_[id] += " (pid " + std::to_string(hello->pid) + ")";
+    compare_processor(id, hello->numerics);
   });
   session_.monitor(loader, [this, id](const std::string& reason) {
     loaders_.erase(id);

@@ -14,6 +14,7 @@
 #include "actors/train/batches/loader.hpp"
 #include "actors/train/driver/driver_types.hpp"
 #include "actors/train/driver/first_loader.hpp"
+#include "actors/train/driver/processors.hpp"
 #include "actors/train/driver/run_result.hpp"
 #include "actors/train/snapshot.hpp"
 #include "actors/train/trainer/trainer.hpp"
@@ -169,6 +170,7 @@ class TrainDriver {
   /// Refuses to resume what the checkpoints show to be another job.
   void check_resumed(const std::string& numerics);
   std::optional<ErrorInfo> does_not_belong(const TrainerHello& hello);
+  void compare_processor(ActorId worker, const std::string& numerics);
   bool has_folder() const;
   /// What a trainer is told of the data.
   DataInfo trainers_data() const;
@@ -275,6 +277,7 @@ class TrainDriver {
   int trainer_count_ = 0;
   int loader_count_ = 0;
   std::optional<TrainerHello> first_hello_;  ///< of the first trainer
+  Processors processors_;
 
   Promise<RunResult> result_;
   bool over_ = false;

@@ -20,8 +20,10 @@ namespace {
 
 }  // namespace
 
-Rehearsal::Rehearsal(std::unique_ptr<TrainingModel> fresh, const TrainState& state)
-    : fresh_(std::move(fresh)), copy_(*fresh_) {
+Rehearsal::Rehearsal(std::unique_ptr<TrainingModel> fresh, const TrainState& state, torch::Device device)
+    : fresh_(std::move(fresh)),
+      copy_(*fresh_),
+      loss_state_(fresh_->buffers(), fresh_->setup().state, device) {
   copy_.install(state.view().parts).value();
 }
 
@@ -45,13 +47,6 @@ void Rehearsal::apply(const ApplyInfo& info, const StepOfCopy& how, const StepOf
   apply_step(
       *fresh_, info, [&](torch::optim::Optimizer& one) { how(one, *fresh_); },
       GradientsOfAll{.complete = [&](torch::optim::Optimizer& one) { after(one, *fresh_); }});
-}
-
-void Rehearsal::take_buffers(TrainingModel& model) {
-  const torch::NoGradGuard no_grad;
-  const auto from = model.buffers();
-  const auto to = fresh_->buffers();
-  for (std::size_t i = 0; i < from.size(); ++i) to[i].tensor.copy_(from[i].tensor);
 }
 
 void Rehearsal::compare(const TrainState& state) {

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "actors/train/engine/apply_step.hpp"
+#include "actors/train/engine/loss_state.hpp"
 #include "actors/train/engine/train_state.hpp"
 
 namespace troupe::train {
@@ -15,8 +16,8 @@ namespace troupe::train {
 /// Not thread-safe. Draws from the default generator: seed it before each call.
 class Rehearsal {
  public:
-  /// `fresh` is a model of the same job, and gets `state`.
-  Rehearsal(std::unique_ptr<TrainingModel> fresh, const TrainState& state);
+  /// `fresh` is a model of the same job on `device`, and gets `state`.
+  Rehearsal(std::unique_ptr<TrainingModel> fresh, const TrainState& state, torch::Device device);
 
   /// A leaf of the step, whose loss was `loss`. Throws BadConfig if the copy has another one.
   void leaf(const data::Batch& batch, Leaf& at, double loss);
@@ -27,14 +28,15 @@ class Rehearsal {
   using StepOfCopy = std::function<void(torch::optim::Optimizer&, TrainingModel&)>;
   void apply(const ApplyInfo& info, const StepOfCopy& how, const StepOfCopy& after);
   TrainingModel& model() { return *fresh_; }
-  /// Where the leaf was not 0, whose buffers are the step's.
-  void take_buffers(TrainingModel& model);
+  /// Where the leaf was not 0, which left the step's `flat` (loss_state.hpp). Before the apply.
+  void take_loss_state(const torch::Tensor& flat) { loss_state_.restore(flat); }
   /// After both: throws BadConfig if the copy has become another state.
   void compare(const TrainState& state);
 
  private:
   std::unique_ptr<TrainingModel> fresh_;
   TrainState copy_;
+  LossState loss_state_;
 };
 
 }  // namespace troupe::train

@@ -37,11 +37,6 @@ ReducerOptions reducer_options(const EngineOptions& options) {
   return reducer;
 }
 
-torch::Tensor memory_for(const BufferPack& pack, torch::Device device) {
-  return torch::empty({static_cast<std::int64_t>(pack.size_bytes())},
-                      torch::TensorOptions(torch::kUInt8).device(device));
-}
-
 /// The batch in memory of its own.
 data::Batch copy_of(const data::Batch& batch) {
   data::Batch copy = batch;
@@ -78,13 +73,14 @@ StepEngine::StepEngine(std::unique_ptr<TrainingModel> model, EngineOptions optio
     : model_(std::move(model)),
       options_(options),
       state_(*model_),
-      buffers_(model_->buffers(), options.device),
+      loss_check_(*model_),
+      loss_state_(model_->buffers(), model_->setup().state, options.device),
       reducer_(model_->parameters(), options.logical_ranks, reducer_options(options)),
       in_step_(model_->setup().syncs_in_step()),
       together_(in_step_ && options.device.is_cpu() && options.logical_ranks > 1),
       results_(options.device),
-      committed_buffers_(memory_for(buffers_, options.device)),
-      next_buffers_(memory_for(buffers_, options.device)) {
+      committed_(loss_state_.memory()),
+      next_(loss_state_.memory()) {
   for (const NamedTensor& parameter : model_->parameters()) parameters_.push_back(parameter.tensor);
   if (options.shard_optimizer)
     shards_.emplace(*model_, state_, options.logical_ranks, [this](bool begins) { told_(begins); });
@@ -143,7 +139,7 @@ std::vector<double> StepEngine::run_step(std::uint64_t global_step, std::span<co
 void StepEngine::rehearse(std::unique_ptr<TrainingModel> fresh) {
   TROUPE_ASSERT(group_ && group_->leaves().size() > 0, "a rank rehearses its first leaf");
   abandon_step();
-  rehearsal_.emplace(std::move(fresh), state_);
+  rehearsal_.emplace(std::move(fresh), state_, options_.device);
 }
 
 void StepEngine::begin_step(std::uint64_t global_step, int epoch) {
@@ -152,7 +148,7 @@ void StepEngine::begin_step(std::uint64_t global_step, int epoch) {
   global_step_ = global_step;
   epoch_ = epoch;
   next_leaf_ = group_->leaves().begin;
-  buffers_.save(committed_buffers_);
+  loss_state_.save(committed_);
   if (shards_) shards_->shed_gathered();
   results_.begin();
   waiting_.clear();
@@ -199,7 +195,7 @@ Leaf StepEngine::leaf_at(int leaf) const {
 template <class Between>
 void StepEngine::forward_backward(const LeafBatch& leaf, Leaf& at, Between&& between) {
   seed_leaf(options_.seed, global_step_, leaf.leaf, options_.device);
-  const std::uint64_t before = changes_of_parameters();
+  const LossCheck::Before before = loss_check_.before(leaf.batch, rehearses(leaf.leaf));
   const torch::Tensor loss = model_->loss(leaf.batch, at);
   end_forked_child();
   if (!loss.defined())
@@ -219,7 +215,7 @@ void StepEngine::forward_backward(const LeafBatch& leaf, Leaf& at, Between&& bet
     reducer_.rethrow_failure();
     throw;
   }
-  check_parameters_unchanged(before);
+  loss_check_.check(before, leaf.batch);
 }
 
 void StepEngine::compute_leaf(const LeafBatch& leaf) {
@@ -234,8 +230,8 @@ void StepEngine::compute_leaf(const LeafBatch& leaf) {
     results_.add(loss, at);
     reducer_.begin_backward();
   });
-  if (leaf.leaf == 0) buffers_.save(next_buffers_);
-  buffers_.restore(committed_buffers_);
+  if (leaf.leaf == 0) loss_state_.save(next_);
+  loss_state_.restore(committed_);
   reducer_.end_leaf();
   if (rehearses(leaf.leaf)) rehearse_leaf(leaf, value);
 }
@@ -250,8 +246,8 @@ void StepEngine::compute_pieces(const LeafBatch& leaf) {
     pieces_->rethrow_failure();
     throw;
   }
-  if (leaf.leaf == 0) buffers_.save(next_buffers_);
-  buffers_.restore(committed_buffers_);
+  if (leaf.leaf == 0) loss_state_.save(next_);
+  loss_state_.restore(committed_);
   pieces_->end_leaf();
 }
 
@@ -283,19 +279,19 @@ struct StepEngine::Turn {
 void StepEngine::compute_together() {
   std::vector<Turn> turns;
   for (const LeafBatch& leaf : waiting_)
-    turns.push_back({leaf_at(leaf.leaf), {}, {}, committed_buffers_.clone(), {}});
+    turns.push_back({leaf_at(leaf.leaf), {}, {}, committed_.clone(), {}});
   const auto relay = std::make_shared<LeafRelay>(
       turns.size(), LeafRelay::Calls{.enter =
                                          [&](std::size_t i) {
                                            if (turns[i].generator.defined())
                                              set_default_generator_state(turns[i].generator);
-                                           buffers_.restore(turns[i].buffers);
+                                           loss_state_.restore(turns[i].buffers);
                                            reducer_.put_aside(&turns[i].gradients);
                                          },
                                      .leave =
                                          [&](std::size_t i) {
                                            turns[i].generator = default_generator_state();
-                                           buffers_.save(turns[i].buffers);
+                                           loss_state_.save(turns[i].buffers);
                                          },
                                      .exchange = [this](const auto& rows) { return exchange(rows); }});
   relay->run([&](std::size_t i) {
@@ -303,10 +299,10 @@ void StepEngine::compute_together() {
     const InStep::Scope scope(
         in_step_of(leaf.leaf, [relay, i](const torch::Tensor& mine) { return relay->gather(i, mine); }));
     forward_backward(leaf, turns[i].at, [&](const torch::Tensor& loss) { turns[i].loss = loss.detach(); });
-    if (leaf.leaf == 0) buffers_.save(next_buffers_);
+    if (leaf.leaf == 0) loss_state_.save(next_);
   });
   reducer_.put_aside(nullptr);
-  buffers_.restore(committed_buffers_);
+  loss_state_.restore(committed_);
   for (Turn& turn : turns) {
     results_.add(turn.loss, turn.at);
     reducer_.take_leaf(turn.gradients);
@@ -348,30 +344,20 @@ torch::Tensor StepEngine::exchange(const std::vector<torch::Tensor>& rows) {
   return all;
 }
 
-/// How often parameters were changed in place: the sum of their version counters.
-std::uint64_t StepEngine::changes_of_parameters() const {
-  std::uint64_t changes = 0;
-  for (const torch::Tensor& parameter : parameters_) changes += parameter._version();
-  return changes;
-}
-
-void StepEngine::check_parameters_unchanged(std::uint64_t before) const {
-  if (changes_of_parameters() == before) return;
-  throw BadConfig(std::string("the job changes parameters of the net in ") + part(),
-                  "each trainer would go on with other ones, as it computes other samples",
-                  "change them in apply(), which every trainer does alike");
-}
-
 std::vector<Figure> StepEngine::evaluate(int piece, int epoch, const data::Batch& batch) {
   seed_evaluation(options_.seed, epoch, piece, options_.device);
   const auto of_epoch = static_cast<std::uint64_t>(epoch);
   Leaf at({0, epoch, piece}, leaf_seed(options_.seed, RandomPurpose::kEvaluationLeaf, of_epoch, piece));
-  const std::uint64_t before = changes_of_parameters();
+  const LossCheck::Before before = loss_check_.before(batch, false);
+  const LossState declared({}, model_->setup().state, torch::kCPU);  // a stream that a loss draws from
+  torch::Tensor committed = declared.memory();
+  declared.save(committed);
   if (is_in_pieces()) pieces_->begin_piece();
   model_->evaluate(batch, at);
   if (is_in_pieces()) pieces_->end_piece();
   end_forked_child();
-  check_parameters_unchanged(before);
+  declared.restore(committed);
+  loss_check_.check(before, batch);
   return at.read_figures();
 }
 
@@ -395,18 +381,19 @@ void StepEngine::finish_step() {
   TROUPE_ASSERT(phase_ == Phase::kLeaves && next_leaf_ == group_->leaves().end,
                 "every leaf of the rank has run");
   guarded([&] {
-    share_buffers();
+    share_loss_state();
     if (is_in_pieces()) return pieces_->finish();
     reducer_.finish();
   });
   phase_ = Phase::kReduced;
 }
 
-/// Leaf 0's buffers go to every rank behind the last bucket. Its host is rank 0: intervals lie in rank order.
-void StepEngine::share_buffers() {
-  if (next_buffers_.numel() == 0 || group_->size() == 1) return;
-  if (!is_in_pieces()) return reducer_.broadcast(next_buffers_);
-  pieces_->broadcast(next_buffers_);
+/// What leaf 0's loss left goes to every rank behind the last bucket. Its host is rank 0: intervals lie in
+/// rank order.
+void StepEngine::share_loss_state() {
+  if (next_.numel() == 0 || group_->size() == 1) return;
+  if (!is_in_pieces()) return reducer_.broadcast(next_);
+  pieces_->broadcast(next_);
 }
 
 /// Gradients are sums of weight x gradient over L: makes them means by weight.
@@ -431,11 +418,12 @@ StepValues StepEngine::apply(bool ends_epoch, double total_weight) {
   if (total_weight > 0) divide_by(total_weight);
   const ApplyInfo info{static_cast<std::int64_t>(global_step_), epoch_, ends_epoch};
   if (rehearsal_) rehearsal_->take_gradients(*model_);
+  loss_state_.restore(next_);  // before the job's apply, which may go on to change it
   seed_apply(options_.seed, global_step_, options_.device);
   StepValues values = apply_sharded(info);
   end_forked_child();
-  buffers_.restore(next_buffers_);
   if (!rehearsal_) return values;
+  if (group_->leaves().begin != 0) rehearsal_->take_loss_state(next_);
   seed_apply(options_.seed, global_step_, options_.device);
   using Optimizer = torch::optim::Optimizer;
   rehearsal_->apply(
@@ -448,7 +436,6 @@ StepValues StepEngine::apply(bool ends_epoch, double total_weight) {
         if (shards_) shards_->gather_copy(one, copy);
       });
   if (shards_) shards_->shed(rehearsal_->model());
-  if (group_->leaves().begin != 0) rehearsal_->take_buffers(*model_);  // the step's are leaf 0's
   rehearsal_->compare(state_);
   rehearsal_.reset();
   return values;
@@ -468,11 +455,11 @@ StepValues StepEngine::skip(bool ends_epoch) {
 StepValues StepEngine::apply_pieces(const ApplyInfo& info, double total_weight) {
   const ParameterShards::Applying applying(*pieces_);
   if (total_weight > 0) divide_by(total_weight);
+  loss_state_.restore(next_);
   seed_apply(options_.seed, global_step_, options_.device);
   StepValues values = apply_step(
       *model_, info, [](torch::optim::Optimizer& one) { one.step(); }, pieces_->gradients_of_all());
   end_forked_child();
-  buffers_.restore(next_buffers_);
   return values;
 }
 
@@ -494,7 +481,7 @@ void StepEngine::gather_state(int root) {
   if (shards_) shards_->gather_state(root);
 }
 
-/// u8 a parameter: it has a gradient | those gradients, as they lie | leaf 0's buffers
+/// u8 a parameter: it has a gradient | those gradients, as they lie | what leaf 0's loss left
 std::vector<std::byte> StepEngine::record() const {
   TROUPE_ASSERT(phase_ == Phase::kReduced, "a record is of a step that was reduced");
   std::vector<std::byte> bytes;
@@ -502,7 +489,7 @@ std::vector<std::byte> StepEngine::record() const {
     const auto* begin = static_cast<const std::byte*>(data);
     bytes.insert(bytes.end(), begin, begin + size);
   };
-  std::size_t size = parameters_.size() + next_buffers_.nbytes();
+  std::size_t size = parameters_.size() + next_.nbytes();
   for (const torch::Tensor& parameter : parameters_)
     size += parameter.grad().defined() ? parameter.grad().nbytes() : 0;
   bytes.reserve(size);
@@ -512,7 +499,7 @@ std::vector<std::byte> StepEngine::record() const {
     const torch::Tensor host = parameter.grad().cpu();  // in its own layout
     append(host.data_ptr(), host.nbytes());
   }
-  const torch::Tensor buffers = next_buffers_.cpu();
+  const torch::Tensor buffers = next_.cpu();
   append(buffers.data_ptr(), buffers.nbytes());
   return bytes;
 }
@@ -536,8 +523,8 @@ void StepEngine::take(std::uint64_t global_step, int epoch, std::span<const std:
     if (!bytes.empty()) copy_bytes(gradient, bytes);
     parameter.mutable_grad() = std::move(gradient);
   }
-  const auto buffers = next(next_buffers_.nbytes());
-  if (!buffers.empty()) copy_bytes(next_buffers_, buffers);
+  const auto buffers = next(next_.nbytes());
+  if (!buffers.empty()) copy_bytes(next_, buffers);
   if (!record.empty())
     throw_error({ErrorCode::kCorrupt, "a step's record does not fit the job", "it is too long", ""});
   global_step_ = global_step;
@@ -546,7 +533,7 @@ void StepEngine::take(std::uint64_t global_step, int epoch, std::span<const std:
 }
 
 void StepEngine::abandon_step() {
-  if (phase_ == Phase::kLeaves) buffers_.restore(committed_buffers_);
+  if (phase_ == Phase::kLeaves) loss_state_.restore(committed_);
   if (phase_ != Phase::kIdle) reducer_.abandon();
   if (phase_ != Phase::kIdle && is_in_pieces()) pieces_->abandon();
   phase_ = Phase::kIdle;

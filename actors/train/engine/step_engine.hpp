@@ -5,7 +5,8 @@
 ///     engine.apply(ends_epoch);                               // optimizer, buffers, scheduler: local only
 ///
 /// If run_step throws (CollectiveAborted, Timeout, what the user's code threw), the TrainState is what it
-/// was, and the step may run again, in this group if it is good or in another, with the same bits.
+/// was, and the step may run again, in this group if it is good or in another, with the same bits: what
+/// loss() may change is put back (loss_state.hpp), and BadConfig is thrown where it changes anything else.
 ///
 /// Where parameters are in shards (parameter_shards.hpp), the state changes in apply() alone, too, but no
 /// trainer has all of it.
@@ -23,10 +24,11 @@
 #include <span>
 #include <vector>
 
-#include "actors/ddp/buffer_pack.hpp"
 #include "actors/ddp/in_step.hpp"
 #include "actors/train/engine/engine.hpp"
 #include "actors/train/engine/leaf_results.hpp"
+#include "actors/train/engine/loss_check.hpp"
+#include "actors/train/engine/loss_state.hpp"
 #include "actors/train/engine/optimizer_shards.hpp"
 #include "actors/train/engine/parameter_shards.hpp"
 #include "actors/train/engine/reducer.hpp"
@@ -93,10 +95,10 @@ class StepEngine {
   /// TrainEngine::observe.
   void observe(const StepValues& evaluated);
 
-  /// Applies the step that was run last: the job's apply on the mean gradients, leaf 0's buffers, and the
-  /// schedulers. `total_weight`: the sum over all leaves, where leaves have weights. Local, but for shards.
-  /// An exception here leaves the state half-changed: it must be installed anew, or the trainer die. Returns
-  /// what the job counted, and the learning rates.
+  /// Applies the step that was run last: what leaf 0's loss changed, the job's apply on the mean gradients,
+  /// and the schedulers. `total_weight`: the sum over all leaves, where leaves have weights. Local, but for
+  /// shards. An exception here leaves the state half-changed: it must be installed anew, or the trainer die.
+  /// Returns what the job counted, and the learning rates.
   StepValues apply(bool ends_epoch = false, double total_weight = 0);
 
   /// TrainEngine::skip: in place of apply().
@@ -155,9 +157,7 @@ class StepEngine {
   StepValues apply_sharded(const ApplyInfo& info);
   StepValues apply_pieces(const ApplyInfo& info, double total_weight);
   bool is_in_pieces() const { return pieces_ && pieces_->is_used(); }
-  std::uint64_t changes_of_parameters() const;
-  void check_parameters_unchanged(std::uint64_t before) const;
-  void share_buffers();
+  void share_loss_state();
   void divide_by(double total_weight);
   void end_forked_child() const;
   template <class Body>
@@ -168,7 +168,8 @@ class StepEngine {
   EngineOptions options_;
   TrainState state_;
   ForkGuard fork_guard_;
-  BufferPack buffers_;
+  LossCheck loss_check_;
+  LossState loss_state_;
   Reducer reducer_;
   std::optional<OptimizerShards> shards_;
   std::optional<ParameterShards> pieces_;
@@ -185,8 +186,8 @@ class StepEngine {
   std::optional<Rehearsal> rehearsal_;   ///< of the step that is under way
   std::vector<torch::Tensor> gathered_;  ///< by the forward of the leaf that is rehearsed
   LeafResults results_;
-  torch::Tensor committed_buffers_;  ///< what every leaf starts from
-  torch::Tensor next_buffers_;       ///< what leaf 0 left, installed by apply
+  torch::Tensor committed_;  ///< what of loss_state_ every leaf starts from
+  torch::Tensor next_;       ///< what leaf 0 left, installed by apply
 };
 
 }  // namespace troupe::train

@@ -38,7 +38,7 @@ class AveragedWeights {
       averages_.push_back(parameter.tensor.detach().clone());
       setup.state.add("ema/" + parameter.name, averages_.back());
     }
-    setup.state.add("ema steps", steps_);
+    setup.state.add("ema steps", steps_, ChangedIn::kApply);
   }
   AveragedWeights(const AveragedWeights&) = delete;
   AveragedWeights& operator=(const AveragedWeights&) = delete;

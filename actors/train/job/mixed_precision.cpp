@@ -13,8 +13,8 @@ MixedPrecision::MixedPrecision(const Precision& precision, Setup& setup)
   }
   check(*precision_.scaler);
   scale_.scale = static_cast<float>(precision_.scaler->init_scale);
-  setup_.state.add("loss_scale/scale", scale_.scale);
-  setup_.state.add("loss_scale/growth_tracker", scale_.growth_tracker);
+  setup_.state.add("loss_scale/scale", scale_.scale, ChangedIn::kApply);
+  setup_.state.add("loss_scale/growth_tracker", scale_.growth_tracker, ChangedIn::kApply);
 }
 
 torch::Tensor MixedPrecision::scaled(const torch::Tensor& loss) const {

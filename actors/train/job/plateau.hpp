@@ -85,9 +85,9 @@ class ReduceOnPlateau final : public torch::optim::LRScheduler {
   /// Registers what changes; this stays where it is from then on. `name`: of its optimizer.
   void add_to(StateRegistry& state, const std::string& name) {
     const std::string prefix = "plateau" + (name.empty() ? "" : "[" + name + "]") + "/";
-    state.add(prefix + "best", state_.best);
-    state.add(prefix + "bad", state_.bad);
-    state.add(prefix + "cooldown", state_.cooldown);
+    state.add(prefix + "best", state_.best, ChangedIn::kApply);
+    state.add(prefix + "bad", state_.bad, ChangedIn::kApply);
+    state.add(prefix + "cooldown", state_.cooldown, ChangedIn::kApply);
   }
 
  private:

@@ -18,7 +18,50 @@ SavedCheckpoint save(CheckpointStore& store, std::uint64_t step) {
   return *std::move(saved);
 }
 
+/// A disk on which something happens behind a look at the folder.
+struct Late final : FileSystem {
+  Late(FileSystem& on, std::function<void()> then) : disk(on), listed(std::move(then)) {}
+  Result<void> make_folder(const std::string& folder) override { return disk.make_folder(folder); }
+  Result<std::vector<std::string>> list(const std::string& folder) override {
+    auto names = disk.list(folder);
+    listed();
+    return names;
+  }
+  Result<std::unique_ptr<OutputFile>> create(const std::string& path) override { return disk.create(path); }
+  Result<std::vector<std::byte>> read(const std::string& path, std::size_t most) override {
+    return disk.read(path, most);
+  }
+  Result<void> rename(const std::string& from, const std::string& to) override {
+    return disk.rename(from, to);
+  }
+  Result<void> remove(const std::string& path) override { return disk.remove(path); }
+  Result<void> sync_folder(const std::string& folder) override { return disk.sync_folder(folder); }
+  std::optional<std::uint64_t> free_bytes(const std::string& folder) override {
+    return disk.free_bytes(folder);
+  }
+  FileSystem& disk;
+  std::function<void()> listed;
+};
+
 }  // namespace
+
+// A trainer that hung between its look and its first write, and went on when another had saved in its place,
+// put an older state under a number that the job had accepted.
+TEST_CASE("a writer that is late replaces no checkpoint of another, and takes none away") {
+  SimulatedDisk disk(1);
+  CheckpointStore store(disk, {"/c"});
+  Late late(disk, [&] { save(store, 2); });
+  const SampleState older(1);
+  CHECK(CheckpointStore(late, {"/c"}).save(older.request).error().code == ErrorCode::kIo);
+  CHECK(disk.names() ==
+        std::vector<std::string>{"checkpoint-00000001.json", "checkpoint-00000001.safetensors"});
+  CHECK(check_whole(*load_newest(store)) == 2);
+
+  // Its temporary file, too, is another's while that writes.
+  Late later(disk, [&] { REQUIRE(disk.create("/c/checkpoint-00000002.safetensors.tmp").ok()); });
+  CHECK_FALSE(CheckpointStore(later, {"/c"}).save(older.request).ok());
+  CHECK(disk.names().size() == 3);
+}
 
 TEST_CASE("what is older than the one that is kept goes, and the newest loads") {
   SimulatedDisk disk(1);

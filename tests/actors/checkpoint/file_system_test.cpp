@@ -33,6 +33,19 @@ TEST_CASE("a store on the real disk saves, prunes and loads") {
   CHECK(check_whole(moved) == 4);
 }
 
+TEST_CASE("a name that is taken is not given to another file") {
+  const TempFolder folder;
+  PosixFileSystem files;
+  const std::string one = folder.path() + "/one", two = folder.path() + "/two";
+  for (const auto& [path, byte] : {std::pair(one, 1), std::pair(two, 2)})
+    REQUIRE((*files.create(path))->append(std::vector{std::byte(byte)}).ok());
+  CHECK_FALSE(files.rename(one, two).ok());
+  CHECK((files.read(one, 1).value() == std::vector{std::byte{1}}));
+  CHECK((files.read(two, 1).value() == std::vector{std::byte{2}}));
+  REQUIRE(files.rename(one, folder.path() + "/three").ok());
+  CHECK(files.list(folder.path())->size() == 2);
+}
+
 TEST_CASE("a state that is not at hand as a whole is asked for part by part, in the order of its file") {
   const TempFolder folder;
   PosixFileSystem files;

@@ -103,6 +103,7 @@ class SimulatedDisk final : public FileSystem {
     if (auto ok = begin(from); !ok) return ok;
     const auto found = visible_.find(from);
     if (found == visible_.end()) return io_error("cannot rename '" + from + "'", ENOENT);
+    if (visible_.contains(to)) return io_error("cannot rename '" + from + "'", EEXIST);
     auto file = found->second;
     // One entry: a rename survives whole or not at all.
     pending_.push_back({{from, nullptr}, {to, file}});

@@ -107,6 +107,50 @@ bool has(const std::string& text, const std::string& part) {
 
 }  // namespace
 
+namespace {
+
+std::uint64_t generator_state = 0;  ///< stands for LibTorch's default generator
+
+/// Draws from it, straight into the batch.
+struct Drawing : FixedDataset {
+  std::int64_t size() const override { return 20; }
+  std::vector<FieldSpec> fields() const override { return {{"input", DType::kInt64, {}}}; }
+  void write(std::int64_t, data::Random&, std::span<const std::span<std::byte>> places) const override {
+    const std::uint64_t drawn = ++generator_state;
+    std::memcpy(places[0].data(), &drawn, sizeof drawn);
+  }
+};
+struct Collating : Drawing {
+  Sample collate(std::vector<Sample> samples) const { return samples.front(); }
+};
+struct Twice : Drawing {
+  Sample collate(int) const { return {}; }
+  Sample collate(double) const { return {}; }
+};
+
+}  // namespace
+
+// It was not: a write() that drew from LibTorch's generator gave other bits with each number of loaders.
+TEST_CASE("other generators are seeded before each sample that is written, too") {
+  const auto drawn = [](std::vector<std::int64_t> indices) {
+    BatchBuilder builder(Drawing(), indices, {7, 1},
+                         {.seed = [](std::uint64_t seed) { generator_state = seed; }});
+    Memory memory(builder.total());
+    builder.write(memory.span(), {1, 2, 3});
+    return values<std::int64_t>(view_batch(memory.span()).value(), "input");
+  };
+  const auto forth = drawn({3, 8});
+  CHECK(forth[0] != forth[1]);
+  CHECK(drawn({8, 5, 3}) == std::vector<std::int64_t>{forth[1], drawn({5})[0], forth[0]});
+}
+
+// A collate() of such a class was passed over in silence. Here it does not compile; one that overrides
+// Dataset's does not either, as FixedDataset's is final.
+static_assert(HidesCollate<Collating>);
+static_assert(HidesCollate<Twice>);
+static_assert(!HidesCollate<Drawing>);
+static_assert(!HidesCollate<Digits>);
+
 TEST_CASE("a struct with size and get is a dataset; its samples are stacked, field by field") {
   const auto built = build(*share(Squares{}));
   CHECK(built.view.header.count == 4);
