@@ -84,7 +84,7 @@ BatchBuilder::BatchBuilder(const Dataset& dataset, std::span<const std::int64_t>
 /// The sample's chance; that of other generators is a function of the same.
 Random BatchBuilder::begin_sample(std::int64_t index) {
   if (hooks_.before) hooks_.before();
-  if (hooks_.seed) hooks_.seed(Random(random_, ~index).next());
+  if (hooks_.seed && !dataset_.uses_random_alone()) hooks_.seed(Random(random_, ~index).next());
   return Random(random_, index);
 }
 

@@ -28,6 +28,7 @@ class Cifar10 final : public FixedDataset {
 
   std::int64_t size() const override { return static_cast<std::int64_t>(records_->size() / kRecord); }
   std::vector<FieldSpec> fields() const override;
+  bool uses_random_alone() const override { return true; }
   void write(std::int64_t index, Random& random, std::span<const std::span<std::byte>> places) const override;
   void prefetch(std::int64_t index) const override;
 

@@ -64,6 +64,9 @@ class Dataset {
   /// Writes the fields of sample `index`, each to its place. REQUIRES: as many places as fields(), each of
   /// its field's bytes, aligned to the element.
   virtual void write(std::int64_t index, Random& random, std::span<const std::span<std::byte>> places) const;
+  /// True: get() and write() touch no other generator than `random`, and no time is spent on seeding those
+  /// (a microsecond a sample).
+  virtual bool uses_random_alone() const { return false; }
   /// Hint that `index` is wanted soon. A shuffled gather is bound by cache misses: fetching two samples ahead
   /// doubles its speed.
   virtual void prefetch(std::int64_t /*index*/) const {}

@@ -32,6 +32,7 @@ class Digits final : public FixedDataset {
   std::int64_t size() const override { return size_; }
   /// "input": float32 [1, 28, 28]; "target": int64, the class.
   std::vector<FieldSpec> fields() const override { return image_fields({1, kSide, kSide}); }
+  bool uses_random_alone() const override { return true; }
   void write(std::int64_t index, Random& random, std::span<const std::span<std::byte>> places) const override;
   /// The sample before normalisation. Returns its class. REQUIRES: 0 <= index < size().
   std::int64_t render(std::int64_t index, Image& image) const;

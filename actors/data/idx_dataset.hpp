@@ -29,6 +29,7 @@ class Idx final : public FixedDataset {
   std::int64_t size() const override { return images_->count; }
   /// "input": float32 [1, rows, columns]; "target": int64, the class.
   std::vector<FieldSpec> fields() const override;
+  bool uses_random_alone() const override { return true; }
   void write(std::int64_t index, Random& random, std::span<const std::span<std::byte>> places) const override;
   void prefetch(std::int64_t index) const override;
 

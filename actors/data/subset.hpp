@@ -33,6 +33,7 @@ class Subset final : public Dataset {
     return whole_->collate(samples);
   }
   std::vector<FieldSpec> fields() const override { return whole_->fields(); }
+  bool uses_random_alone() const override { return whole_->uses_random_alone(); }
   void write(std::int64_t index, Random& random,
              std::span<const std::span<std::byte>> places) const override {
     whole_->write(at(index), random, places);

@@ -144,6 +144,16 @@ TEST_CASE("other generators are seeded before each sample that is written, too")
   CHECK(drawn({8, 5, 3}) == std::vector<std::int64_t>{forth[1], drawn({5})[0], forth[0]});
 }
 
+TEST_CASE("no generator is seeded for a dataset that uses none") {
+  const std::vector<std::int64_t> indices{1, 2};
+  for (const auto& dataset : {share(Digits(Split::kTest)), share(Subset(Digits(Split::kTest), {5, 4, 3}))}) {
+    BatchBuilder builder(*dataset, indices, {7, 1},
+                         {.seed = [](std::uint64_t) { FAIL_CHECK("a microsecond a sample"); }});
+    Memory memory(builder.total());
+    builder.write(memory.span(), {1, 2, 3});
+  }
+}
+
 // A collate() of such a class was passed over in silence. Here it does not compile; one that overrides
 // Dataset's does not either, as FixedDataset's is final.
 static_assert(HidesCollate<Collating>);
