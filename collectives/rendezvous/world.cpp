@@ -70,6 +70,22 @@ std::vector<PeerInfo> World::learn(const std::vector<std::pair<int, std::string>
   return peers;
 }
 
+World::Meeting World::prepare(const Plan& plan, bool first) {
+  const auto [leads, alone] = place_of(plan, first);
+  Meeting made;
+  PeerInfo mine{.host = host_};
+  if (leads) {
+    made.offer = RegionOffer::open().value();
+    mine.token = made.offer->token();
+  }
+  if (!alone) {
+    made.listener = std::make_shared<DataListener>(DataListener::bind({address_, 0}).value());
+    mine.endpoint = to_string(made.listener->endpoint());
+  }
+  made.text = text_of(mine, first ? standby() : std::string());
+  return made;
+}
+
 std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
   if (is_watcher()) {
     throw BadConfig(plan.purpose, "it was called by what an abort called, in the thread that hears of deaths",
@@ -83,21 +99,11 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
   GroupFormation formation(plan.store ? store(*plan.store) : store(), plan.key, plan.purpose);
 
   const bool first = plan.key == kWorldPrefix;
-  const auto [leads, alone] = place_of(plan, first);
-  std::optional<RegionOffer> offer;
-  std::shared_ptr<const DataListener> listener;
+  Meeting mine;
   Entry entry{.survivors = plan.survivors, .ranks = plan.members};
   try {
-    PeerInfo mine{.host = host_};
-    if (leads) {
-      offer = RegionOffer::open().value();
-      mine.token = offer->token();
-    }
-    if (!alone) {
-      listener = std::make_shared<DataListener>(DataListener::bind({address_, 0}).value());
-      mine.endpoint = to_string(listener->endpoint());
-    }
-    entry.value = text_of(mine, first ? standby() : std::string());
+    mine = prepare(plan, first);
+    entry.value = mine.text;
   } catch (const std::exception& e) {
     formation.begin(entry, options_.timeout);  // with nothing: a part of the formation, to say why it fails
     formation.give_up("rank " + std::to_string(rank()) + ": " + e.what(), std::current_exception());
@@ -146,8 +152,8 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
                                     .key = key_,
                                     .address = address_,
                                     .peers = learn(entered.values, first),
-                                    .offer = offer ? &*offer : nullptr,
-                                    .listener = std::move(listener),
+                                    .offer = mine.offer ? &*mine.offer : nullptr,
+                                    .listener = std::move(mine.listener),
                                     .aborted = [&formation] { return formation.failed(); },
                                     .abort_fd = formation.failed_fd(),
                                     .purpose = plan.purpose,

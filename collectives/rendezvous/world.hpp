@@ -68,6 +68,13 @@ class World : public std::enable_shared_from_this<World> {
     std::vector<int> members;
   };
 
+  /// Where the others find this rank while a group is formed, and the text that tells them.
+  struct Meeting {
+    std::optional<RegionOffer> offer;
+    std::shared_ptr<const DataListener> listener;
+    std::string text;
+  };
+
   /// Holds the name for this rank in this process. Throws BadConfig where somebody else does.
   class NameLease {
    public:
@@ -101,6 +108,7 @@ class World : public std::enable_shared_from_this<World> {
   void find_the_dead(StoreServer& server, bool died);
   void on_gone(int rank, const Departure& departure);
   std::string standby();
+  Meeting prepare(const Plan& plan, bool first);
   std::pair<bool, bool> place_of(const Plan& plan, bool first) const;
   std::vector<PeerInfo> learn(const std::vector<std::pair<int, std::string>>& values, bool first);
   std::shared_ptr<ProcessGroup> adopt(std::shared_ptr<ProcessGroup> group, std::vector<int> members);
