@@ -145,17 +145,21 @@ bool World::join_successor(int r, bool died) {
     bool refused = false;
     auto client = StoreClient::connect(options, nullptr, &refused);
     if (client) {
-      if ((*client)->join(who_we_are()).status != StoreStatus::kOk)
-        throw_error({ErrorCode::kRefused, "cannot join the next store", "it takes this rank for dead", ""});
-      server_at_ = options.at;
-      adopt_store(*std::move(client), nullptr, r);
-      return true;
-    }
-    if (refused) {
+      try {
+        if ((*client)->join(who_we_are()).status != StoreStatus::kOk)
+          throw_error({ErrorCode::kRefused, "cannot join the next store", "it takes this rank for dead", ""});
+        server_at_ = options.at;
+        adopt_store(*std::move(client), nullptr, r);
+        return true;
+      } catch (const Unavailable&) {  // it went meanwhile, and will refuse
+        if (clock.now() >= until) throw;
+      }
+    } else if (refused) {
       on_gone(r, {.died = died, .who = "at " + endpoints_[static_cast<std::size_t>(r)]});
       return false;
+    } else if (clock.now() >= until) {
+      throw_error(client.error());
     }
-    if (clock.now() >= until) throw_error(client.error());
     std::this_thread::sleep_for(kTryAgain);
   }
   return false;
