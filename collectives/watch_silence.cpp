@@ -4,11 +4,9 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-
 namespace troupe::collectives {
 
-void watch_silence(int fd, Duration patience) {
+void watch_silence(int fd, bool takes_all) {
   const auto set = [fd](int level, int option, int value) {
     ::setsockopt(fd, level, option, &value, sizeof value);
   };
@@ -17,9 +15,8 @@ void watch_silence(int fd, Duration patience) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 6);  // seconds
   set(IPPROTO_TCP, TCP_KEEPINTVL, 3);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  const auto ms = patience / std::chrono::milliseconds(1);
-  const auto longest = std::chrono::hours(24) / std::chrono::milliseconds(1);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::clamp<std::int64_t>(ms, 1000, longest)));
+  // With this option the kernel counts no probes: it alone says when an idle connection ends, too.
+  if (takes_all) set(IPPROTO_TCP, TCP_USER_TIMEOUT, 15'000);  // milliseconds
 }
 
 }  // namespace troupe::collectives

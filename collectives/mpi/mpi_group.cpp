@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -62,16 +63,22 @@ Communicator copy_of(MPI_Comm original, Duration timeout) {
   Communicator copy;
   check_mpi(MPI_Comm_rank(original, &copy.rank), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(original, &copy.size), "MPI_Comm_size");
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Comm_idup(original, &copy.handle, &request), "MPI_Comm_idup");
+  // MPI writes the handle when the last rank has come, perhaps long after this has thrown.
+  struct Pending {
+    MPI_Comm handle = MPI_COMM_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  auto pending = std::make_unique<Pending>();
+  check_mpi(MPI_Comm_idup(original, &pending->handle, &pending->request), "MPI_Comm_idup");
   const MonotonicClock clock;
   const Instant begun = clock.now();
   int done = 0;
   while (true) {
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    check_mpi(MPI_Test(&pending->request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done != 0) break;
     if (clock.now() - begun >= timeout) {
       keep_mpi_from_finalizing();
+      (void)pending.release();
       throw Timeout(
           {ErrorCode::kTimeout,
            "rank " + std::to_string(copy.rank) + " cannot make its process group of the backend mpi",
@@ -80,6 +87,7 @@ Communicator copy_of(MPI_Comm original, Duration timeout) {
     }
     std::this_thread::yield();
   }
+  copy.handle = pending->handle;
   check_mpi(MPI_Comm_set_errhandler(copy.handle, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   int* most = nullptr;
   int known = 0;

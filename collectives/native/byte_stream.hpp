@@ -10,7 +10,6 @@
 
 #include "collectives/native/ring.hpp"
 #include "collectives/secret_stream.hpp"
-#include "runtime/core/clock.hpp"
 #include "runtime/core/fd.hpp"
 
 namespace troupe::collectives {
@@ -30,6 +29,8 @@ class ByteStream {
   virtual std::size_t read(std::span<std::byte> /*into*/) { return 0; }
   /// No more is written from this end.
   virtual void end() {}
+  /// Drops what comes. True: the other host has all that was written, or has hung up.
+  virtual bool has_arrived() { return true; }
   /// What to poll, or -1.
   virtual int fd() const { return -1; }
   /// Why nothing will come any more, or empty. What came before is still there.
@@ -42,15 +43,18 @@ class ByteStream {
 class SocketStream final : public ByteStream {
  public:
   /// `fd`: a connected stream socket. Over TCP a host that fell silent is told from one with nothing to say
-  /// after 15 s, and one that takes nothing of what is sent after `patience`.
-  explicit SocketStream(UniqueFd fd, Duration patience = std::chrono::seconds(30));
+  /// after 15 s, while nothing is under way to it. A rank that computes may take nothing for long: the
+  /// deadlines of operations are for that.
+  explicit SocketStream(UniqueFd fd);
   std::size_t write(std::span<const std::span<const std::byte>> pieces) override;
   std::size_t read(std::span<std::byte> into) override;
   void end() override;
+  bool has_arrived() override;
   int fd() const override { return fd_.get(); }
 
  private:
   UniqueFd fd_;
+  int fin_ = 0;  ///< what the end of the stream counts among the bytes that have to arrive
 };
 
 /// Encrypts what goes over another stream, and opens what comes, in frames of up to 64 KiB.
@@ -63,6 +67,7 @@ class SealedStream final : public ByteStream {
   std::size_t write(std::span<const std::span<const std::byte>> pieces) override;
   std::size_t read(std::span<std::byte> into) override;
   void end() override { inner_->end(); }
+  bool has_arrived() override { return inner_->has_arrived(); }
   int fd() const override { return inner_->fd(); }
 
  private:

@@ -43,8 +43,8 @@ Engine::Engine(NativeGroupOptions options, Region region)
     : view_(options.rank, std::move(options.name), std::move(options.machines), std::move(region)),
       data_(view_, options.leaves),
       rounds_(view_, data_),
-      gateways_(view_, data_, rounds_, any_receives_, std::move(options.remote), std::move(options.connector),
-                options.timeout),
+      gateways_(view_, data_, rounds_, any_receives_, std::move(options.remote),
+                std::move(options.connector)),
       messages_(view_, gateways_, any_receives_),
       waiting_(view_, rounds_, gateways_, messages_, options.timeout) {
   view_.region.add_cores();
@@ -272,10 +272,11 @@ void Engine::abort(AbortKind kind, const std::string& reason) {
   gateways_.tell_abort();
 }
 
-/// A rank that waits for nothing reads its sockets here: the others of another host tell of an abort there.
+/// A rank that waits for nothing reads its sockets here: the others of another host tell of an abort there. A
+/// forked child does not: what it read, its parent would never get.
 std::string Engine::abort_reason() {
   if (std::unique_lock lock(mutex_, std::try_to_lock);
-      lock && gateways_.any() && !gateways_.has_told_abort()) {
+      lock && !fork_guard_.is_in_child() && gateways_.any() && !gateways_.has_told_abort()) {
     try {
       telling([&] { gateways_.exchange(); });
     } catch (const Error&) {
@@ -306,6 +307,7 @@ void Engine::leave() {
   }
   gateways_.leave();
   view_.mine.left.store(1, std::memory_order_release);
+  gateways_.linger();
 }
 
 }  // namespace troupe::collectives

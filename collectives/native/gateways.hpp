@@ -39,7 +39,7 @@ class Gateways {
   /// `connector` is null where there is one host: then nothing here is called but what says that there are no
   /// connections. All references outlive it.
   Gateways(const RankView& view, RoundData& data, Rounds& rounds, AnyReceives& any_receives,
-           std::map<int, PeerConnection> connections, std::unique_ptr<Connector> connector, Duration timeout);
+           std::map<int, PeerConnection> connections, std::unique_ptr<Connector> connector);
 
   /// Right after a launch: takes what came before it.
   void on_launch();
@@ -78,6 +78,9 @@ class Gateways {
   /// The rank leaves: says so, or why the group is aborted. Half a frame may lie in buffers that are gone by
   /// now: then it stays unsent, and the reason with it.
   void leave();
+  /// After leave(): waits until the other hosts have what this rank sent, for as long as that takes little
+  /// time. A socket that is closed before throws the rest away as soon as anything comes.
+  void linger();
 
  private:
   /// A frame of a round that this rank has not launched yet.
@@ -159,7 +162,6 @@ class Gateways {
   RoundData& data_;
   Rounds& rounds_;
   AnyReceives& any_receives_;
-  const Duration timeout_;
   std::map<int, Peer> peers_;
   std::vector<Peer*> gates_;              ///< those that carry rounds
   std::unique_ptr<Connector> connector_;  ///< until this rank leaves, or the group is aborted

@@ -135,6 +135,14 @@ void Link::say_last(const FrameHeader& header, std::span<const std::byte> payloa
   pump_out();
 }
 
+bool Link::has_arrived() {
+  if (fd() < 0) return true;  // the two never connected
+  pump_out();
+  if (!sending()) stream_->end();
+  const bool arrived = stream_->has_arrived();
+  return arrived && (!sending() || !broken().empty());
+}
+
 void Link::close() {
   out_.clear();
   stream_->end();

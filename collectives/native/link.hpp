@@ -42,7 +42,8 @@ enum class FrameKind : std::uint8_t {
   kPayload = 8,      ///< a piece of a large message
   kCredit = 9,       ///< sequence number: how many small messages have been received so far
   kCopied = 10,      ///< the large message was copied out of the sender's shared memory
-  kCalled = 11,  ///< what the sender called and waits for; payload: i32 ranks of its host that are missing
+  kCalled = 11,  ///< what the sender called and waits for; payload: u64, a bit for each rank of its host that
+                 ///< is missing
   kLeft = 12,    ///< the sender destroyed its group, and says no more
 };
 
@@ -130,6 +131,8 @@ class Link {
   /// No frame may be sent after it.
   void say_abort(const std::string& reason);
   void say_left() { say_last({.kind = FrameKind::kLeft}, {}); }
+  /// After say_left(): sends what is left, and drops what comes. True: the other end has all, or has gone.
+  bool has_arrived();
   /// Forgets what is not out yet and ends the stream.
   void close();
 

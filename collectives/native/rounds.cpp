@@ -109,6 +109,11 @@ std::uint32_t Rounds::launch(const Op& call, std::span<const Op> packed, std::un
     throw_error({ErrorCode::kLimit, "cannot " + to_string(call),
                  "it takes more than 2^24 rounds of one stage each", "split it"});
   }
+  const bool may_stage = known.is_read || known.plan.one_shot() || call.kind == OpKind::kReduce;
+  if (may_stage && !staging_populated_) {
+    view_.region.populate_staging().value();  // may throw, so before the operation is in flight
+    staging_populated_ = true;
+  }
   if (known.plan.one_shot() && known.is_read) {  // others have read the lines that arrive() is about to write
     const std::size_t bytes = known.plan.input_count(view_.rank) * known.element;
     claim(view_.region.stage(view_.local(view_.rank), launched_), std::min<std::size_t>(bytes, kClaimed));
@@ -165,7 +170,6 @@ bool Rounds::arrive() {
       // The stage of this round is still in use, or somebody reads what this rank left there.
       if (arrived_ - completed_ >= kStages || !locals_reduced(arrived_ - kStages)) break;
       compare_unseen(view_.locals, freed_);
-      if (!std::exchange(staging_populated_, true)) view_.region.populate_staging().value();
       if (op.copies_in) data_.stage(op, arrived_ - op.first_round);
     }
     if (op.plan().one_shot() && arrived_ == op.first_round)

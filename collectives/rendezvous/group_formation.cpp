@@ -34,10 +34,14 @@ void GroupFormation::throw_failure(const StoreResponse& failure) const {
   throw_error({ErrorCode::kUnavailable, purpose_, failure.value, ""});
 }
 
-GroupFormation::Entered GroupFormation::enter(const Entry& mine, Duration limit) {
+void GroupFormation::begin(const Entry& mine, Duration limit) {
   survivors_ = mine.survivors;
   entered_ =
       client_->begin({.op = StoreOp::kEnter, .key = key_, .value = encode(mine), .wait_ms = wait_ms(limit)});
+}
+
+GroupFormation::Entered GroupFormation::enter(const Entry& mine, Duration limit) {
+  begin(mine, limit);
   auto answer = entered_->next(limit + kAnswerTime);
   if (!answer) {
     throw_error({ErrorCode::kTimeout, purpose_, "the store does not answer",

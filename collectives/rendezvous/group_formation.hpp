@@ -25,7 +25,10 @@ class GroupFormation final : public Store {
   /// `key`: of the formation, used once. `purpose`: what errors begin with.
   GroupFormation(std::shared_ptr<StoreClient> client, std::string key, std::string purpose);
 
-  /// Waits for all members of the list. Throws BadConfig where another rank has another list, and as ready().
+  /// Says what this rank enters with, and waits for nobody: for give_up(), where it cannot go on.
+  void begin(const Entry& mine, Duration limit);
+  /// The same, and waits for all members of the list. Throws BadConfig where another rank has another list,
+  /// and as ready().
   Entered enter(const Entry& mine, Duration limit);
   /// This rank has its part; waits for the others. Throws CollectiveAborted where a rank is gone, Timeout,
   /// Unavailable where a rank could not or the store is gone.

@@ -72,8 +72,9 @@ struct InitOptions {
 /// the death of others: it aborts the groups that they are in.
 ///
 /// Throws BadConfig (wrong or missing options, variables or key), Timeout (which lists the ranks that are
-/// missing), CollectiveAborted (a rank died or gave up meanwhile), Refused (another key, another user's
-/// file), Unavailable (no such host), IoError (a port in use, a path that cannot be written). Thread-safe.
+/// missing), CollectiveAborted (a rank died meanwhile), Refused (another key, another user's file),
+/// Unavailable (no such host; a rank gave up meanwhile, with its reason), IoError (a port in use, a path that
+/// cannot be written). Thread-safe.
 std::shared_ptr<ProcessGroup> init_process_group(std::string_view backend, std::string_view url = "env://",
                                                  InitOptions options = {});
 

@@ -26,8 +26,9 @@ WorldOrigin::WorldOrigin(std::shared_ptr<World> world, const ProcessGroup& group
       members_(std::move(members)) {}
 
 std::shared_ptr<ProcessGroup> WorldOrigin::new_group(ProcessGroup& parent, const std::vector<int>& ranks) {
-  const auto ordered = checked(ranks, parent.size());
+  // Counted first: a rank that is refused here stays in step with those that are not.
   const std::string number = std::to_string(made_++);
+  const auto ordered = checked(ranks, parent.size());
   if (!std::binary_search(ordered.begin(), ordered.end(), parent.rank())) return nullptr;
   std::vector<int> members;
   members.reserve(ordered.size());
@@ -65,7 +66,7 @@ std::shared_ptr<ProcessGroup> WorldOrigin::try_to_rebuild(ProcessGroup& parent) 
     return world_->form({.key = prefix_ + "next/" + attempt + "/",
                          .members = members_,
                          .survivors = true,
-                         .store = store_,  // not the next one, which the others know by another number
+                         .store = store_,  // not the next one: the key is of this
                          .parent = &parent,
                          .name = parent.facts().name,
                          .purpose = "cannot form the next generation of the ranks " + listed(members_)});

@@ -20,7 +20,7 @@ class WorldOrigin final : public GroupOrigin {
   std::string prefix_;  ///< of the keys of what is made here
   std::vector<int> members_;
   int made_ = 0;      ///< groups so far
-  int store_ = 0;     ///< number of the store at which
+  int store_ = 0;     ///< number of the store (World) at which
   int attempts_ = 0;  ///< of rebuild were made
 };
 

@@ -3,10 +3,10 @@
 // When the store is gone, the thread of every rank tries the ranks in ascending order, except those that it
 // knows to be dead. If the next one is itself, it serves a new store at its standby address. Otherwise it
 // connects there. A refusal means that this rank is dead, too; an accepted connection means that this rank
-// serves the store now, or soon. A host that is cut off does not refuse: its ranks are tried until the
-// timeout. A living rank that the others take for dead, for it was silent, joins and serves nothing: its
-// groups were aborted, and rebuild() tells it. It learns so from the store that answers still, or from the
-// next.
+// serves the store now, or soon. Whatever else goes wrong says nothing of it: neither side of a cut network
+// refuses, so a rank that cannot be reached is tried until the timeout. A living rank that the others take
+// for dead, for it was silent, joins and serves nothing: its groups were aborted, and rebuild() tells it. It
+// learns so from the store that answers still, or from the next.
 
 #include <thread>
 
@@ -29,7 +29,7 @@ std::shared_ptr<StoreClient> World::store() const {
 
 std::shared_ptr<StoreClient> World::store(int number) const {
   const std::lock_guard lock(mutex_);
-  if (stores_ == number) return client_;
+  if (server_rank_ == number) return client_;
   throw_error(
       {ErrorCode::kUnavailable, "the store of the job is gone", "another rank serves the next one", ""});
 }
@@ -38,7 +38,7 @@ bool World::has_store(int number) const {
   try {
     (void)store()->find("is anybody there");
     const std::lock_guard lock(mutex_);
-    return stores_ == number;
+    return server_rank_ == number;
   } catch (const Unavailable&) {
     return false;
   }
@@ -48,11 +48,12 @@ int World::wait_for_store(int number, Duration limit) const {
   // The watcher is the one that finds the next store.
   if (is_watcher()) limit = Duration::zero();
   std::unique_lock lock(mutex_);
-  const auto there = [&] { return store_over_ || (store_good_ && stores_ >= number); };
+  const auto there = [&] { return store_over_ || (store_good_ && server_rank_ >= number); };
   const bool in_time = store_changed_.wait_for(lock, limit, there);
-  if (in_time && !store_over_) return stores_;
+  if (in_time && !store_over_) return server_rank_;
   std::string why =
       "rank " + std::to_string(server_rank_) + ", which served it, left or died, and no rank serves another";
+  if (!unreachable_.empty()) why += " (" + unreachable_ + ")";
   if (taken_for_dead_) why = "the others took this rank for dead, for it was silent too long";
   throw_error({in_time ? ErrorCode::kUnavailable : ErrorCode::kTimeout, "the store of the job is gone",
                std::move(why), "initialise the process group anew"});
@@ -122,8 +123,10 @@ bool World::succeed(bool died) {
   } catch (const Refused&) {
     const std::lock_guard lock(mutex_);
     taken_for_dead_ = true;
-  } catch (const Error&) {
+  } catch (const Error& e) {
     // The store stays gone, and whoever asks for it is told.
+    const std::lock_guard lock(mutex_);
+    unreachable_ = e.what();
   }
   return false;
 }
@@ -139,20 +142,24 @@ bool World::join_successor(int r, bool died) {
                                      .server = r,
                                      .timeout = kTry};
   while (!stopping_) {
-    const Instant begun = clock.now();
-    auto client = StoreClient::connect(options);
+    bool refused = false;
+    auto client = StoreClient::connect(options, nullptr, &refused);
     if (client) {
-      if ((*client)->join(who_we_are()).status != StoreStatus::kOk)
-        throw_error({ErrorCode::kRefused, "cannot join the next store", "it takes this rank for dead", ""});
-      server_at_ = options.at;
-      adopt_store(*std::move(client), nullptr, r);
-      return true;
-    }
-    if (client.error().code == ErrorCode::kUnavailable && clock.now() - begun < kTry / 2) {
+      try {
+        if ((*client)->join(who_we_are()).status != StoreStatus::kOk)
+          throw_error({ErrorCode::kRefused, "cannot join the next store", "it takes this rank for dead", ""});
+        server_at_ = options.at;
+        adopt_store(*std::move(client), nullptr, r);
+        return true;
+      } catch (const Unavailable&) {  // it went meanwhile, and will refuse
+        if (clock.now() >= until) throw;
+      }
+    } else if (refused) {
       on_gone(r, {.died = died, .who = "at " + endpoints_[static_cast<std::size_t>(r)]});
       return false;
+    } else if (clock.now() >= until) {
+      throw_error(client.error());
     }
-    if (clock.now() >= until) throw_error(client.error());
     std::this_thread::sleep_for(kTryAgain);
   }
   return false;
@@ -160,18 +167,17 @@ bool World::join_successor(int r, bool died) {
 
 void World::serve_as_successor(bool died) {
   std::map<int, Departure> gone;
-  Generation latest;
   {
     const std::lock_guard lock(mutex_);
     gone = gone_;
-    latest = latest_;
   }
-  // Generations are later than every one so far, whoever made it.
-  auto server = StoreServer::start(*std::move(standby_), {.key = key_,
-                                                          .world_size = size(),
-                                                          .rank = rank(),
-                                                          .incarnation = latest.incarnation + 1,
-                                                          .gone = gone})
+  // Ranks serve in ascending order, so generations are later than every one so far, whoever made it.
+  auto server = StoreServer::start(*std::move(standby_),
+                                   {.key = key_,
+                                    .world_size = size(),
+                                    .rank = rank(),
+                                    .incarnation = first_incarnation_ + static_cast<std::uint32_t>(rank()),
+                                    .gone = gone})
                     .value();
   const auto client = std::make_shared<StoreClient>(server->local_session());
   (void)client->join(who_we_are());
@@ -186,7 +192,6 @@ void World::adopt_store(std::shared_ptr<StoreClient> client, std::unique_ptr<Sto
   if (stopping_) client_->interrupt();
   server_ = std::move(server);
   server_rank_ = r;
-  ++stores_;
   store_good_ = true;
   store_changed_.notify_all();
 }
@@ -195,16 +200,15 @@ void World::adopt_store(std::shared_ptr<StoreClient> client, std::unique_ptr<Sto
 /// Who listens may still die before it has joined, in the middle of its handshake, too: the store looks out
 /// for that.
 void World::find_the_dead(StoreServer& server, bool died) {
-  const MonotonicClock clock;
   for (int r = 0; r < size() && !stopping_; ++r) {
     if (r == rank() || is_gone(r)) continue;
     const std::string& at = endpoints_[static_cast<std::size_t>(r)];
-    const Instant begun = clock.now();
     const Departure departure{.died = died, .who = "at " + at};
-    auto there = dial(parse_endpoint(at).value(), kLook);
+    bool refused = false;
+    auto there = dial(parse_endpoint(at).value(), kLook, &refused);
     if (there) {
       server.look_out(r, *std::move(there), departure);
-    } else if (clock.now() - begun < kLook / 2) {
+    } else if (refused) {
       server.look_out(r, UniqueFd(), departure);
     }
   }

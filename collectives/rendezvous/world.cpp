@@ -70,6 +70,22 @@ std::vector<PeerInfo> World::learn(const std::vector<std::pair<int, std::string>
   return peers;
 }
 
+World::Meeting World::prepare(const Plan& plan, bool first) {
+  const auto [leads, alone] = place_of(plan, first);
+  Meeting made;
+  PeerInfo mine{.host = host_};
+  if (leads) {
+    made.offer = RegionOffer::open().value();
+    mine.token = made.offer->token();
+  }
+  if (!alone) {
+    made.listener = std::make_shared<DataListener>(DataListener::bind({address_, 0}).value());
+    mine.endpoint = to_string(made.listener->endpoint());
+  }
+  made.text = text_of(mine, first ? standby() : std::string());
+  return made;
+}
+
 std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
   if (is_watcher()) {
     throw BadConfig(plan.purpose, "it was called by what an abort called, in the thread that hears of deaths",
@@ -83,32 +99,35 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
   GroupFormation formation(plan.store ? store(*plan.store) : store(), plan.key, plan.purpose);
 
   const bool first = plan.key == kWorldPrefix;
-  const auto [leads, alone] = place_of(plan, first);
-  std::optional<RegionOffer> offer;
-  std::shared_ptr<const DataListener> listener;
-  PeerInfo mine{.host = host_};
-  if (leads) {
-    offer = RegionOffer::open().value();
-    mine.token = offer->token();
-  }
-  if (!alone) {
-    listener = std::make_shared<DataListener>(DataListener::bind({address_, 0}).value());
-    mine.endpoint = to_string(listener->endpoint());
+  Meeting mine;
+  Entry entry{.survivors = plan.survivors, .ranks = plan.members};
+  try {
+    mine = prepare(plan, first);
+    entry.value = mine.text;
+  } catch (const std::exception& e) {
+    formation.begin(entry, options_.timeout);  // with nothing: a part of the formation, to say why it fails
+    formation.give_up("rank " + std::to_string(rank()) + ": " + e.what(), std::current_exception());
   }
   const auto enter = [&] {
     try {
-      return formation.enter({.survivors = plan.survivors,
-                              .ranks = plan.members,
-                              .value = text_of(mine, first ? standby() : std::string())},
-                             options_.timeout);
+      return formation.enter(entry, options_.timeout);
     } catch (const Timeout&) {
       timed_out_ = true;
       throw;
     }
   };
   const auto entered = enter();
+  if (first) {
+    const std::lock_guard lock(mutex_);
+    first_incarnation_ = entered.generation.incarnation;
+  }
   std::vector<int> members;
-  for (const auto& [rank, value] : entered.values) members.push_back(rank);
+  bool all_can = true;
+  for (const auto& [rank, value] : entered.values) {
+    members.push_back(rank);
+    all_can = all_can && !value.empty();
+  }
+  if (!all_can) formation.ready(left());  // throws what that rank says next
   const auto name = [&](int r) { return std::to_string(members.at(static_cast<std::size_t>(r))); };
   std::vector<int> gone;
   for (std::size_t r = 0; r < plan.members.size(); ++r) {
@@ -133,8 +152,8 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
                                     .key = key_,
                                     .address = address_,
                                     .peers = learn(entered.values, first),
-                                    .offer = offer ? &*offer : nullptr,
-                                    .listener = std::move(listener),
+                                    .offer = mine.offer ? &*mine.offer : nullptr,
+                                    .listener = std::move(mine.listener),
                                     .aborted = [&formation] { return formation.failed(); },
                                     .abort_fd = formation.failed_fd(),
                                     .purpose = plan.purpose,
@@ -161,7 +180,6 @@ std::shared_ptr<ProcessGroup> World::adopt(std::shared_ptr<ProcessGroup> group, 
   std::vector<std::string> dead;
   {
     const std::lock_guard lock(mutex_);
-    latest_ = std::max(latest_, group->generation());
     for (const int r : members) {
       if (const auto gone = gone_.find(r); gone != gone_.end() && gone->second.died)
         dead.push_back(to_string(r, gone->second));

@@ -38,14 +38,15 @@ class World : public std::enable_shared_from_this<World> {
   int rank() const { return place_.rank; }
   int size() const { return place_.size; }
   Duration timeout() const { return options_.timeout; }
-  /// Whether the `number`th store is still the one, and answers.
+  /// Whether the store is still the one that rank `number` serves, and answers. Stores have the numbers of
+  /// the ranks that serve them, which ascend: so all ranks call one alike, whichever they have seen.
   bool has_store(int number) const;
   /// The store that is served now.
   std::shared_ptr<StoreClient> store() const;
-  /// The same, if it is the `number`th. Throws Unavailable.
+  /// The same, if it has this number. Throws Unavailable.
   std::shared_ptr<StoreClient> store(int number) const;
-  /// Waits until a store is served that is at least the `number`th, from 0: its number. Throws Unavailable
-  /// when there will be none, Timeout.
+  /// Waits until a store is served that has this number or a later one: its number. Throws Unavailable when
+  /// there will be none, Timeout.
   int wait_for_store(int number, Duration limit) const;
 
   /// A group to be formed.
@@ -65,6 +66,13 @@ class World : public std::enable_shared_from_this<World> {
   struct Formed {
     std::weak_ptr<ProcessGroup> group;
     std::vector<int> members;
+  };
+
+  /// Where the others find this rank while a group is formed, and the text that tells them.
+  struct Meeting {
+    std::optional<RegionOffer> offer;
+    std::shared_ptr<const DataListener> listener;
+    std::string text;
   };
 
   /// Holds the name for this rank in this process. Throws BadConfig where somebody else does.
@@ -100,6 +108,7 @@ class World : public std::enable_shared_from_this<World> {
   void find_the_dead(StoreServer& server, bool died);
   void on_gone(int rank, const Departure& departure);
   std::string standby();
+  Meeting prepare(const Plan& plan, bool first);
   std::pair<bool, bool> place_of(const Plan& plan, bool first) const;
   std::vector<PeerInfo> learn(const std::vector<std::pair<int, std::string>>& values, bool first);
   std::shared_ptr<ProcessGroup> adopt(std::shared_ptr<ProcessGroup> group, std::vector<int> members);
@@ -125,12 +134,12 @@ class World : public std::enable_shared_from_this<World> {
   bool store_good_ = true;
   bool store_over_ = false;  ///< there will be no other
   bool taken_for_dead_ = false;
-  int stores_ = 0;  ///< so many successors served one
-  int server_rank_ = 0;
+  std::string unreachable_;                       ///< why no other was found
+  int server_rank_ = 0;                           ///< and the number of its store
+  std::uint32_t first_incarnation_ = 0;           ///< of the job's first store
   std::optional<DataListener> standby_;           ///< where this rank would serve it
   std::vector<std::string> endpoints_;            ///< of everybody's standby_, by rank; empty: not known yet
   std::vector<std::string> hosts_;                ///< by rank
-  Generation latest_;                             ///< of the groups of this rank
   std::map<int, Departure> gone_;                 ///< by rank
   std::map<const ProcessGroup*, Formed> groups_;  ///< alive
   const ProcessGroup* aborting_ = nullptr;        ///< the watcher is in it

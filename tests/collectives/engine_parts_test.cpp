@@ -1,6 +1,8 @@
 /// The four parts of the engine, each without a lock, thread or process: ranks of one test take steps by
 /// turns.
 
+#include <sys/mman.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <functional>
@@ -36,10 +38,11 @@ Region attach(const NativeGroupOptions& o) {
 /// What an engine is made of, with nobody who drives it.
 struct Rank {
   explicit Rank(NativeGroupOptions o)
-      : view(o.rank, "", o.machines, attach(o)),
+      : memory(o.region),
+        view(o.rank, "", o.machines, attach(o)),
         data(view, rank_leaves(o.size)),
         rounds(view, data),
-        gateways(view, data, rounds, any, std::move(o.remote), std::move(o.connector), o.timeout),
+        gateways(view, data, rounds, any, std::move(o.remote), std::move(o.connector)),
         messages(view, gateways, any),
         waiting(view, rounds, gateways, messages, 200ms) {
     view.region.add_cores();
@@ -64,6 +67,7 @@ struct Rank {
   std::uint32_t arrived() const { return view.mine.arrived.rounds; }
   std::uint32_t reduced() const { return view.mine.reduced.rounds; }
 
+  std::shared_ptr<SharedMemory> memory;
   RankView view;
   RoundData data;
   Rounds rounds;
@@ -176,6 +180,27 @@ TEST_CASE("rounds: they are full before a published call is written over, and na
   for (std::size_t i = 0; i < kMaxLaunched; ++i) ranks[1]->launch(Op::barrier());
   settle(ranks);
   CHECK((a.rounds.empty() && a.rounds.completed() == kMaxLaunched));
+}
+
+TEST_CASE("rounds: a launch that finds no memory leaves nothing in flight, and the next one asks again") {
+  const auto ranks = ranks_of(2);
+  Rank& a = *ranks[0];
+  std::byte* const page = a.view.region.stage(0, 1);
+  const auto at = reinterpret_cast<std::uintptr_t>(page) / kPage * kPage;
+  void* const hole = reinterpret_cast<void*>(at);
+  const auto offset = static_cast<off_t>(at - reinterpret_cast<std::uintptr_t>(a.memory->data()));
+  REQUIRE((offset > 0 && static_cast<std::size_t>(offset) < a.memory->size() && ::munmap(hole, kPage) == 0));
+  std::vector<float> values(3 * kChunk, 1), others(3 * kChunk, 2);
+  CHECK(contains(testing::thrown_by<Error>([&] { a.launch(sum_of(values)); }), "cannot populate"));
+  CHECK((a.rounds.empty() && a.rounds.launched() == 0));
+  CHECK_THROWS_AS(a.launch(sum_of(values)), Error);
+  REQUIRE(::mmap(hole, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, a.memory->fd(), offset) ==
+          hole);
+  a.calls = 0;  // as ProcessGroup does
+  a.launch(sum_of(values));
+  ranks[1]->launch(sum_of(others));
+  settle(ranks);
+  CHECK((values == std::vector<float>(3 * kChunk, 3) && others == values && a.rounds.empty()));
 }
 
 TEST_CASE("gateways: what another host has comes, and a frame that comes early is kept") {

@@ -172,6 +172,21 @@ TEST_CASE("lists of ranks that make no sense are errors; different lists are fou
     CHECK_THAT(what, Catch::Contains("called it with") && Catch::Contains("give every rank the same list"));
 }
 
+TEST_CASE("a list that one rank alone gets wrong does not put it out of step") {
+  const auto thrown =
+      run_ranks(2,
+                [](const std::shared_ptr<ProcessGroup>& world) {
+                  if (world->rank() == 0) {
+                    (void)world->new_group({0});
+                  } else {
+                    CHECK_THROWS_AS(world->new_group({7}), BadConfig);
+                  }
+                  expect(sum_over(*world->new_group({0, 1})) == 3, "the next group is of both");
+                },
+                {.timeout = 5s});
+  for (const auto& what : thrown) CHECK(what == "");
+}
+
 /// Rank 0 made its group of one at once, and rank 1 read past the end of what a single rank had said.
 TEST_CASE("different lists on two ranks are an error that has both, and nobody gets a half group") {
   const auto thrown = run_ranks(

@@ -90,13 +90,15 @@ void check(const StoreRequest& request) {
 
 }  // namespace
 
-Result<std::unique_ptr<StoreClient>> StoreClient::connect(const Options& options, Verdict* verdict) {
+Result<std::unique_ptr<StoreClient>> StoreClient::connect(const Options& options, Verdict* verdict,
+                                                          bool* refused) {
   const MonotonicClock clock;
   const Instant until = clock.now() + options.timeout;
   // On the host of the server within it; a store that listens at all addresses does not say which is its own.
   const bool anywhere = options.at.host == "0.0.0.0" || options.at.host == "::";
   auto fd = dial_abstract(store_socket(options.key, options.at, options.server));
-  if (!fd || anywhere) fd = dial(options.at, options.timeout);
+  if (refused != nullptr) *refused = false;
+  if (!fd || anywhere) fd = dial(options.at, options.timeout, refused);
   if (!fd) return fd.error();
   watch_silence(fd->get());
   SystemRandom random;

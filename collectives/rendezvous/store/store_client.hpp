@@ -32,8 +32,9 @@ class StoreClient final : public Store {
   };
   /// Over a Unix socket where the server is on this host, else TCP.
   /// Errors: kUnavailable where nobody listens (yet), kTimeout, kRefused where the two do not belong
-  /// together; then `verdict`, if given, says why.
-  static Result<std::unique_ptr<StoreClient>> connect(const Options& options, Verdict* verdict = nullptr);
+  /// together; then `verdict`, if given, says why. `refused`, if given: as of dial().
+  static Result<std::unique_ptr<StoreClient>> connect(const Options& options, Verdict* verdict = nullptr,
+                                                      bool* refused = nullptr);
   /// Over a session that is there already (StoreServer::local_session).
   explicit StoreClient(StoreSession session);
 

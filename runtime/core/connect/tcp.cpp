@@ -61,7 +61,11 @@ std::string peer_name(int fd) {
   return to_string(Endpoint{address_text(reinterpret_cast<const sockaddr*>(&storage)), ntohs(port)});
 }
 
-Result<UniqueFd> dial(const Endpoint& at, Duration limit) {
+Result<UniqueFd> dial(const Endpoint& at, Duration limit, bool* refused) {
+  const auto set_refused = [refused](bool value) {
+    if (refused != nullptr) *refused = value;
+  };
+  set_refused(false);
   const auto address = socket_address(at);
   if (!address) return address.error();
   UniqueFd fd(::socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -85,6 +89,7 @@ Result<UniqueFd> dial(const Endpoint& at, Duration limit) {
     }
   }
   if (error != 0) {
+    set_refused(error == ECONNREFUSED);
     return ErrorInfo{ErrorCode::kUnavailable, "cannot connect to " + to_string(at), std::strerror(error), ""};
   }
   // A port that is free and asked for over loopback can be connected with itself.
@@ -92,6 +97,7 @@ Result<UniqueFd> dial(const Endpoint& at, Duration limit) {
   socklen_t own_length = sizeof own;
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
       own_length == address->length && std::memcmp(&own, &address->storage, own_length) == 0) {
+    set_refused(true);
     return ErrorInfo{ErrorCode::kUnavailable, "cannot connect to " + to_string(at), "nobody listens", ""};
   }
   return fd;

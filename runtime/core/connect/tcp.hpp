@@ -25,8 +25,9 @@ std::string address_text(const sockaddr* address);
 std::string peer_name(int fd);
 
 /// A connected stream socket. `at.host` is numeric. Errors: kUnavailable where nobody listens or the host
-/// cannot be reached, kTimeout after `limit`.
-Result<UniqueFd> dial(const Endpoint& at, Duration limit);
+/// cannot be reached, kTimeout after `limit`. `refused`, if given: whether the host says that nobody listens
+/// there, and not that it, a way to it or a descriptor of this process is missing.
+Result<UniqueFd> dial(const Endpoint& at, Duration limit, bool* refused = nullptr);
 
 /// A listening socket, open before its address is told to anybody.
 class DataListener {
