@@ -1,5 +1,6 @@
 // Structs that are no jobs, and what the compiler says of each: compiled by refused_jobs.sh, which wants the
 // errors in their order, and no other.
+#include "actors/serve/served_model.hpp"
 #include "actors/train/job/job_registry.hpp"
 
 namespace nn = torch::nn;
@@ -44,12 +45,17 @@ struct GoodFinal final : Named, WithCriterion {
 };
 JOB(GoodFinal)
 
+struct WrongSampler {
+  std::shared_ptr<data::Dataset> dataset(data::Split) const;
+  data::Sampling sampler() { return {}; }
+};
+constexpr auto kWrongSampler = JobEntry<WrongSampler>::kId;  // expect: this job's sampler must be
+
 // The learning rate stayed, and nobody said so.
 struct OwnScheduler : Named, WithLoss {
   auto scheduler(optim::SGD& sgd) const { return cosine(sgd); }
 };
-JOB(OwnScheduler)  // expect: this job has a setup, so that nobody calls its scheduler: say it in setup(),
-                   // `s.scheduler_of(
+JOB(OwnScheduler)  // expect: this job has a setup, so that nobody calls its scheduler: say it in setup()
 struct OwnState : Named, WithLoss {
   void state(StateRegistry&, nn::Linear&, optim::SGD&) const {}
 };
@@ -104,3 +110,8 @@ struct NoNet : WithLoss {};
 JOB(NoNet)  // expect: this job lacks `Net model() const`
 struct NoLoss : Simple {};
 JOB(NoLoss)  // expect: this job lacks `torch::Tensor criterion(
+struct WrongInput {
+  data::FieldSpec input(int) const { return {}; }
+  std::shared_ptr<data::Dataset> dataset(data::Split) const;
+};
+template data::FieldSpec troupe::serve::input_of(const WrongInput&);  // expect: this struct's input must be
