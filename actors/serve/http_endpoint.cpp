@@ -7,6 +7,7 @@
 
 #include "actors/serve/http/raw_tensor.hpp"
 #include "actors/serve/proxy_fleet.hpp"
+#include "actors/serve/request_book.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::serve {
@@ -58,6 +59,10 @@ void submit(const std::shared_ptr<Front>& to, data::Tensor inputs, Instant deadl
   });
 }
 
+std::string name_of(const std::shared_ptr<Front>& deployment) {
+  return deployment == nullptr ? "" : deployment->name();
+}
+
 http::Response no_version(const std::string& model, const std::string& asked, VersionId answers) {
   return http::error_response(404, "there is no version " + asked + " of " + model + ": version " +
                                        std::to_string(answers) + " answers");
@@ -95,7 +100,7 @@ std::shared_ptr<HttpEndpoint> HttpEndpoint::find_or_make(const http::ServerOptio
 HttpEndpoint::HttpEndpoint(const http::ServerOptions& options, std::optional<Predecessor> other,
                            std::set<std::string> unknown)
     : options_(options), other_(std::move(other)), unknown_(std::move(unknown)) {
-  if (!other_) server_ = std::make_unique<http::Server>(options_, handler());
+  if (!other_) server_ = std::make_unique<http::Server>(server_options(), handler());
 }
 
 HttpEndpoint::~HttpEndpoint() = default;
@@ -103,6 +108,25 @@ HttpEndpoint::~HttpEndpoint() = default;
 http::Handler HttpEndpoint::handler() {
   return
       [this](http::Request request, http::Answer answer) { handle(std::move(request), std::move(answer)); };
+}
+
+http::ServerOptions HttpEndpoint::server_options() {
+  http::ServerOptions options = options_;
+  options.on_refused = [this](int status) { count_refused(status, {}); };
+  return options;
+}
+
+void HttpEndpoint::count_refused(int status, const std::string& deployment) {
+  const std::lock_guard lock(mutex_);
+  auto& counter = refusals_[{deployment, status}];
+  if (counter == nullptr) counter = requests_counter(metrics_, deployment, status);
+  counter->add();
+}
+
+/// Answers what no deployment is asked. `deployment`: that it was for; empty: none that is here.
+void HttpEndpoint::refuse(http::Answer& answer, http::Response response, const std::string& deployment) {
+  count_refused(response.status, deployment);
+  answer(std::move(response));
 }
 
 Endpoint HttpEndpoint::address() const {
@@ -163,7 +187,7 @@ void HttpEndpoint::take_over(Takes when) try {
 }
 
 std::unique_ptr<http::Server> HttpEndpoint::listen_after(const Predecessor& other) try {
-  return std::make_unique<http::Server>(options_, handler());
+  return std::make_unique<http::Server>(server_options(), handler());
 } catch (const Unavailable& error) {
   ErrorInfo info = error.info();
   info.why += "; process " + std::to_string(other.pid) + ", whose place this program was to take, has ended";
@@ -175,7 +199,7 @@ std::unique_ptr<http::Server> HttpEndpoint::listen_in_place_of(const Predecessor
   auto sockets = ask_for_sockets(other);
   is_gone = !sockets && sockets.error().code == ErrorCode::kUnavailable;
   if (is_gone) return listen_after(other);
-  return std::make_unique<http::Server>(options_, handler(), std::move(sockets).value());
+  return std::make_unique<http::Server>(server_options(), handler(), std::move(sockets).value());
 } catch (...) {
   if (!is_gone) tell_not_taken(other);  // for want of descriptors, say
   throw;
@@ -292,6 +316,7 @@ void HttpEndpoint::remove(const std::string& name) {
   {
     const std::lock_guard lock(mutex_);
     deployments_.erase(name);
+    std::erase_if(refusals_, [&](const auto& one) { return one.first.first == name; });
     if (!deployments_.empty()) return;
     closed_ = true;
   }
@@ -359,11 +384,11 @@ void HttpEndpoint::handle(http::Request request, http::Answer answer) {
     const auto name = http::percent_decode(std::string_view(request.path).substr(kPrefix.size()));
     if (name) to = find(*name);
   }
-  if (to == nullptr && has_ended()) return answer(health());  // its last connections
+  if (to == nullptr && has_ended()) return refuse(answer, health());  // its last connections
   if (to == nullptr)
-    return answer(http::error_response(
-        404, "there is no " + request.path + ": ask " + names() + ", /v2, /healthz or /metrics"));
-  if (request.method != "POST") return answer(not_allowed("POST"));
+    return refuse(answer, http::error_response(404, "there is no " + request.path + ": ask " + names() +
+                                                        ", /v2, /healthz or /metrics"));
+  if (request.method != "POST") return refuse(answer, not_allowed("POST"), to->name());
   predict(to, std::move(request), std::move(answer));
 }
 
@@ -371,7 +396,7 @@ void HttpEndpoint::predict(const std::shared_ptr<Front>& to, http::Request reque
   const bool raw = http::wants_raw(request);
   const ReplicaSetup& setup = to->setup();
   auto inputs = http::decode_inputs(request, {setup.dtype, setup.row_shape}, to->max_request_rows());
-  if (!inputs) return answer(http::error_response(400, inputs.error().message()));
+  if (!inputs) return refuse(answer, http::error_response(400, inputs.error().message()), to->name());
   submit(to, *std::move(inputs), request.deadline, std::move(answer),
          [raw](const Reply& reply) { return http::encode_outputs(reply.outputs, raw); });
 }
@@ -381,20 +406,22 @@ void HttpEndpoint::handle_kserve(const http::KserveRoute& route, http::Request r
   const auto state = [&](bool good) { answer({.status = good ? 200 : 400, .content_type = "", .body = ""}); };
   const bool reads = request.method == "GET" || request.method == "HEAD";
   const bool infers = route.what == What::kInfer;
-  if (infers ? request.method != "POST" : !reads) return answer(not_allowed(infers ? "POST" : "GET"));
+  if (infers ? request.method != "POST" : !reads)
+    return refuse(answer, not_allowed(infers ? "POST" : "GET"), name_of(find(route.model)));
   if (route.what == What::kServer) return answer(http::kserve_server());
   if (route.what == What::kLive) return state(true);
   if (route.what == What::kReady) return state(health().status == 200);
   const auto to = find(route.model);
   if (to == nullptr)
-    return answer(http::error_response(404, "there is no model " + http::valid_utf8(route.model)));
+    return refuse(answer, http::error_response(404, "there is no model " + http::valid_utf8(route.model)));
   const VersionId version = to->version();
   if (!route.version.empty() && route.version != std::to_string(version))
-    return answer(no_version(route.model, http::valid_utf8(route.version), version));
+    return refuse(answer, no_version(route.model, http::valid_utf8(route.version), version), to->name());
   if (route.what == What::kModelReady) return state(to->is_ready());
   if (infers) return infer(to, route.version, std::move(request), std::move(answer));
   const auto output = to->output();
-  if (!output) return answer(http::error_response(503, "'" + to->name() + "' is not ready"));
+  if (!output)
+    return refuse(answer, http::error_response(503, "'" + to->name() + "' is not ready"), to->name());
   answer(http::kserve_metadata({to->name(), std::to_string(version)},
                                {to->setup().dtype, to->setup().row_shape},
                                {output->dtype, output->row_shape}));
@@ -405,7 +432,7 @@ void HttpEndpoint::infer(const std::shared_ptr<Front>& to, const std::string& ve
                          http::Answer answer) {
   const ReplicaSetup& setup = to->setup();
   auto asked = http::decode_kserve(request, {setup.dtype, setup.row_shape}, to->max_request_rows());
-  if (!asked) return answer(http::error_response(400, asked.error().message()));
+  if (!asked) return refuse(answer, http::error_response(400, asked.error().message()), to->name());
   Instant deadline = request.deadline;
   if (asked->timeout) deadline = std::min(deadline, request.received + *asked->timeout);
   data::Tensor inputs = std::move(asked->inputs);

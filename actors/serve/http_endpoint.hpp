@@ -96,6 +96,9 @@ class HttpEndpoint {
   void handle_kserve(const http::KserveRoute& route, http::Request request, http::Answer answer);
   void infer(const std::shared_ptr<Front>& to, const std::string& version, http::Request request,
              http::Answer answer);
+  void refuse(http::Answer& answer, http::Response response, const std::string& deployment = {});
+  void count_refused(int status, const std::string& deployment);
+  http::ServerOptions server_options();
   http::Response health();
   std::shared_ptr<Front> find(const std::string& name) const;
   bool has_ended() const;  ///< it serves nothing any more, and closes
@@ -117,6 +120,8 @@ class HttpEndpoint {
   /// Those whose clients wait: the server bounds their bytes.
   std::map<std::uint64_t, std::pair<http::Request, http::Answer>> held_;
   std::uint64_t last_held_ = 0;
+  /// Of what no deployment is asked, by the name of the one that it was for and the status.
+  std::map<std::pair<std::string, int>, std::shared_ptr<http::Counter>> refusals_;
   std::shared_ptr<ProxyFleet> fleet_;     ///< null: nobody asked for one
   std::unique_ptr<http::Server> server_;  ///< the last to come, the first to go
 };

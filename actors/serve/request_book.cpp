@@ -66,9 +66,17 @@ std::optional<std::string> refusal(const Front& front, data::DType dtype, const 
          std::to_string(front.max_request_rows()) + " at a time";
 }
 
+std::shared_ptr<http::Counter> requests_counter(http::Registry& of, const std::string& deployment,
+                                                int status) {
+  http::Labels labels{{"code", std::to_string(status)}};
+  if (!deployment.empty()) labels.emplace_back("deployment", deployment);
+  return of.counter("troupe_serve_requests_total", "Requests that ended, by the code of their response.",
+                    labels);
+}
+
 struct RequestBook::Metrics {
   Metrics(http::Registry& all, const std::string& name)
-      : answered(requests(all, name, 200)),
+      : answered(requests_counter(all, name, 200)),
         latency(all.histogram("troupe_serve_request_duration_seconds",
                               "From a request's arrival to its answer, of those answered.",
                               {{"deployment", name}})),
@@ -84,11 +92,7 @@ struct RequestBook::Metrics {
         retries(all.counter("troupe_serve_retries_total", "Requests sent again, since their replica died.",
                             {{"deployment", name}})) {
     for (std::size_t i = 0; i < kFailures; ++i)
-      failed[i] = requests(all, name, http_status(static_cast<Failure>(i)));
-  }
-  static std::shared_ptr<http::Counter> requests(http::Registry& all, const std::string& name, int code) {
-    return all.counter("troupe_serve_requests_total", "Requests that ended, by the code of their response.",
-                       {{"code", std::to_string(code)}, {"deployment", name}});
+      failed[i] = requests_counter(all, name, http_status(static_cast<Failure>(i)));
   }
 
   std::shared_ptr<http::Counter> answered;

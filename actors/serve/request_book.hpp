@@ -15,6 +15,10 @@ namespace troupe::serve {
 /// Its call failed since the replica is gone or cannot be reached.
 bool is_lost(const ErrorInfo& error);
 
+/// troupe_serve_requests_total. `deployment`: empty for requests of none.
+std::shared_ptr<http::Counter> requests_counter(http::Registry& of, const std::string& deployment,
+                                                int status);
+
 /// Not thread-safe, but for drop_metrics.
 class RequestBook {
  public:

@@ -13,19 +13,13 @@
 #include "actors/serve/replica.hpp"
 #include "actors/train/api/weights.hpp"
 #include "actors/train/job/job_registry.hpp"
+#include "actors/train/job/member_names.hpp"
 
 namespace troupe::serve {
 
 /// `torch::Tensor predict(Net& net, const torch::Tensor& input) const`: [N, ...] to [N, ...]. Without it the
 /// net's forward is what is served.
-template <class Job>
-concept HasPredict = requires(const Job& job, train::NetOf<Job>& net, const torch::Tensor& input) {
-  { job.predict(net, input) } -> std::convertible_to<torch::Tensor>;
-};
-template <class Job>
-concept NamesPredict = requires {
-  &Job::predict;
-};
+using train::HasPredict, train::NamesPredict;
 template <class Job>
 concept HasForward = requires(train::NetOf<Job>& net, const torch::Tensor& input) {
   { net->forward(input) } -> std::convertible_to<torch::Tensor>;
@@ -35,12 +29,15 @@ template <class Job>
 concept DeclaresInput = requires(const Job& job) {
   { job.input() } -> std::convertible_to<data::FieldSpec>;
 };
+TROUPE_NAMES(NamesInput, input);
 
 /// What the job's dataset gives its net as `input`. Throws BadConfig where it names no field so.
 data::FieldSpec input_of_dataset(const data::Dataset& dataset);
 
 template <class Job>
 data::FieldSpec input_of(const Job& job) {
+  static_assert(!NamesInput<Job> || DeclaresInput<Job>,
+                "this struct's input must be `troupe::data::FieldSpec input() const`");
   if constexpr (DeclaresInput<Job>) {
     return job.input();
   } else {

@@ -260,8 +260,7 @@ ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn, Durat
                        " s passed; it is not wanted any more" +
                        (waits_for.empty() ? "" : "; it waited: " + waits_for),
                    "see the status of the cluster for what its nodes have free, and whether a constructor of "
-                   "the job does "
-                   "not return: light actors share a process"});
+                   "the job does not return: light actors share a process"});
   }
   return Future<ActorAddress>(spawn).get();
 }

@@ -1,7 +1,6 @@
 /// How far something is that takes a while, in words for people.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,11 +9,11 @@
 
 namespace troupe {
 
-/// "120 of 546 MB": a megabyte is 1,000,000 bytes, and less than one counts as one.
+/// "120 of 546 MB": a megabyte is 1,000,000 bytes. Of less than one "0 of 999 bytes".
 inline std::string part_of_bytes(std::uint64_t done, std::uint64_t total) {
-  constexpr std::uint64_t kMegabyte = 1'000'000;
-  return std::to_string(done / kMegabyte) + " of " +
-         std::to_string(std::max<std::uint64_t>(total / kMegabyte, 1)) + " MB";
+  const bool is_small = total < 1'000'000;
+  const std::uint64_t unit = is_small ? 1 : 1'000'000;
+  return std::to_string(done / unit) + " of " + std::to_string(total / unit) + (is_small ? " bytes" : " MB");
 }
 
 /// When a line about it is worth reading: after a second, and every ten seconds from then on.

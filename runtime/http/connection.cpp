@@ -379,6 +379,7 @@ void Connection::take_answer(std::uint64_t serial, Response response) {
 
 void Connection::refuse(int status, std::string_view text) {
   ++shared_.refused;
+  if (shared_.options.on_refused) shared_.options.on_refused(status);
   keep_alive_ = false;
   is_head_ = false;
   id_.clear();

@@ -35,6 +35,9 @@ struct ServerOptions {
   std::chrono::milliseconds write_timeout{30'000};
   std::chrono::milliseconds request_timeout{60'000};       ///< the deadline where the client names none
   std::chrono::milliseconds max_request_timeout{600'000};  ///< of what the client may ask for
+  /// Told the status of each answer that the server gives in place of the handler: ServerCounts::refused. In
+  /// its threads; must not block.
+  std::function<void(int status)> on_refused{};
 };
 
 struct Exchange;

@@ -187,7 +187,7 @@ int list(const ServeWords& words) {
     return good ? 0 : 1;
   }
   std::printf("%-24s %-9s %10s %8s %7s %9s %8s  %s\n", "deployment", "state", "replicas", "weights", "queued",
-              "requests", "process", "url");
+              "ongoing", "process", "url");
   for (const Found& one : all) print_row(one.deployment, one.pid);
   if (all.empty() && good) std::fprintf(stderr, "no program of this user serves on this machine\n");
   return good ? 0 : 1;

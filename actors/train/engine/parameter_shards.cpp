@@ -353,9 +353,6 @@ ParameterShards::Gathering ParameterShards::begin_gather(std::size_t unit) {
   begun.move = begin_move(one.shard(), begun.memory, [&](auto& group, const auto& from, const auto& into) {
     return group.all_gather(from, into, counts);
   });
-  std::size_t whole = begun.memory.nbytes();
-  for (const ShardedUnit& other : units_) whole += other.is_whole() ? other.flat().nbytes() : 0;
-  most_whole_ = std::max(most_whole_, whole);
   return begun;
 }
 

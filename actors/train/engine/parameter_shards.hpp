@@ -120,8 +120,6 @@ class ParameterShards final : private Pieces {
   /// Cuts what is whole. REQUIRES: is_used().
   void cut();
 
-  /// Bytes of the most units that were whole at a time.
-  std::size_t most_whole_bytes() const { return most_whole_; }
   /// Gathers that were under way before their unit was used, and those of them that came in vain.
   struct Prefetched {
     std::int64_t used = 0;
@@ -238,7 +236,6 @@ class ParameterShards final : private Pieces {
   std::optional<Gathering> ahead_;   ///< what is expected next
   std::vector<Sums> sums_;           ///< by unit
   std::exception_ptr failure_;
-  std::size_t most_whole_ = 0;
   Prefetched prefetched_;
 
   std::shared_ptr<Self> self_;

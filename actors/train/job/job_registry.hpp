@@ -12,6 +12,7 @@
 #include "actors/data/dataset.hpp"
 #include "actors/data/sampler.hpp"
 #include "actors/train/job/describe_job.hpp"
+#include "actors/train/job/member_names.hpp"
 #include "actors/train/job/model.hpp"
 #include "runtime/host/registry.hpp"
 #include "runtime/wire/codec.hpp"
@@ -72,14 +73,8 @@ template <class Job>
 concept HasDataFields = requires(const Job& job) {
   std::tuple_size<std::remove_cvref_t<decltype(job.data_fields())>>::value;
 };
-template <class Job>
-concept NamesDataFields = requires {
-  &Job::data_fields;
-};
-template <class Job>
-concept NamesSampler = requires {
-  &Job::sampler;
-};
+TROUPE_NAMES(NamesDataFields, data_fields);
+TROUPE_NAMES(NamesSampler, sampler);
 template <class Job>
 concept HasSampler = requires(const Job& job) {
   { job.sampler() } -> std::convertible_to<data::Sampling>;

@@ -9,7 +9,8 @@
 ///       torch::Tensor loss(ConvNet& net, const data::Batch& batch) const;
 ///
 ///       // Optional, and their absence costs nothing:
-///       Nets setup(Setup& s) const;           // instead of the first two: several of them (setup.hpp)
+///       Nets setup(Setup& s) const;           // several nets, optimizers (setup.hpp): in place of model(),
+///                                             // optimizer(), scheduler() and state()
 ///       torch::Tensor loss(ConvNet& net, const data::Batch& batch, Leaf& at) const;  // figures, weights (leaf.hpp)
 ///       auto scheduler(Optimizer& o) const;   // steps once an epoch, or every_step (schedule.hpp)
 ///       void apply(Apply& a) const;           // clipping, skipping, taking turns (apply.hpp)
@@ -44,6 +45,7 @@
 #include "actors/train/job/ema.hpp"
 #include "actors/train/job/leaf.hpp"
 #include "actors/train/job/leaf_random.hpp"
+#include "actors/train/job/member_names.hpp"
 #include "actors/train/job/metrics.hpp"
 #include "actors/train/job/mixed_precision.hpp"
 #include "actors/train/job/plateau.hpp"
@@ -81,6 +83,20 @@ class TrainingModel {
   const char* part_ = "model";
 };
 
+TROUPE_NAMES(NamesModel, model);
+TROUPE_NAMES(NamesOptimizer, optimizer);
+TROUPE_NAMES(NamesScheduler, scheduler);
+TROUPE_NAMES(NamesState, state);
+TROUPE_NAMES(NamesSetup, setup);
+TROUPE_NAMES(NamesCriterion, criterion);
+TROUPE_NAMES(NamesLoss, loss);
+TROUPE_NAMES(NamesEvaluate, evaluate);
+TROUPE_NAMES(NamesCorrect, correct);
+TROUPE_NAMES(NamesPredict, predict);
+TROUPE_NAMES(NamesApply, apply);
+TROUPE_NAMES(NamesPrecision, precision);
+TROUPE_NAMES(NamesEma, ema);
+
 template <class Job>
 concept HasModel = requires(const Job& job) {
   job.model()->named_parameters();
@@ -89,10 +105,6 @@ concept HasModel = requires(const Job& job) {
 template <class Job>
 concept HasSetup = requires(const Job& job, Setup& setup) {
   job.setup(setup);
-};
-template <class Job>
-concept NamesSetup = requires {
-  &Job::setup;
 };
 
 namespace detail {
@@ -126,20 +138,16 @@ concept HasCriterion = requires(const Job& job, NetOf<Job>& net, const data::Bat
   { job.criterion(net->forward(batch.input), batch) } -> std::convertible_to<torch::Tensor>;
 };
 template <class Job>
-concept NamesCriterion = requires {
-  &Job::criterion;
-};
-template <class Job>
 concept HasEvaluate = requires(const Job& job, NetOf<Job>& net, const data::Batch& batch, Leaf& at) {
   { job.evaluate(net, batch, at) } -> std::convertible_to<torch::Tensor>;
 };
 template <class Job>
-concept NamesEvaluate = requires {
-  &Job::evaluate;
-};
-template <class Job>
 concept HasCorrect = requires(const Job& job, NetOf<Job>& net, const data::Batch& batch) {
   { job.correct(net, batch) } -> std::convertible_to<torch::Tensor>;
+};
+template <class Job>
+concept HasPredict = requires(const Job& job, NetOf<Job>& net, const torch::Tensor& input) {
+  { job.predict(net, input) } -> std::convertible_to<torch::Tensor>;
 };
 template <class Job>
 concept HasForward = requires(NetOf<Job>& net, const data::Batch& batch) {
@@ -150,10 +158,6 @@ concept HasApply = requires(const Job& job, Apply& apply) {
   job.apply(apply);
 };
 template <class Job>
-concept NamesApply = requires {
-  &Job::apply;
-};
-template <class Job>
 concept HasPrecision = requires(const Job& job) {
   { job.precision() } -> std::convertible_to<Precision>;
 };
@@ -162,20 +166,8 @@ concept HasEma = requires(const Job& job) {
   { job.ema() } -> std::convertible_to<Ema>;
 };
 template <class Job>
-concept NamesEma = requires {
-  requires std::is_member_function_pointer_v<decltype(&Job::ema)>;
-};
-template <class Job>
-concept NamesPrecision = requires {
-  requires std::is_member_function_pointer_v<decltype(&Job::precision)>;
-};
-template <class Job>
 using OptimizerOf =
     std::remove_cvref_t<decltype(std::declval<const Job&>().optimizer(std::declval<NetOf<Job>&>()))>;
-template <class Job>
-concept NamesScheduler = requires {
-  &Job::scheduler;
-};
 
 namespace detail {
 template <class Made>
@@ -211,10 +203,6 @@ template <class Job>
 concept HasState = requires(const Job& job, StateRegistry& state, NetOf<Job>& net,
                             OptimizerOf<Job>& optimizer) {
   job.state(state, net, optimizer);
-};
-template <class Job>
-concept NamesState = requires {
-  requires std::is_member_function_pointer_v<decltype(&Job::state)>;
 };
 
 namespace detail {
@@ -321,7 +309,7 @@ class JobModel final : public TrainingModel {
   }
 
   torch::Tensor plain_predict(const data::Batch& batch) {
-    if constexpr (requires { torch::Tensor(job_.predict(net_, batch.input)); }) {
+    if constexpr (HasPredict<Job>) {
       part_ = "predict";
       return job_.predict(net_, batch.input);
     } else if constexpr (HasForward<Job>) {
@@ -346,14 +334,7 @@ class JobModel final : public TrainingModel {
       auto owned = std::unique_ptr<OptimizerOf<Job>>(new OptimizerOf<Job>(job_.optimizer(net)));
       auto& optimizer = *owned;
       setup_.add_optimizer("", std::move(owned));
-      if constexpr (HasScheduler<Job>) {
-        auto made = job_.scheduler(optimizer);
-        if constexpr (requires { made.every; }) {
-          setup_.scheduler_of(optimizer, made.every, std::move(made.scheduler));
-        } else {
-          setup_.scheduler_of(optimizer, Every::kEpoch, std::move(made));
-        }
-      }
+      if constexpr (HasScheduler<Job>) setup_.scheduler_of(optimizer, job_.scheduler(optimizer));
       if constexpr (HasState<Job>) job_.state(setup_.state, net, optimizer);
       return net;
     }
@@ -382,50 +363,33 @@ class JobModel final : public TrainingModel {
   std::optional<AveragedWeights> averaged_;
 };
 
-}  // namespace detail
+// Each stops the compiler at the first member that does not fit, in words; true: they all do.
 
-/// Builds the model of a job with initial weights drawn from `seed`, in training mode, on `device`: the
-/// weights are drawn on the CPU and moved, so that they are the same on every device. What the struct lacks
-/// is a compile error that says so in its first line.
 template <class Job>
-std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t seed,
-                                                   torch::Device device = torch::kCPU) {
-  constexpr bool kSimple = HasModel<Job> && !HasSetup<Job>;
+consteval bool says_what_trains() {
   if constexpr (NamesSetup<Job> && !HasSetup<Job>) {
     static_assert(
         HasSetup<Job>,
         "this job's setup must be `Nets setup(troupe::train::Setup& s) const`, returning what loss() gets");
-  } else if constexpr (!HasModel<Job> && !HasSetup<Job>) {
+  } else if constexpr (HasSetup<Job> && (NamesModel<Job> || NamesOptimizer<Job>)) {
+    static_assert(!NamesModel<Job> && !NamesOptimizer<Job>,
+                  "this job has a setup, so that nobody calls its model or optimizer: keep one of the two "
+                  "ways, s.module(...) and s.optimizer<SGD>(...) in setup()");
+  } else if constexpr (HasSetup<Job> && NamesScheduler<Job>) {
+    static_assert(!NamesScheduler<Job>,
+                  "this job has a setup, so that nobody calls its scheduler: say it in setup(), "
+                  "`s.scheduler_of(optimizer, troupe::train::cosine(optimizer))`");
+  } else if constexpr (HasSetup<Job> && NamesState<Job>) {
+    static_assert(!NamesState<Job>,
+                  "this job has a setup, so that nobody calls its state: say it in setup(), "
+                  "`s.state.add(\"name\", value)`");
+  } else if constexpr (HasSetup<Job>) {
+    return true;
+  } else if constexpr (!HasModel<Job>) {
     static_assert(HasModel<Job>, "this job lacks `Net model() const`, returning a torch module holder");
-  } else if constexpr (kSimple && !HasOptimizer<Job>) {
+  } else if constexpr (!HasOptimizer<Job>) {
     static_assert(HasOptimizer<Job>,
                   "this job lacks `auto optimizer(Net& net) const`, returning a torch::optim optimizer");
-  } else if constexpr (NamesCriterion<Job> && !HasCriterion<Job>) {
-    static_assert(HasCriterion<Job>,
-                  "this job's criterion must be `torch::Tensor criterion(const torch::Tensor& output, const "
-                  "troupe::data::Batch& batch) const`, and its net's forward(batch.input) gives the output");
-  } else if constexpr (HasCriterion<Job> && HasLoss<Job>) {
-    static_assert(!HasLoss<Job>, "this job has a criterion and a loss: keep one of them");
-  } else if constexpr (!HasCriterion<Job> && !HasLoss<Job>) {
-    static_assert(HasLoss<Job>,
-                  "this job lacks `torch::Tensor criterion(const torch::Tensor& output, const "
-                  "troupe::data::Batch& batch) const`, or `torch::Tensor loss(Net& net, const "
-                  "troupe::data::Batch& batch) const`");
-  } else if constexpr (NamesEvaluate<Job> && !HasEvaluate<Job>) {
-    static_assert(
-        HasEvaluate<Job>,
-        "this job's evaluate must be `torch::Tensor evaluate(Net& net, const troupe::data::Batch& batch, "
-        "troupe::train::Leaf& at) const`, returning the test loss");
-  } else if constexpr (NamesApply<Job> && !HasApply<Job>) {
-    static_assert(HasApply<Job>, "this job's apply must be `void apply(troupe::train::Apply& a) const`");
-  } else if constexpr (NamesPrecision<Job> && !HasPrecision<Job>) {
-    static_assert(HasPrecision<Job>,
-                  "this job's precision must be `troupe::train::Precision precision() const`");
-  } else if constexpr (NamesEma<Job> && !HasEma<Job>) {
-    static_assert(HasEma<Job>, "this job's ema must be `troupe::train::Ema ema() const`");
-  } else if constexpr (HasSetup<Job>) {
-    seed_initial_weights(seed);
-    return std::make_unique<detail::JobModel<Job>>(job, device);
   } else if constexpr (NamesScheduler<Job> && !HasScheduler<Job>) {
     static_assert(HasScheduler<Job>,
                   "this job's scheduler must be `auto scheduler(Optimizer& optimizer) const`, "
@@ -434,13 +398,93 @@ std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t
     static_assert(HasState<Job>,
                   "this job's state must be `void state(troupe::train::StateRegistry& state, Net& net, "
                   "Optimizer& optimizer) const`");
-  } else if constexpr (!detail::keeps_known_state<Job>() && !HasState<Job>) {
+  } else if constexpr (!keeps_known_state<Job>() && !HasState<Job>) {
     static_assert(
         HasState<Job>,
         "this job's optimizer or scheduler is a class of its own, so the job needs `void "
         "state(troupe::train::StateRegistry& state, Net& net, Optimizer& optimizer) const`, which adds "
         "what such a class changes while it trains (nothing, if it changes nothing)");
   } else {
+    return true;
+  }
+  return false;
+}
+
+template <class Job>
+consteval bool says_its_loss() {
+  if constexpr (NamesCriterion<Job> && NamesLoss<Job>) {
+    static_assert(!NamesLoss<Job>, "this job has a criterion and a loss: keep one of them");
+  } else if constexpr (NamesCriterion<Job> && !HasCriterion<Job>) {
+    static_assert(HasCriterion<Job>,
+                  "this job's criterion must be `torch::Tensor criterion(const torch::Tensor& output, const "
+                  "troupe::data::Batch& batch) const`, and its net's forward(batch.input) gives the output");
+  } else if constexpr (NamesLoss<Job> && !HasLoss<Job>) {
+    static_assert(HasLoss<Job>,
+                  "this job's loss must be `torch::Tensor loss(Net& net, const troupe::data::Batch& batch) "
+                  "const`, or take a `troupe::train::Leaf& at` behind the batch");
+  } else if constexpr (!HasCriterion<Job> && !HasLoss<Job>) {
+    static_assert(HasLoss<Job>,
+                  "this job lacks `torch::Tensor criterion(const torch::Tensor& output, const "
+                  "troupe::data::Batch& batch) const`, or `torch::Tensor loss(Net& net, const "
+                  "troupe::data::Batch& batch) const`");
+  } else {
+    return true;
+  }
+  return false;
+}
+
+template <class Job>
+consteval bool fits_otherwise() {
+  if constexpr (NamesEvaluate<Job> && !HasEvaluate<Job>) {
+    static_assert(
+        HasEvaluate<Job>,
+        "this job's evaluate must be `torch::Tensor evaluate(Net& net, const troupe::data::Batch& batch, "
+        "troupe::train::Leaf& at) const`, returning the test loss");
+  } else if constexpr (NamesCorrect<Job> && HasEvaluate<Job>) {
+    static_assert(!NamesCorrect<Job>,
+                  "this job has an evaluate, so that nobody calls its correct: count the accuracy in "
+                  "evaluate(), `at.count(\"accuracy\", right.sum(), batch.size())`");
+  } else if constexpr (NamesCorrect<Job> && !HasCorrect<Job>) {
+    static_assert(HasCorrect<Job>,
+                  "this job's correct must be `torch::Tensor correct(Net& net, const troupe::data::Batch& "
+                  "batch) const`, returning which samples are right");
+  } else if constexpr (NamesPredict<Job> && !HasPredict<Job>) {
+    static_assert(HasPredict<Job>,
+                  "this job's predict must be `torch::Tensor predict(Net& net, const torch::Tensor& input) "
+                  "const`");
+  } else if constexpr (NamesApply<Job> && !HasApply<Job>) {
+    static_assert(HasApply<Job>, "this job's apply must be `void apply(troupe::train::Apply& a) const`");
+  } else if constexpr (NamesPrecision<Job> && !HasPrecision<Job>) {
+    static_assert(HasPrecision<Job>,
+                  "this job's precision must be `troupe::train::Precision precision() const`");
+  } else if constexpr (NamesEma<Job> && !HasEma<Job>) {
+    static_assert(HasEma<Job>, "this job's ema must be `troupe::train::Ema ema() const`");
+  } else {
+    return true;
+  }
+  return false;
+}
+
+/// One error at a time: another part of the struct is looked at when this one fits.
+template <class Job>
+consteval bool fits() {
+  if constexpr (!says_what_trains<Job>())
+    return false;
+  else if constexpr (!says_its_loss<Job>())
+    return false;
+  else
+    return fits_otherwise<Job>();
+}
+
+}  // namespace detail
+
+/// Builds the model of a job with initial weights drawn from `seed`, in training mode, on `device`: the
+/// weights are drawn on the CPU and moved, so that they are the same on every device. What the struct lacks,
+/// and a member that would not be called, is a compile error that says so in its first line.
+template <class Job>
+std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t seed,
+                                                   torch::Device device = torch::kCPU) {
+  if constexpr (detail::fits<Job>()) {
     seed_initial_weights(seed);
     return std::make_unique<detail::JobModel<Job>>(job, device);
   }

@@ -8,7 +8,8 @@
 ///       return nets;                       // what loss(), apply() and evaluate() get
 ///     }
 ///
-/// A job with one module and one optimizer says model() and optimizer(net) instead.
+/// A job with one module and one optimizer says model() and optimizer(net) instead, and scheduler(optimizer)
+/// and state(): beside setup() none of these compile.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -71,6 +72,16 @@ class Setup {
   template <class Scheduler, class... Args>
   void scheduler(torch::optim::Optimizer& of, Every every, Args&&... args) {
     add_scheduler(of, every, std::make_unique<Scheduler>(of, std::forward<Args>(args)...));
+  }
+  /// Takes one that is made: `s.scheduler_of(adam, cosine(adam, {.warmup_steps = 100}))`, which steps as
+  /// every_step() and schedules by name do, and another once an epoch.
+  template <class Made>
+  void scheduler_of(torch::optim::Optimizer& of, Made&& made) {
+    if constexpr (requires { made.every; }) {
+      scheduler_of(of, made.every, std::forward<Made>(made).scheduler);
+    } else {
+      scheduler_of(of, Every::kEpoch, std::forward<Made>(made));
+    }
   }
   template <class Scheduler>
   void scheduler_of(torch::optim::Optimizer& of, Every every, Scheduler&& made) {

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "actors/serve/control.hpp"
 #include "actors/serve/http_endpoint.hpp"
 #include "runtime/http/exchange.hpp"
+#include "tests/actors/serve/http/raw_client.hpp"
 
 namespace troupe::serve {
 namespace {
@@ -92,6 +94,41 @@ TEST_CASE("a request that waits for routes goes with its client") {
   CHECK(taken == 0);
   exchange->leave();
   CHECK(taken == 1);  // it was dropped, which answers
+}
+
+// Was: of all 4xx /metrics had 429 alone.
+TEST_CASE("/metrics counts what no deployment is asked, and what the server itself refuses") {
+  HttpEndpoint endpoint({.port = 0});
+  endpoint.add(std::make_shared<NamedFront>("a"));
+  const auto ask = [&](const std::string& head, const std::string& body = "") {
+    http::RawClient client(endpoint.address().port);
+    return client
+        .ask(head + " HTTP/1.1\r\nHost: a\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+             body)
+        .status;
+  };
+  CHECK(ask("GET /v1/a") == 405);
+  CHECK(ask("POST /v2/models/a") == 405);
+  CHECK(ask("POST /v1/a", "[") == 400);
+  CHECK(ask("POST /v2/models/a/infer", "[") == 400);
+  CHECK(ask("GET /v2/models/a/versions/7") == 404);
+  CHECK(ask("GET /v2/models/a") == 503);
+  CHECK(ask("POST /v1/b") == 404);
+  CHECK(ask("GET /v2/models/b") == 404);
+  CHECK(ask("GET /\n") == 400);
+  CHECK(ask("POST /healthz") == 405);  // no request of a deployment
+  const auto lines = [&] {
+    std::string all, line;
+    for (std::istringstream text(endpoint.measured().body); std::getline(text, line);)
+      if (line.starts_with("troupe_serve_requests_total")) all += line.substr(27) + "\n";
+    return all;
+  };
+  CHECK(lines() ==
+        "{code=\"400\"} 1\n{code=\"400\",deployment=\"a\"} 2\n{code=\"404\"} "
+        "2\n{code=\"404\",deployment=\"a\"} 1\n"
+        "{code=\"405\",deployment=\"a\"} 2\n{code=\"503\",deployment=\"a\"} 1\n");
+  endpoint.remove("a");
+  CHECK(lines() == "{code=\"400\"} 1\n{code=\"404\"} 2\n");
 }
 
 /// A program that serves, and hands nothing over.

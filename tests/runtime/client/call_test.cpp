@@ -57,7 +57,6 @@ struct Counter : Padding, Named {
     made_at = all.data();
     return all;
   }
-  Task<std::vector<std::byte>> large_later(std::size_t bytes) { co_return large(bytes); }
   static inline const std::byte* made_at = nullptr;
 };
 

@@ -337,7 +337,8 @@ TEST_CASE("a file that changes while it is sent is found, and named") {
 
 TEST_CASE("what takes a while is told after a second, and every ten seconds, in megabytes") {
   CHECK(part_of_bytes(120'500'000, 546'000'001) == "120 of 546 MB");
-  CHECK(part_of_bytes(0, 999) == "0 of 1 MB");
+  CHECK(part_of_bytes(1, 1'000'000) == "0 of 1 MB");
+  CHECK(part_of_bytes(0, 999) == "0 of 999 bytes");
   using std::chrono::seconds;
   ProgressTimes times(seconds(5));
   std::vector<int> told;

@@ -145,7 +145,7 @@ TEST_CASE("troupe serve: what programs tell as tables and JSON, and what is aske
   const Ran list = serve("list");
   CAPTURE(list.output);
   CHECK(list.code == 0);
-  CHECK(contains(list.output, "state       replicas  weights  queued  requests  process  url\n"));
+  CHECK(contains(list.output, "state       replicas  weights  queued   ongoing  process  url\n"));
   CHECK(contains(list.output, " ready       1 of 1:4        3       7         9 "));
   CHECK(contains(list.output, "fixed                    -             - of 2        -       -         - "));
   CHECK_FALSE(contains(list.output, "\x1b"));
