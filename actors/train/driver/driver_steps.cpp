@@ -58,13 +58,11 @@ bool DriverMachine::agrees(StateProofs& proofs, const TrainerSeat& from, std::in
   const TrainerSeat& newer = from.proven ? peer : from;
   const TrainerSeat& older = from.proven ? from : peer;
   fail(describe(newer) + " has another state after " + std::to_string(steps) + " steps than " +
-           describe(older) +
-           ", though both began with the same TrainState: " + first_difference(proof->parts, parts) +
-           ". The job keeps state that its TrainState lacks, or an evaluation changes a buffer",
+           describe(older) + ", though both began with the same TrainState: " +
+           first_difference(proof->parts, parts) + ". The job keeps state that its TrainState lacks",
        "add what changes while it trains (a member of the net, of the optimizer or of the job, a static "
        "variable) in the job's `void state(troupe::train::StateRegistry&, Net&, Optimizer&) const`, or by "
-       "s.state.add(...) in setup(); let evaluate(), and a loss() that is the evaluation, too, change "
-       "buffers only while the net's is_training()");
+       "s.state.add(...) in setup()");
   return false;
 }
 

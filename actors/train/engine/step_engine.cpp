@@ -349,14 +349,14 @@ std::vector<Figure> StepEngine::evaluate(int piece, int epoch, const data::Batch
   const auto of_epoch = static_cast<std::uint64_t>(epoch);
   Leaf at({0, epoch, piece}, leaf_seed(options_.seed, RandomPurpose::kEvaluationLeaf, of_epoch, piece));
   const LossCheck::Before before = loss_check_.before(batch, false);
-  const LossState declared({}, model_->setup().state, torch::kCPU);  // a stream that a loss draws from
-  torch::Tensor committed = declared.memory();
-  declared.save(committed);
+  // What a loss that is the evaluation, too, changes: a count, a stream that it draws from.
+  torch::Tensor committed = loss_state_.memory();
+  loss_state_.save(committed);
   if (is_in_pieces()) pieces_->begin_piece();
   model_->evaluate(batch, at);
   if (is_in_pieces()) pieces_->end_piece();
   end_forked_child();
-  declared.restore(committed);
+  loss_state_.restore(committed);
   loss_check_.check(before, batch);
   return at.read_figures();
 }

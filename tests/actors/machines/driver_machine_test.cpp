@@ -510,11 +510,8 @@ TEST_CASE("a newcomer that computes another first step is found before the step 
     CHECK(s.only<JobFailed>().reason ==
           "trainer 3 (rank 1) has another state after " + std::to_string(k + 1) +
               " steps than trainer 1 (rank 0), though both began with the same "
-              "TrainState: 'b' differs. The job keeps state that its TrainState lacks, or an evaluation "
-              "changes a buffer");
-    CHECK_THAT(s.only<JobFailed>().todo, Catch::Contains("StateRegistry") &&
-                                             Catch::Contains("loss() that is the evaluation") &&
-                                             Catch::Contains("is_training()"));
+              "TrainState: 'b' differs. The job keeps state that its TrainState lacks");
+    CHECK_THAT(s.only<JobFailed>().todo, Catch::Contains("StateRegistry") && Catch::Contains("setup()"));
   }
   SECTION("the same, and nobody is asked again") {
     s.applied({kC, kA}, k);

@@ -15,11 +15,13 @@ namespace {
 struct NoisyNetImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     const torch::Tensor noisy = x + 0.1 * torch::rand({16}, generator);
+    seen += 1;  // no gradient goes there
     return out(norm(in(noisy))) / (static_cast<double>(++calls) + temperature);
   }
   torch::nn::Linear in = register_module("in", torch::nn::Linear(16, 8));
   torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(8));
   torch::nn::Linear out = register_module("out", torch::nn::Linear(8, 4));
+  torch::Tensor seen = register_buffer("seen", torch::zeros({}, torch::kLong));
   torch::Tensor temperature = register_buffer("temperature", torch::ones({}));
   at::Generator generator = at::detail::createCPUGenerator(5);
   std::int64_t calls = 0;
@@ -104,7 +106,7 @@ TEST_CASE("an aborted step puts numbers and streams back, and gives the same bit
   }
 }
 
-TEST_CASE("an evaluation leaves a stream that its loss draws from alone") {
+TEST_CASE("an evaluation leaves buffers, numbers and streams that its loss changes alone") {
   const auto engine = engine_for(NoisyJob{}, 1);
   const std::string before = engine->state().hash();
   const auto first = engine->evaluate(0, 0, small(0, 0));
