@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +20,7 @@
 #include "collectives/rendezvous/init.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/ddp/support.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/files.hpp"
 
 namespace troupe::train::testing {
@@ -119,13 +121,19 @@ TEST_CASE("after the death of a rank the others go on from the last commit witho
 }
 
 TEST_CASE("a rank that dies when others are through with their last step takes them back to the commit") {
-  const auto said = fork_elastic(3, [](int me, const Group& first) {
+  const TempFolder through;
+  const auto said = fork_elastic(3, [&](int me, const Group& first) {
     Program program;
     int begun = 0;
     run_elastic(first, program.state, [&](const Group& group) {
       ++begun;
       program.step += group->size();
-      if (me == 1) ::raise(SIGKILL);
+      write_file(through.path() + "/" + std::to_string(me), "");
+      const auto all = [&] {
+        return std::filesystem::exists(through.path() + "/0") &&
+               std::filesystem::exists(through.path() + "/2");
+      };
+      if (me == 1 && test::eventually(all, std::chrono::seconds(60))) ::raise(SIGKILL);
     });
     return std::to_string(begun) + " times, " + std::to_string(program.step);
   });
