@@ -48,6 +48,7 @@ void Objects::offer(HandlePtr object, ProcessAddress to, const ObjectName& copy_
 void Objects::offer_answer(HandlePtr object, ProcessAddress to) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t number = object->name().number;
+  if (const auto own = values_.find(number); own != values_.end()) own->second.is_answer = true;
   if (may_offer(to)) offers_.add_answer(number, {to, std::move(object)});
 }
 
@@ -61,7 +62,7 @@ void Objects::wait_until_taken(Duration most) {
 
 void Objects::take(const ObjectName& name, std::function<void(Outcome)> then) {
   auto handle = hold(name);
-  auto fetched = fetch(name);
+  auto fetched = fetch_shared(name, true, nullptr, true);
   Fetch& fetch = *fetched;
   fetch.done.on_ready([weak = weak_from_this(), name, fetched = std::move(fetched),
                        handle = std::move(handle), then = std::move(then)]() mutable {

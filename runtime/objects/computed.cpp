@@ -263,9 +263,7 @@ bool Objects::locates_again(const ObjectName& name, const FetchPtr& fetch, int b
                             const Outcome& outcome) {
   const LookAgain next = name.is_computed() ? after_broken(outcome, broken) : LookAgain{};
   if (!next.again) return false;
-  gate_.later(next.after, [weak = weak_from_this(), name, fetch, broken] {
-    if (const auto self = weak.lock()) self->locate(name, fetch, broken + 1);
-  });
+  locate_after(next.after, name, fetch, broken + 1);
   return true;
 }
 

@@ -60,8 +60,8 @@ LookAgain after_broken_link(int times, const ObjectLimits& limits) {
   return {true, kBrokenPause, "a link that broke is made again, or its node is declared dead"};
 }
 
-LookAgain after_gone_memory(int times, const ObjectLimits& limits) {
-  if (times >= limits.gone_memory) {
+LookAgain after_gone_memory(int times, const ObjectLimits& limits, bool waits) {
+  if (times >= limits.gone_memory && !waits) {
     return {false, Duration::zero(),
             "its memory was gone " + std::to_string(times) +
                 " times before it could be mapped: the store is too small for what is in use"};

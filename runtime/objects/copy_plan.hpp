@@ -70,7 +70,7 @@ struct LookAgain {
 /// No link reached who was asked, `times` times before this.
 LookAgain after_broken_link(int times, const ObjectLimits& limits);
 /// The object had left the memory where its owner said that it is, `times` times before this: its owner is
-/// asked twice at once, then after longer and longer pauses.
-LookAgain after_gone_memory(int times, const ObjectLimits& limits);
+/// asked twice at once, then after longer and longer pauses. `waits`: on and on, for room.
+LookAgain after_gone_memory(int times, const ObjectLimits& limits, bool waits = false);
 
 }  // namespace troupe::objects

@@ -229,6 +229,7 @@ void Objects::answer(const OwnerTable::Answer& where) {
   Location location{where.where, 0, 0, {}};
   location.ticket = where.ticket;
   auto want = SpillTable::Want::kHere;
+  bool is_answer = false;
   {
     const std::lock_guard lock(mutex_);
     const auto at = questions_.find(where.ticket);
@@ -239,6 +240,7 @@ void Objects::answer(const OwnerTable::Answer& where) {
       if (where.in_segment) want = spills_.want(where.number);
       value = found->second.value;
       location.bytes = found->second.bytes;
+      is_answer = found->second.is_answer;
       if (found->second.segment != nullptr) location.region = found->second.segment->region();
     }
   }
@@ -246,12 +248,15 @@ void Objects::answer(const OwnerTable::Answer& where) {
   if (want == SpillTable::Want::kRead) restore(where.number);
   if (want != SpillTable::Want::kHere) {
     Fetch& fetch = *value;
-    fetch.done.on_ready([weak = weak_from_this(), value = std::move(value), where,
-                         later = std::make_shared<Responder>(std::move(*responder))] {
+    fetch.done.on_ready([weak = weak_from_this(), value = std::move(value), where, is_answer,
+                         bytes = location.bytes, later = std::make_shared<Responder>(std::move(*responder))] {
       const auto self = weak.lock();
       if (self == nullptr) return;
       if (!value->done.outcome().ok()) return later->fail(value->done.outcome().error());
-      if (value->why_beside) return later->fail(*value->why_beside);  // another process cannot map that
+      if (value->why_beside) {  // another process cannot map that
+        if (is_answer) return later->answer(wire::encode(Location{Where::kFetch, bytes, 0, {}}));
+        return later->fail(*value->why_beside);
+      }
       {
         const std::lock_guard lock(self->mutex_);
         self->questions_.emplace(where.ticket, std::move(*later));

@@ -85,10 +85,9 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void no_other_node(const std::string& why);
 
   /// A new object with a copy of these bytes. Waits for shared memory if they are many: others are spilled
-  /// for it when the store is full. Throws LimitExceeded when that makes no room; first, where arguments of
-  /// other calls are in use that may go, it waits for that so long. `of_call`: bytes of the same call's
-  /// arguments that are there.
-  HandlePtr put(wire::ByteView bytes, Duration for_arguments = Duration::zero(), std::uint64_t of_call = 0);
+  /// for it when the store is full. Throws LimitExceeded when that makes no room; first, where what is in use
+  /// may go, it waits for that so long. `of_call`: bytes of the same call's arguments that are there.
+  HandlePtr put(wire::ByteView bytes, Duration for_room = Duration::zero(), std::uint64_t of_call = 0);
   HandlePtr put(wire::Bytes&& bytes);
   /// Of two parts, written one behind the other. Null, unless it `waits` for memory that others read: the
   /// store is full of what is in use. REQUIRES: they are many bytes, and this thread may wait.
@@ -191,6 +190,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
     const ObjectName name;
     const FetchPtr fetch;
     const std::uint64_t bytes = 0;
+    const bool in_store = true;  ///< else `fd` is memory of this process alone
     UniqueFd fd{};
     std::mutex mutex{};  ///< guards `plan`
     CopyPlan plan;
@@ -210,6 +210,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
     SegmentPtr segment;  ///< of a large one that is
     std::uint64_t bytes = 0;
     std::optional<SpillFiles::Place> place;  ///< on disk
+    bool is_answer = false;                  ///< of a call: its caller alone reads it
   };
   using BytesPtr = std::shared_ptr<const ObjectBytes>;
   struct Placed {
@@ -224,11 +225,11 @@ class Objects : public std::enable_shared_from_this<Objects> {
   Result<Placed> place(std::uint64_t number, std::uint64_t bytes, const Source& from, std::uint64_t& full_of,
                        Full full);
   HandlePtr own_placed(std::uint64_t number, std::uint64_t bytes, Result<Placed> placed);
-  HandlePtr put_shared(std::uint64_t bytes, const Source& from, Duration for_arguments,
-                       std::uint64_t of_call);
+  HandlePtr put_shared(std::uint64_t bytes, const Source& from, Duration for_room, std::uint64_t of_call);
   Result<Placed> place_in_time(std::uint64_t number, std::uint64_t bytes, const Source& from,
-                               Duration for_arguments, std::uint64_t of_call);
-  bool wait_for_argument(std::uint64_t seen, std::uint64_t of_call, Instant until);
+                               Duration for_room, std::uint64_t of_call);
+  bool wait_for_room(std::uint64_t seen, std::uint64_t of_call, bool may_fit, Instant until);
+  std::uint64_t looked_at_here() const;
   std::optional<Result<Placed>> place_again(std::uint64_t number, std::uint64_t bytes, const Source& from);
   Result<Lent> lend(const std::string& key, std::uint64_t bytes, Full full) {
     return lend(ask_for(key, bytes), bytes, full, key);
@@ -294,12 +295,15 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void carry_out(BorrowTable::Actions actions);
   void borrow_answered(const ObjectName& name, const Outcome& outcome);
   // The reader's.
-  FetchPtr fetch_shared(const ObjectName& name, bool waits, const std::shared_ptr<CallBytes>& of_call);
+  FetchPtr fetch_shared(const ObjectName& name, bool waits, const std::shared_ptr<CallBytes>& of_call,
+                        bool is_answer = false);
   void read_argument(const ObjectName& name, const FetchPtr& argument, const FetchPtr& shared);
   bool is_wanted_still(const FetchPtr& argument);
   void locate(const ObjectName& name, FetchPtr fetch, int tries, const ObjectName& unread = {},
               const std::string& why = {});
   void located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome);
+  void locate_after(Duration pause, const ObjectName& name, const FetchPtr& fetch, int tries);
+  bool waits_for_room(const Fetch& fetch) const;
   void open_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at, int tries);
   void make_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at);
   /// Whose argument it is; null: nobody's.
@@ -315,7 +319,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
   void act(const PullPtr& pull, const CopyPlan::End& end);
   void pulled(const PullPtr& pull, const Part& part, const Outcome& outcome);
   /// What it was told to make is here, or fails.
-  void end_copy(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> mapped);
+  void end_copy(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> mapped, bool in_store);
   // Direct connections (direct.cpp).
   DirectOwners::Choice choose_way(const ObjectName& name, std::uint64_t bytes) const;
   void pulled_direct(const PullPtr& pull, const Result<void>& result);

@@ -1,4 +1,6 @@
 // How a process makes objects, and the memory in which they lie.
+#include <algorithm>
+
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
@@ -9,6 +11,8 @@ namespace {
 constexpr Duration kStoreAnswers = std::chrono::seconds(30);
 /// While others are written to disk for it.
 constexpr Duration kRoomIsMade = std::chrono::minutes(10);
+/// Who waits for room looks so often for what other processes have let go, which is not heard of here.
+constexpr Duration kLooksAgain = std::chrono::milliseconds(100);
 /// Memory that no object took for so long is given back.
 constexpr Duration kIdle = std::chrono::seconds(10);
 /// A process keeps this part of its node's store for its next objects.
@@ -51,11 +55,11 @@ HandlePtr Objects::put(wire::Bytes&& bytes) {
   return own(next_number(), std::make_shared<ObjectBytes>(std::move(bytes)), nullptr);
 }
 
-HandlePtr Objects::put(wire::ByteView bytes, Duration for_arguments, std::uint64_t of_call) {
+HandlePtr Objects::put(wire::ByteView bytes, Duration for_room, std::uint64_t of_call) {
   if (bytes.size() <= kInlineBytes || !thread_may_wait())  // shared memory has to be waited for
     return own(next_number(), std::make_shared<ObjectBytes>(wire::Bytes(bytes.begin(), bytes.end())),
                nullptr);
-  return put_shared(bytes.size(), source_of(bytes), for_arguments, of_call);
+  return put_shared(bytes.size(), source_of(bytes), for_room, of_call);
 }
 
 HandlePtr Objects::put_answer(wire::ByteView head, wire::ByteView rest, bool waits) {
@@ -70,10 +74,10 @@ HandlePtr Objects::put_answer(wire::ByteView head, wire::ByteView rest, bool wai
   return full_of != 0 ? nullptr : own_placed(number, bytes, std::move(placed));
 }
 
-HandlePtr Objects::put_shared(std::uint64_t bytes, const Source& from, Duration for_arguments,
+HandlePtr Objects::put_shared(std::uint64_t bytes, const Source& from, Duration for_room,
                               std::uint64_t of_call) {
   const std::uint64_t number = next_number();
-  return own_placed(number, bytes, place_in_time(number, bytes, from, for_arguments, of_call));
+  return own_placed(number, bytes, place_in_time(number, bytes, from, for_room, of_call));
 }
 
 HandlePtr Objects::own_placed(std::uint64_t number, std::uint64_t bytes, Result<Placed> placed) {
@@ -214,22 +218,33 @@ HandlePtr Objects::argument(HandlePtr object) {
   return HandlePtr(made, handle);
 }
 
-/// Until more have gone than `seen`. False: none is left that could, or `until` has passed.
-bool Objects::wait_for_argument(std::uint64_t seen, std::uint64_t of_call, Instant until) {
-  const MonotonicClock clock;
+/// Until more arguments have gone than `seen`, or for a moment. False: nothing is left that could go, or
+/// `until` has passed. `may_fit`: beside what this process keeps in use itself.
+bool Objects::wait_for_room(std::uint64_t seen, std::uint64_t of_call, bool may_fit, Instant until) {
+  const Instant now = MonotonicClock().now();
   std::unique_lock lock(mutex_);
-  for (Instant now = clock.now(); !closed_ && now < until; now = clock.now()) {
-    if (arguments_gone_ != seen) return true;
-    if (argument_bytes_ <= of_call) return false;  // all are of the call that waits
-    argument_gone_.wait_for(lock, until - now);
+  if (closed_ || now >= until) return false;
+  if (arguments_gone_ != seen) return true;
+  if (argument_bytes_ <= of_call && !may_fit) return false;
+  argument_gone_.wait_for(lock, std::min<Duration>(until - now, kLooksAgain));
+  return !closed_;
+}
+
+/// Of its own objects, with all that lies beside them.
+std::uint64_t Objects::looked_at_here() const {
+  std::uint64_t bytes = 0;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [number, own] : values_) {
+    const bool is_used = own.value.use_count() > 1 || own.value->bytes.use_count() > 1;
+    if (own.segment != nullptr && is_used) bytes += own.segment->capacity() + kTagBytes;
   }
-  return false;
+  return bytes;
 }
 
 /// In a thread that may wait.
 Result<Objects::Placed> Objects::place_in_time(std::uint64_t number, std::uint64_t bytes, const Source& from,
-                                               Duration for_arguments, std::uint64_t of_call) {
-  const Instant until = MonotonicClock().now() + for_arguments;
+                                               Duration for_room, std::uint64_t of_call) {
+  const Instant until = MonotonicClock().now() + for_room;
   for (;;) {
     std::uint64_t seen = 0;
     {
@@ -246,7 +261,8 @@ Result<Objects::Placed> Objects::place_in_time(std::uint64_t number, std::uint64
               " bytes of the same call's other arguments that is more than the node's limit of " +
               std::to_string(full_of) + " bytes",
           "give less to one call, or set TROUPE_REGIONS_BYTES"};
-    if (!wait_for_argument(seen, of_call, until)) return placed;
+    const bool may_fit = bytes + of_call + looked_at_here() <= full_of;
+    if (!wait_for_room(seen, of_call, may_fit, until)) return placed;
   }
 }
 

@@ -1,4 +1,7 @@
 // How a process comes by the bytes of an object.
+#include <fcntl.h>
+
+#include <cerrno>
 #include <utility>
 
 #include "runtime/core/log.hpp"
@@ -11,7 +14,7 @@ namespace {
 
 /// What no host has. Sums of such lengths do not overflow.
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
-/// An argument's copy that waits for room looks so often.
+/// An argument that waits for room looks so often.
 constexpr Duration kLooksForRoom = std::chrono::milliseconds(20);
 
 /// Of an argument of a call.
@@ -22,6 +25,15 @@ struct ArgumentFetch : Fetch {
   const std::shared_ptr<CallBytes> of_call;
   std::uint64_t known_bytes = 0;  ///< that it is counted with in there; guarded as the queue of copies is
 };
+
+/// Beside the store.
+Result<Objects::Lent> own_memory(std::uint64_t bytes) {
+  const auto memory = SharedMemory::create("troupe:an answer", bytes, false);
+  if (!memory) return memory.error();
+  Objects::Lent own{UniqueFd(::fcntl(memory->fd(), F_DUPFD_CLOEXEC, 0)), {}};
+  if (!own.fd) return io_error("no memory for an answer", errno, "raise ulimit -n");
+  return own;
+}
 
 ErrorInfo comes_and_goes(const ObjectName& name, std::string why) {
   return {ErrorCode::kLimit, "cannot read an object of process " + to_string(name.owner.process),
@@ -43,10 +55,11 @@ std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name, bool waits,
 
 /// One try for all who read the object.
 std::shared_ptr<Fetch> Objects::fetch_shared(const ObjectName& name, bool waits,
-                                             const std::shared_ptr<CallBytes>& of_call) {
+                                             const std::shared_ptr<CallBytes>& of_call, bool is_answer) {
   FetchPtr fresh = of_call == nullptr ? std::make_shared<Fetch>(waiter_)
                                       : std::make_shared<ArgumentFetch>(waiter_, of_call);
   fresh->waits = waits || !name.is_computed();
+  fresh->is_answer = is_answer;
   if (name.is_computed()) {
     if (auto value = value_here(name)) return value;
     if (name.owner == gate_.address()) {
@@ -102,10 +115,27 @@ void Objects::locate(const ObjectName& name, FetchPtr fetch, int tries, const Ob
   });
 }
 
+void Objects::locate_after(Duration pause, const ObjectName& name, const FetchPtr& fetch, int tries) {
+  if (pause == Duration::zero()) return locate(name, fetch, tries);
+  gate_.later(pause, [weak = weak_from_this(), name, fetch, tries] {
+    if (const auto self = weak.lock()) self->locate(name, fetch, tries);
+  });
+}
+
+/// It is a call's argument, and that has not come a minute ago.
+bool Objects::waits_for_room(const Fetch& fetch) const {
+  const auto call = call_of(fetch);
+  const std::lock_guard lock(mutex_);
+  return call != nullptr && !closed_ && MonotonicClock().now() < call->waits_until();
+}
+
 void Objects::located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome) {
   if (!outcome.ok()) {
     if (locates_again(name, fetch, tries, outcome)) return;
     ErrorInfo why = outcome.error();
+    // Its owner has it on disk. What computes one may have thrown that.
+    const bool no_room = why.code == ErrorCode::kLimit && !name.is_computed();
+    if (no_room && waits_for_room(*fetch)) return locate_after(kLooksForRoom, name, fetch, tries);
     if (why.code == ErrorCode::kActorDied && why.origin.empty()) why = lost_by_death(name, why.why);
     if (link_broke(outcome) && is_closed()) why = is_over();
     return done(name, fetch, std::move(why));
@@ -139,22 +169,23 @@ void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
                      key](Result<Lent> lent) {
     const auto self = weak.lock();
     if (self == nullptr) return;
-    if (lent && lent->answer.full) lent = lent->answer.why;
     if (!lent) return self->done(name, fetch, lent.error());
-    auto read = near ? read_segment(lent->fd, name.number, bytes) : read_copy(lent->fd, name, bytes);
-    fetch->is_copy = !near;
-    if (read || read.error().code != ErrorCode::kUnavailable) return self->done(name, fetch, std::move(read));
     // Its owner has spilled the object meanwhile, or has freed it and put another one where it lay. Those
-    // that held a copy ended or made room: then the node has made new memory for us.
-    const LookAgain next = after_gone_memory(tries, self->limits_);
-    if (near && !is_sealed(lent->fd)) self->gate_.drop_region(key);
-    if (!next.again) return self->done(name, fetch, comes_and_goes(name, next.reason));
-    if (next.after == Duration::zero()) return self->locate(name, fetch, tries + 1);
-    self->gate_.later(next.after, [weak, name, fetch, tries] {
-      if (const auto again = weak.lock()) again->locate(name, fetch, tries + 1);
-    });
+    // that held a copy ended or made room: then the node has made new memory for us, or is full.
+    const bool is_there = !lent->answer.full;
+    fetch->is_copy = !near && is_there;
+    if (is_there) {
+      auto read = near ? read_segment(lent->fd, name.number, bytes) : read_copy(lent->fd, name, bytes);
+      if (read || read.error().code != ErrorCode::kUnavailable)
+        return self->done(name, fetch, std::move(read));
+      if (near && !is_sealed(lent->fd)) self->gate_.drop_region(key);
+    }
+    const LookAgain next = after_gone_memory(tries, self->limits_, self->waits_for_room(*fetch));
+    if (next.again) return self->locate_after(next.after, name, fetch, tries + 1);
+    if (fetch->is_answer) return self->copy_into(name, fetch, bytes, comes_and_goes(name, next.reason));
+    self->done(name, fetch, comes_and_goes(name, next.reason));
   };
-  obtain(ask_for(key, at.bytes + kTagBytes), at.bytes + kTagBytes, then);
+  ask_region_(key, at.bytes + kTagBytes, then);  // it should be there: no room is made for it
 }
 
 void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at) {
@@ -174,10 +205,11 @@ void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, const Loc
     if (is_first) next_copy();  // else whoever is goes on with it
     return;
   }
-  obtain(ask_for(copy_region(name), bytes + kTagBytes), bytes + kTagBytes,
-         [weak = weak_from_this(), name, fetch, bytes](Result<Lent> lent) {
-           if (const auto self = weak.lock()) self->copy_into(name, fetch, bytes, std::move(lent));
-         });
+  const auto then = [weak = weak_from_this(), name, fetch, bytes](Result<Lent> lent) {
+    if (const auto self = weak.lock()) self->copy_into(name, fetch, bytes, std::move(lent));
+  };
+  const int round = fetch->is_answer ? kMostRounds - 1 : 0;  // which waits for nobody who reads others
+  obtain(ask_for(copy_region(name), bytes + kTagBytes), bytes + kTagBytes, then, round);
 }
 
 void Objects::next_copy() {
@@ -216,10 +248,12 @@ void Objects::next_copy() {
 void Objects::copy_into(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes,
                         Result<Lent> lent) {
   if (lent && lent->answer.full) lent = lent->answer.why;
-  if (!lent) return end_copy(name, fetch, lent.error());
+  const bool in_store = lent || !fetch->is_answer || lent.error().code != ErrorCode::kLimit;
+  if (!in_store) lent = own_memory(bytes + kTagBytes);
+  if (!lent) return end_copy(name, fetch, lent.error(), in_store);
   if (is_copy_of(lent->fd, name))  // it was made before
-    return end_copy(name, fetch, read_copy(lent->fd, name, bytes));
-  const PullPtr begun(new Pull{name, fetch, bytes, std::move(lent->fd), {}, {bytes, limits_}});
+    return end_copy(name, fetch, read_copy(lent->fd, name, bytes), in_store);
+  const PullPtr begun(new Pull{name, fetch, bytes, in_store, std::move(lent->fd), {}, {bytes, limits_}});
   auto choice = choose_way(name, bytes);
   pull(begun, [&choice](CopyPlan& plan, auto& out) { plan.begin(std::move(choice), out); });
 }
@@ -256,13 +290,14 @@ void Objects::pulled(const PullPtr& pull, const Part& part, const Outcome& outco
 
 void Objects::act(const PullPtr& pull, const CopyPlan::End& end) {
   auto mapped = end.failed ? Result<BytesPtr>(*end.failed) : finish_copy(pull->fd, pull->name, pull->bytes);
-  end_copy(pull->name, pull->fetch, std::move(mapped));
+  end_copy(pull->name, pull->fetch, std::move(mapped), pull->in_store);
 }
 
-void Objects::end_copy(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> mapped) {
-  fetch->is_copy = mapped.ok();
-  if (!mapped.ok()) gate_.drop_region(copy_region(name));  // before another process makes the copy
-  CopiedTell told{name.number, 0, mapped.ok()};
+void Objects::end_copy(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> mapped,
+                       bool in_store) {
+  fetch->is_copy = mapped.ok() && in_store;
+  if (!fetch->is_copy) gate_.drop_region(copy_region(name));  // before another process makes the copy
+  CopiedTell told{name.number, 0, fetch->is_copy};
   {
     const std::lock_guard lock(mutex_);
     if (const auto making = making_.extract(name)) told.ticket = making.mapped();
@@ -273,8 +308,9 @@ void Objects::end_copy(const ObjectName& name, const FetchPtr& fetch, Result<Byt
   done(name, fetch, std::move(mapped));
 }
 
-/// Where no link reached the owner, or the try was that of a reader that waits for no room, there is another
-/// one: to its caller the call's failure would be that of whoever was called.
+/// Where no link reached the owner, or the try was that of a reader, which waits for no room, or of another
+/// call, whose minute is over before, there is another one: to its caller the call's failure would be that of
+/// whoever was called.
 void Objects::read_argument(const ObjectName& name, const FetchPtr& argument, const FetchPtr& shared) {
   shared->done.on_ready([weak = weak_from_this(), name, argument, shared] {
     const auto self = weak.lock();
@@ -285,7 +321,7 @@ void Objects::read_argument(const ObjectName& name, const FetchPtr& argument, co
       objects->read_argument(name, argument, objects->fetch_shared(name, true, call_of(*argument)));
     };
     if (self != nullptr && !outcome.ok()) {
-      if (outcome.error().code == ErrorCode::kLimit && !shared->is_argument) return again();
+      if (outcome.error().code == ErrorCode::kLimit && call_of(*shared) != call_of(*argument)) return again();
       if (const LookAgain next = self->after_broken(outcome, argument->broken_links++); next.again) {
         {
           const std::lock_guard lock(self->mutex_);

@@ -24,6 +24,7 @@ struct Fetch {
   bool is_copy = false;      ///< as these: they are in a copy, and not in their owner's memory
   bool waits = true;         ///< for an object that is being computed; else it fails
   bool is_argument = false;  ///< of a call that waits for it: its copy waits for room
+  bool is_answer = false;    ///< of a call, to its caller: where there is no room, it comes beside the store
   int broken_links = 0;      ///< of an argument: so often its owner was not reached
 };
 

@@ -146,4 +146,6 @@ TEST_CASE("An object that has left its memory is looked for at once, then after 
   CHECK(std::is_sorted(pauses.begin(), pauses.end()));
   CHECK(pauses.back() == 250ms);
   CHECK(after_gone_memory(limits.gone_memory, limits).reason.find("was gone 20 times") != std::string::npos);
+  CHECK(after_gone_memory(limits.gone_memory, limits, true).after == 250ms);  // who waits for room
+  CHECK(after_gone_memory(limits.gone_memory, limits, true).again);
 }

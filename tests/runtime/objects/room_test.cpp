@@ -1,13 +1,11 @@
 // The objects of one process whose node and disk do what a test says.
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <future>
-#include <map>
 #include <thread>
 
 #include "runtime/core/thread_floor.hpp"
@@ -15,140 +13,19 @@
 #include "runtime/host/may_wait.hpp"
 #include "runtime/objects/object_messages.hpp"
 #include "runtime/objects/objects.hpp"
-#include "tests/runtime/client/local_gate.hpp"
+#include "tests/runtime/objects/one_store.hpp"
 #include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::objects;
 using namespace std::chrono_literals;
+using troupe::testing::Store;
 
 namespace {
 
-constexpr std::size_t kBytes = std::size_t{1} << 20;
+constexpr std::size_t kBytes = Store::kBytes;
 constexpr ProcessAddress kOther{{9}, {9}};
-
-ErrorInfo says(const char* why) {
-  return {ErrorCode::kIo, "the test says no", why, ""};
-}
-
-/// A node with room for four objects of kBytes.
-class Store final : public testing::LocalGate {
- public:
-  Store() {
-    objects = std::make_shared<Objects>(
-        *this, nullptr, [this](const std::string& key, std::uint64_t bytes, Objects::OnRegion then) {
-          if (on_ask) on_ask(key);
-          then(lend(key, bytes));
-        });
-  }
-  ~Store() override {
-    objects->close();
-    objects->stop();
-    objects.reset();
-  }
-
-  Result<Objects::Lent> lend(const std::string& key, std::uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
-    const auto at = regions_.find(key);
-    if (at != regions_.end() && refuses_old) return says("too many open files");
-    Objects::Lent lent;
-    lent.answer.store_bytes = kStore;
-    if (at != regions_.end()) {
-      lent.fd = UniqueFd(::dup(at->second.first.get()));
-      return lent;
-    }
-    if (used_ + bytes > kStore) {
-      lent.answer.full = true;
-      lent.answer.holders = holders;
-      lent.answer.why = {ErrorCode::kLimit, "no shared memory", "the store is full", ""};
-      return lent;
-    }
-    UniqueFd fd(::memfd_create("store", MFD_ALLOW_SEALING | MFD_CLOEXEC));
-    if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
-        ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-      return says("no memory");
-    }
-    lent.fd = UniqueFd(::dup(fd.get()));
-    regions_.emplace(key, std::pair(std::move(fd), bytes));
-    used_ += bytes;
-    return lent;
-  }
-  void drop_region(const std::string& key) override {
-    const std::lock_guard lock(mutex_);
-    const auto at = regions_.find(key);
-    if (at == regions_.end()) return;
-    used_ -= at->second.second;
-    regions_.erase(at);
-  }
-  bool has(const std::string& key) const {
-    const std::lock_guard lock(mutex_);
-    return regions_.contains(key);
-  }
-
-  std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t operation, CallBody args,
-                                  bool one_way) override {
-    if (!on_call && !on_ask_of) return LocalGate::call(to, operation, std::move(args), one_way);
-    auto state = std::make_shared<CallState>(nullptr);
-    if (auto said = on_ask_of ? on_ask_of(operation, args.bytes) : on_call(operation)) {
-      state->resolve(*std::move(said));
-    } else {
-      const std::lock_guard lock(mutex_);
-      unanswered_.push_back(state);
-    }
-    return state;
-  }
-
-  void later(Duration, std::function<void()> work) override {
-    const std::lock_guard lock(mutex_);
-    delayed.push_back(std::move(work));
-  }
-  /// Its time has come. False: there is nothing to do.
-  bool do_delayed() {
-    std::vector<std::function<void()>> now;
-    {
-      const std::lock_guard lock(mutex_);
-      now.swap(delayed);
-    }
-    for (const auto& work : now) work();
-    return !now.empty();
-  }
-
-  bool has_delayed() const {
-    const std::lock_guard lock(mutex_);
-    return !delayed.empty();
-  }
-
-  void fail_unanswered(const ErrorInfo& why) { answer_unanswered(why); }
-  void answer_unanswered(const Outcome& what) {
-    std::vector<std::shared_ptr<CallState>> all;
-    {
-      const std::lock_guard lock(mutex_);
-      all.swap(unanswered_);
-    }
-    for (const auto& one : all) one->resolve(what);
-  }
-
-  std::vector<HandlePtr> put(int count) {
-    std::vector<HandlePtr> all;
-    for (int i = 0; i < count; ++i) all.push_back(objects->put(bytes(i)));
-    return all;
-  }
-  static wire::Bytes bytes(int i) { return wire::Bytes(kBytes, std::byte(i)); }
-
-  std::shared_ptr<Objects> objects;
-  std::atomic<bool> refuses_old = false;  ///< who asks for memory that is there gets an error
-  std::function<void(const std::string& key)> on_ask;
-  std::function<std::optional<Outcome>(std::uint64_t operation)> on_call;  ///< nothing: no answer comes
-  std::function<std::optional<Outcome>(std::uint64_t operation, const wire::Bytes& body)> on_ask_of;
-  std::vector<ProcessId> holders;  ///< of memory, when it is full
-
- private:
-  static constexpr std::uint64_t kStore = 4 * (kBytes + kTagBytes);
-  mutable std::mutex mutex_;
-  std::map<std::string, std::pair<UniqueFd, std::uint64_t>> regions_;
-  std::uint64_t used_ = 0;
-  std::vector<std::shared_ptr<CallState>> unanswered_;
-};
+constexpr auto says = Store::says;
 
 /// No thread can be started.
 class NoThreads final : public ThreadFloor {
@@ -915,6 +792,130 @@ TEST_CASE("A put does not wait for the room that its own call's arguments hold")
   const auto used = store.objects->put(Store::bytes(1));
   const auto looks = store.objects->fetch(used->name());
   CHECK_THAT(second(kBytes, three.size()), Catch::Contains("in use"));
+}
+
+// Was: it waited for arguments of this process's other calls alone, and failed at once where answers on their
+// way or what other processes had put filled the store.
+TEST_CASE("A put that waits for room has it, whoever lets it go") {
+  Store store;
+  REQUIRE(store.lend("another process", 4 * kBytes));
+  int asked = 0;
+  store.on_ask = [&](const std::string&) {
+    if (++asked == 5) store.drop_region("another process");  // a put asks twice, and fails or waits
+  };
+  CHECK(store.objects->put(wire::ByteView(Store::bytes(1)), 1h)->name());
+  CHECK(asked == 5);
+  // One that does not wait, as a task's, is refused at once.
+  REQUIRE(store.lend("another process", 3 * kBytes));
+  const auto last = store.put(1);
+  const auto looks = store.objects->fetch(last[0]->name());
+  CHECK_THROWS_AS(store.put(1), LimitExceeded);
+}
+
+// Was: LimitExceeded, though the call had run.
+TEST_CASE("An answer comes beside a store that is full of what is in use") {
+  const bool near = GENERATE(true, false);  // its maker is a process of this node
+  Store store;
+  const ObjectName name{near ? ProcessAddress{{1}, {9}} : kOther, 5};
+  int located = 0;
+  std::optional<bool> is_copy;
+  store.on_ask_of = [&](std::uint64_t operation, const wire::Bytes& body) -> std::optional<Outcome> {
+    if (operation == kPart) return Store::bytes(7);
+    if (operation == kCopied) is_copy = wire::decode<CopiedTell>(body).value().ok;
+    if (operation != kLocate) return Outcome(wire::Bytes{});
+    ++located;  // near: it has always left the memory again where it was
+    return wire::encode(Location{near ? Where::kHere : Where::kFetch, kBytes, 3, {}});
+  };
+  REQUIRE(store.lend("another process", 4 * kBytes));
+  const auto answer = std::make_shared<CallState>(nullptr);
+  store.objects->take(name, [answer](Outcome outcome) { answer->resolve(std::move(outcome)); });
+  REQUIRE(test::eventually([&] { return store.do_delayed(), answer->ready(); }, 60s));
+  CHECK(answer->outcome().value() == Store::bytes(7));
+  CHECK(located == (near ? ObjectLimits().gone_memory + 1 : 1));
+  CHECK(is_copy == false);  // for others of the node
+  CHECK_FALSE(store.has(copy_region(name)));
+}
+
+// Was: its owner told the caller that there is no room to read it back.
+TEST_CASE("An answer that has left for disk is given from there where no room is") {
+  Store store;
+  const auto answers = store.put(6);
+  constexpr ProcessAddress kCaller{{1}, {9}};
+  for (const auto& one : answers) store.objects->offer_answer(one, kCaller);
+  const auto ask = [&](std::uint64_t operation, const wire::Bytes& body) {
+    const auto said = std::make_shared<CallState>(nullptr);
+    store.objects->asked(kCaller, operation, body, Responder(said));
+    REQUIRE(said->wait(20s));
+    return said->outcome().value();
+  };
+  REQUIRE(store.objects->counts().spilled > 0);
+  store.refuses_old = true;  // nothing can leave any more
+  std::size_t given = 0;
+  for (int i = 0; i < 6; ++i) {
+    const std::uint64_t number = answers[std::size_t(i)]->name().number;
+    const auto at = wire::decode<Location>(ask(kLocate, wire::encode(LocateAsk{number}))).value();
+    if (at.where == Where::kHere) continue;
+    ++given;
+    CHECK(at.where == Where::kFetch);
+    CHECK(at.bytes == kBytes);
+    CHECK(ask(kPart, wire::encode(PartAsk{number, 0, kBytes})) == Store::bytes(i));
+  }
+  CHECK(given == store.objects->counts().spilled);
+}
+
+// Was: the call failed with LimitExceeded as soon as its owner, or its memory's name, said that there is
+// none.
+TEST_CASE("An argument waits for room as long as its call does, whoever is short of it") {
+  const bool on_disk = GENERATE(true, false);
+  Store store;
+  constexpr int kTimes = 50;
+  int located = 0;
+  store.on_ask_of = [&](std::uint64_t operation, const wire::Bytes&) -> std::optional<Outcome> {
+    if (operation != kLocate) return Outcome(wire::Bytes{});
+    if (++located > kTimes) return wire::encode(Location{Where::kInline, 1, 0, wire::Bytes(1)});
+    if (on_disk) return ErrorInfo{ErrorCode::kLimit, "no shared memory", "all that is there is in use", ""};
+    return wire::encode(Location{Where::kHere, kBytes, 3, {}});  // it has left again
+  };
+  REQUIRE(store.lend("another process", 4 * kBytes));
+  const ObjectName name{{{1}, {9}}, 5};
+  const auto fetch = [&](Duration ago) {
+    const auto of_call = std::make_shared<CallBytes>(CallBytes{0, MonotonicClock().now() - ago});
+    return store.objects->fetch(name, true, of_call);
+  };
+  const auto late = fetch(2min);
+  CHECK(test::eventually([&] { return store.do_delayed(), late->done.ready(); }, 60s));
+  CHECK(late->done.failure()->code == ErrorCode::kLimit);
+  located = 0;
+  const auto argument = fetch(0s);
+  CHECK(test::eventually([&] { return store.do_delayed(), argument->done.ready(); }, 60s));
+  CHECK(argument->done.outcome().ok());
+  CHECK(located == kTimes + 1);
+}
+
+// Was: it failed with the other call, whose minute was over.
+TEST_CASE("An argument that another call's try found no room for waits for it by itself") {
+  Store store;
+  store.on_call = [](std::uint64_t operation) -> std::optional<Outcome> {
+    if (operation == kLocate) return std::nullopt;
+    return operation == kPart ? Store::bytes(7) : wire::Bytes{};
+  };
+  REQUIRE(store.lend("another process", 4 * kBytes));
+  const auto fetch = [&](Duration ago) {
+    const auto of_call = std::make_shared<CallBytes>(CallBytes{0, MonotonicClock().now() - ago});
+    return store.objects->fetch({kOther, 5}, true, of_call);
+  };
+  const auto first = fetch(2min);
+  const auto second = fetch(0s);
+  const auto answer = [&] {
+    store.answer_unanswered(wire::encode(Location{Where::kFetch, kBytes, 0, {}}));
+    return store.do_delayed();
+  };
+  CHECK(test::eventually([&] { return answer(), first->done.ready(); }, 60s));
+  CHECK_FALSE(first->done.outcome().ok());
+  REQUIRE_FALSE(second->done.ready());
+  store.drop_region("another process");
+  CHECK(test::eventually([&] { return answer(), second->done.ready(); }, 60s));
+  CHECK(second->done.outcome().ok());
 }
 
 // Was: a large argument waited for room, and one that a task had computed failed at once.
