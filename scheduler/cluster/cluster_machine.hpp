@@ -285,7 +285,7 @@ class ClusterMachine {
   void give_spawn_turns();
   void give_turn(const PendingSpawn& spawn, Hopeless& hopeless);
   void give_group_turn();
-  bool make_room_for(const Group& group, std::size_t turn);
+  bool make_room_for(const Group& group, std::size_t turn, bool recent);
   /// Spawns that go before groups that came later, in a pass over those that wait.
   struct InOrder {
     std::uint64_t next = 0;  ///< by number

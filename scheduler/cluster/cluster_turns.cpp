@@ -303,13 +303,15 @@ void ClusterMachine::give_group_turn() {
   const Group& group = groups_.at(at->second);
   const std::size_t turn = turn_of({}, at->second);
   next_group_look_ = now_ + index_.nodes().size() * kPause;
-  if (make_room_for(group, turn)) return;
+  if (make_room_for(group, turn, false)) return;
+  if (now_ - waits_since(group) >= config_.in_order_after && make_room_for(group, turn, true)) return;
   if (turn < turns_.size()) end_turn(turn);
   next_group_turn_ = at->first + 1;
 }
 
-/// False: they cannot.
-bool ClusterMachine::make_room_for(const Group& group, std::size_t turn) {
+/// False: they cannot. `recent`: once others have gone, too, that have held room for a short time (nobody is
+/// told before).
+bool ClusterMachine::make_room_for(const Group& group, std::size_t turn, bool recent) {
   const auto kept = kept_for_others(turn);
   const auto kept_on = [&](NodeId node) {
     const auto at = kept.find({{}, node});
@@ -317,8 +319,7 @@ bool ClusterMachine::make_room_for(const Group& group, std::size_t turn) {
   };
   const Instant since = waits_since(group);
   const auto seen = [&](NodeId node) {
-    const bool is_next = now_ - since >= config_.in_order_after;
-    return is_next ? without_recent(view_of(node), &group) : view_of(node);
+    return recent ? without_recent(view_of(node), &group) : view_of(node);
   };
   scheduler::NodeIndex emptier;
   for (const auto& [id, as_shown] : index_.nodes()) {
@@ -345,7 +346,7 @@ bool ClusterMachine::make_room_for(const Group& group, std::size_t turn) {
       auto some = leases_.room_in({{}, node}, all, seen(node), kept_on(node), within);
       if (!some && within != config_.turn_within) continue;
       if (!some) return false;
-      tell.insert(tell.end(), some->begin(), some->end());
+      if (!recent) tell.insert(tell.end(), some->begin(), some->end());
       break;
     }
   }
@@ -426,7 +427,7 @@ NodeView ClusterMachine::without_recent(NodeView view, const Group* but) const {
   return view;
 }
 
-/// Room on a node that would be there without those, and once the workers have gone that are to be told.
+/// Room on a node that would be there without those, and workers that may be told: once the others have gone.
 std::optional<LeaseTurns::Room> ClusterMachine::find_recent(const Starved& waits, const SpawnPlace& first,
                                                             const LeaseTurns::Kept& kept) {
   static const std::vector<BundleDemand> kNothing;
@@ -436,10 +437,11 @@ std::optional<LeaseTurns::Room> ClusterMachine::find_recent(const Starved& waits
     leases_.add_look();
     const SpawnPlace place{{}, node};
     const auto others = kept.find(place);
-    auto tell = leases_.room_in(place, waits, without_recent(view_of(node), nullptr),
-                                others == kept.end() ? kNothing : others->second, config_.turn_within);
-    if (!tell) return std::nullopt;
-    return LeaseTurns::Room{place, *std::move(tell)};
+    const bool may_be = leases_
+                            .room_in(place, waits, without_recent(view_of(node), nullptr),
+                                     others == kept.end() ? kNothing : others->second, config_.turn_within)
+                            .has_value();
+    return may_be ? std::optional(LeaseTurns::Room{place, {}}) : std::nullopt;
   };
   auto room = room_on(first.node);
   for (auto at = index_.nodes().begin(); !room && at != index_.nodes().end(); ++at) room = room_on(at->first);
