@@ -115,8 +115,12 @@ bool ClusterMachine::place_group(Group& group) {
     return false;
   }
   const auto waits = [&](const std::string& why, bool may_come) {
-    if (std::exchange(group.not_placed, why) == why) return false;
-    group.reason = clipped(may_come ? why + held_by_groups(missing_of(group), &group) : why);
+    const bool is_known = std::exchange(group.not_placed, why) == why;
+    if (is_known && now_ - group.reason_at < config_.tell_again) return false;
+    group.reason_at = now_;
+    const std::string before = std::exchange(
+        group.reason, clipped(may_come ? why + held_by_groups(missing_of(group), &group) : why));
+    if (is_known && group.reason == before) return false;
     for (const Requester& to : group.awaiting) {
       if (is_live(to.from.node)) out_.push_back(SpawnWaits{to, group.reason});
     }
@@ -139,6 +143,7 @@ bool ClusterMachine::place_group(Group& group) {
   }
   group.reason = clipped(plan.reason);
   group.not_placed.clear();
+  group.ready_at = now_;
   ++group.record.generation;
   const auto before = std::exchange(group.record.placed, plan.placed);
   for (std::size_t i = 0; i < before.size(); ++i) group.used[i].gpus.resize(plan.placed[i].gpus.size());
@@ -163,8 +168,9 @@ void ClusterMachine::hold_bundle(Group& group, std::size_t bundle) {
   freed_.push_back(on.node);  // those that wait for the group
 }
 
-/// Groups go before spawns: they ask for more at a time. Not those whose search takes long, nor those behind
-/// many others: what an event of one actor may look at is bounded.
+/// Groups go before spawns, which ask for less at a time, but for those that have waited long, and longer.
+/// Not those whose search takes long, nor those behind many others: what an event of one actor may look at is
+/// bounded.
 void ClusterMachine::place_groups() {
   const auto left = place_groups_from(0);
   if (!left) return;
@@ -175,18 +181,21 @@ void ClusterMachine::place_groups() {
 /// The first that was not tried, if there are too many.
 std::optional<std::uint64_t> ClusterMachine::place_groups_from(std::uint64_t first) {
   group_looks_ = 0;
+  InOrder older{std::exchange(next_in_order_, 0)};
   const auto& waiting = groups_.waiting();
   for (auto at = waiting.lower_bound(first); at != waiting.end();) {
     const auto [number, id] = *at;
     if (group_looks_ > config_.group_looks) return number;
-    if (Group& group = groups_.at(id); !group.cut_off) place_group(group);
+    Group& group = groups_.at(id);
+    place_older(waits_since(group), older);
+    if (!group.cut_off) place_group(group);
     at = waiting.upper_bound(number);  // it may have been placed
   }
   return std::nullopt;
 }
 
 /// At each tick: groups that were not tried, and one of those whose search takes long, the one that was tried
-/// the longest time ago.
+/// the longest time ago. And the one whose reason is the oldest, if it may be of what is gone.
 void ClusterMachine::search_again() {
   if (next_group_to_try_) {
     next_group_to_try_ = place_groups_from(*next_group_to_try_);
@@ -198,6 +207,14 @@ void ClusterMachine::search_again() {
     if (group.cut_off && (next == nullptr || group.tried < next->tried)) next = &group;
   }
   if (next != nullptr) place_group(*next);
+  Group* oldest = nullptr;
+  for (const auto& [number, id] : groups_.waiting()) {
+    Group& group = groups_.at(id);
+    if (now_ - group.reason_at < config_.tell_again) continue;
+    if (group.record.spec.start_only && !are_all_there(group)) continue;
+    if (oldest == nullptr || group.reason_at < oldest->reason_at) oldest = &group;
+  }
+  if (oldest != nullptr) place_group(*oldest);
 }
 
 /// What is in it ends; its room is given back with the last of that.

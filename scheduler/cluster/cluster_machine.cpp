@@ -152,6 +152,7 @@ void ClusterMachine::handle(const Tick&) {
   forget_losses();
   end_late_starts();
   tell_members_again();
+  tell_spawns_again();
   release_idle_bundles();
   search_again();
   give_turns();
@@ -354,9 +355,30 @@ void ClusterMachine::wait(PendingSpawn spawn) {
   Group* group = groups_.find(spawn.spec.demand.group);
   spawn.since = now_;
   if (group != nullptr && group->record.spec.start_only) return wait_together(std::move(spawn), *group);
-  if (is_live(to.from.node) && !restarts) out_.push_back(SpawnWaits{to, why_waits_briefly(spawn)});
+  const std::string why = restarts ? "" : why_waits_briefly(spawn);
+  spawn.told_at = now_;
+  spawn.told = std::hash<std::string>()(why);
+  if (is_live(to.from.node) && !restarts) out_.push_back(SpawnWaits{to, why});
   waiting_.add(std::move(spawn));
   if (restarts) tell_watchers(actors_.at(restarts));  // its calls wait, too
+}
+
+/// What stood in the way may be gone, and others there: some hear of it at each tick.
+void ClusterMachine::tell_spawns_again() {
+  constexpr std::size_t kToldAtTick = 8;  // a reason may look at all nodes
+  auto at = waiting_.all().lower_bound(next_told_);
+  for (std::size_t looks = 0; at != waiting_.all().end() && looks < kToldAtTick; ++at, ++looks) {
+    const PendingSpawn& spawn = at->second;
+    const Group* group = groups_.find(spawn.spec.demand.group);
+    const bool is_member = group != nullptr && group->record.spec.start_only;  // tell_members_again()
+    if (is_member || spawn.restarts || now_ - spawn.told_at < config_.tell_again) continue;
+    const std::string why = why_waits_briefly(spawn);
+    const std::size_t hash = std::hash<std::string>()(why);
+    if (hash != spawn.told && is_live(spawn.requester.from.node))
+      out_.push_back(SpawnWaits{spawn.requester, why});
+    waiting_.set_told(spawn.requester, now_, hash);
+  }
+  next_told_ = at == waiting_.all().end() ? 0 : at->first;
 }
 
 /// Gives the room that a node has to those that wait for it.

@@ -73,9 +73,13 @@ struct ClusterConfig {
   /// not waited for after the second: their tasks take long.
   Duration turn_soon = std::chrono::seconds(2);
   Duration turn_within = std::chrono::seconds(10);
+  /// What has waited for so long has its room before what came later, be it a spawn or a group: also the room
+  /// that others hold who come and go.
+  Duration in_order_after = std::chrono::seconds(3);
   /// Actors that start together have this long to be asked for, all of them.
   Duration start_together_within = std::chrono::minutes(2);
-  /// They hear what they wait for, and of another reason after so long at the earliest.
+  /// They, and others that wait, hear what they wait for, and of another reason after so long at the
+  /// earliest.
   Duration tell_again = std::chrono::seconds(10);
   /// A group that has lost bundles, and finds no room for so long while others wait, too, gives back those in
   /// which nothing runs: two that hold a part each could wait for each other for ever.
@@ -103,7 +107,8 @@ std::string key_of(const Record& record);
 /// demands that wait * log n) more, and O(n) if room is kept for the first or they are of several queues.
 /// While spawns have waited for half a second, a tick takes O(log n) more for each that gets its turn, and
 /// looks at some thousands of nodes, or all of them once, where that is hard. For a group it takes O(actors +
-/// nodes) more, in a large cluster not with every tick.
+/// nodes) more, in a large cluster not with every tick, and so for a spawn that has waited for seconds where
+/// workers cannot make the room.
 class ClusterMachine {
  public:
   /// `ids` gives identities and must outlive the machine.
@@ -280,7 +285,19 @@ class ClusterMachine {
   void give_spawn_turns();
   void give_turn(const PendingSpawn& spawn, Hopeless& hopeless);
   void give_group_turn();
-  bool make_room_for(const Group& group, std::size_t turn);
+  bool make_room_for(const Group& group, std::size_t turn, bool recent);
+  /// Spawns that go before groups that came later, in a pass over those that wait.
+  struct InOrder {
+    std::uint64_t next = 0;  ///< by number
+    std::size_t looks = 0;
+    std::vector<ActorDemand> fits_nowhere{};
+  };
+  bool goes_in_order(const PendingSpawn& spawn) const;
+  void place_older(Instant than, InOrder& pass);
+  bool is_for_older(Instant than, NodeId node, const ActorDemand& room) const;
+  NodeView without_recent(NodeView node, const Group* but) const;
+  std::optional<LeaseTurns::Room> find_recent(const Starved& waits, const SpawnPlace& first,
+                                              const LeaseTurns::Kept& kept);
 
   // cluster_start_groups.cpp
   std::optional<ErrorInfo> start_group_wrong(const Group& group, const ActorSpec& spec) const;
@@ -422,6 +439,7 @@ class ClusterMachine {
   void start_is_due(Actor& actor);
   std::string not_started(const Actor& actor, Duration after) const;
   std::string why_waits_briefly(const PendingSpawn& spawn) const;
+  void tell_spawns_again();
   void free_name(const ActorSpec& spec);
   void want_taken_name(const SpawnRequested& e, const Job& job);
   void refuse_taken_name(const SpawnRequested& e);
@@ -467,6 +485,8 @@ class ClusterMachine {
   std::uint64_t next_turn_ = 0;              ///< from this spawn on turns are given with the next tick,
   std::uint64_t next_group_turn_ = 0;        ///< and from this group on
   Instant next_look_{}, next_group_look_{};  ///< not before
+  std::uint64_t next_in_order_ = 0;  ///< the spawn at which the last pass over those in order broke off
+  std::uint64_t next_told_ = 0;      ///< from this spawn on they hear again what they wait for
   std::set<NodeId> draining_;
   static constexpr const char* kBeforeThisHead = "before the head restarted";
   std::map<NodeId, std::string> dead_nodes_;  ///< why

@@ -1,5 +1,6 @@
 // Turns: what has waited long for room that workers of tasks hold gets it from them, after the tasks that
-// they run. Until it has it, what comes free there is kept for it: smaller ones would always be faster.
+// they run. Until it has it, what comes free there is kept for it: smaller ones would always be faster. What
+// has waited longer goes in the order of waiting, and has the room as well of those who come and go.
 #include <algorithm>
 #include <utility>
 
@@ -163,10 +164,6 @@ void ClusterMachine::give_turns() {
   const auto is_starved = [&](const auto& one) { return now_ - one.second.since >= config_.lease_turn; };
   const auto& spawns = waiting_.all();
   if (groups_.waiting().empty() && std::none_of(spawns.begin(), spawns.end(), is_starved)) return;
-  if (leases_.empty()) {
-    while (!turns_.empty()) end_turn(0);
-    return;
-  }
   leases_.begin(now_);
   for (const Turn& turn : turns_) {
     if (!turn.group && waiting_.contains(turn.spawn) && waiting_.at(turn.spawn).spec.is_worker_of_tasks())
@@ -253,9 +250,10 @@ void ClusterMachine::give_spawn_turns() {
 void ClusterMachine::give_turn(const PendingSpawn& spawn, Hopeless& hopeless) {
   const auto as_it_is = [&](const SpawnPlace& place) { return view_of(place); };
   const ActorDemand& demand = spawn.spec.demand;
-  if (spawn.stopped_by != 0 || now_ - spawn.since < config_.lease_turn) return;
+  const Duration within = leases_.empty() ? config_.in_order_after : config_.lease_turn;
   const std::size_t turn = turn_of(spawn.requester, {});
   const bool is_new = turn == turns_.size();
+  if (spawn.stopped_by != 0 || (is_new && now_ - spawn.since < within)) return;
   if (is_new && demand.group && !leases_.any_in(demand.group)) return;
   Starved starved{demand};
   if (spawn.spec.is_worker_of_tasks()) starved.owner = spawn.requester.from;
@@ -267,7 +265,9 @@ void ClusterMachine::give_turn(const PendingSpawn& spawn, Hopeless& hopeless) {
   const SpawnPlace first = is_new ? SpawnPlace{} : turns_[turn].rooms.front().first;
   // Others are asked for it as if it had none: it has none.
   if (!is_new && starved.owner) leases_.add_kept(*starved.owner, demand, -1);
-  const auto room = leases_.find(starved, as_it_is, first, kept_for_others(turn));
+  const auto kept = kept_for_others(turn);
+  auto room = leases_.find(starved, as_it_is, first, kept);
+  if (!room && goes_in_order(spawn)) room = find_recent(starved, first, kept);
   if (!room) {
     if (!is_new) end_turn(turn);
     hopeless.push_back(&spawn);
@@ -293,7 +293,8 @@ void ClusterMachine::give_group_turn() {
   } else {
     const auto is_starved = [&](const auto& one) {
       const Group& group = groups_.at(one.second);
-      return now_ - std::max(group.since, group.lost_at) >= config_.lease_turn && lacks_room(group);
+      const Duration within = leases_.empty() ? config_.in_order_after : config_.lease_turn;
+      return now_ - waits_since(group) >= within && lacks_room(group);
     };
     at = std::find_if(waiting.lower_bound(next_group_turn_), waiting.end(), is_starved);
   }
@@ -302,21 +303,27 @@ void ClusterMachine::give_group_turn() {
   const Group& group = groups_.at(at->second);
   const std::size_t turn = turn_of({}, at->second);
   next_group_look_ = now_ + index_.nodes().size() * kPause;
-  if (make_room_for(group, turn)) return;
+  if (make_room_for(group, turn, false)) return;
+  if (now_ - waits_since(group) >= config_.in_order_after && make_room_for(group, turn, true)) return;
   if (turn < turns_.size()) end_turn(turn);
   next_group_turn_ = at->first + 1;
 }
 
-/// False: they cannot.
-bool ClusterMachine::make_room_for(const Group& group, std::size_t turn) {
+/// False: they cannot. `recent`: once others have gone, too, that have held room for a short time (nobody is
+/// told before).
+bool ClusterMachine::make_room_for(const Group& group, std::size_t turn, bool recent) {
   const auto kept = kept_for_others(turn);
   const auto kept_on = [&](NodeId node) {
     const auto at = kept.find({{}, node});
     return at == kept.end() ? std::vector<BundleDemand>() : at->second;
   };
+  const Instant since = waits_since(group);
+  const auto seen = [&](NodeId node) {
+    return recent ? without_recent(view_of(node), &group) : view_of(node);
+  };
   scheduler::NodeIndex emptier;
   for (const auto& [id, as_shown] : index_.nodes()) {
-    NodeView view = leases_.without_all(view_of(id));
+    NodeView view = leases_.without_all(seen(id));
     for (const BundleDemand& room : kept_on(id)) view = without(std::move(view), room);
     view.cpu_used_e4 = std::clamp<std::int64_t>(view.cpu_used_e4, 0, view.cpu_e4);
     emptier.set(std::move(view));
@@ -334,19 +341,111 @@ bool ClusterMachine::make_room_for(const Group& group, std::size_t turn) {
   for (const auto& [node, bundles] : on) {
     Starved all{scheduler::demand_of(scheduler::total_of(group.record.spec, bundles))};
     if (all.demand.gpu_e4 > kGpu) all.demand.gpu_e4 = count_of_gpus(all.demand.gpu_e4) * kGpu;
+    if (is_for_older(since, node, all.demand)) return false;
     for (const Duration within : {config_.turn_soon, config_.turn_within}) {
-      auto some = leases_.room_in({{}, node}, all, view_of(node), kept_on(node), within);
+      auto some = leases_.room_in({{}, node}, all, seen(node), kept_on(node), within);
       if (!some && within != config_.turn_within) continue;
       if (!some) return false;
-      tell.insert(tell.end(), some->begin(), some->end());
+      if (!recent) tell.insert(tell.end(), some->begin(), some->end());
       break;
     }
   }
   set_turn(turn, std::move(next));
-  const std::string why = name_of(group.record) + " of job " + whose(group.record.spec.job) +
-                          waited(now_ - std::max(group.since, group.lost_at));
+  const std::string why =
+      name_of(group.record) + " of job " + whose(group.record.spec.job) + waited(now_ - since);
   for (const ActorId worker : tell) give_back(worker, why);
   return true;
+}
+
+/// Whether it goes before what came later. Of the workers of a process its first: who has one takes turns.
+bool ClusterMachine::goes_in_order(const PendingSpawn& spawn) const {
+  return spawn.stopped_by == 0 && !spawn.spec.demand.group && now_ - spawn.since >= config_.in_order_after &&
+         !(spawn.spec.is_worker_of_tasks() && leases_.has_any(spawn.requester.from));
+}
+
+/// Room that came free goes to those that go before a group that waits since `than`.
+void ClusterMachine::place_older(Instant than, InOrder& pass) {
+  const auto& all = waiting_.all();
+  for (auto at = all.lower_bound(pass.next); at != all.end(); at = all.lower_bound(pass.next)) {
+    const PendingSpawn& spawn = at->second;
+    if (spawn.since > than || now_ - spawn.since < config_.in_order_after) return;
+    if (++pass.looks > kTurnLooks || pass.fits_nowhere.size() > kHopelessLooks) {
+      next_in_order_ = at->first;
+      return;
+    }
+    pass.next = at->first + 1;
+    const ActorDemand& demand = spawn.spec.demand;
+    const auto& tried = pass.fits_nowhere;
+    if (!goes_in_order(spawn) || std::find(tried.begin(), tried.end(), demand) != tried.end()) continue;
+    if (place(demand).verdict == PlacementVerdict::kPlaced) {
+      settle(*waiting_.take(Requester(spawn.requester)));
+    } else {
+      pass.fits_nowhere.push_back(demand);
+    }
+  }
+}
+
+/// Whether one of those could have `room` of that node.
+bool ClusterMachine::is_for_older(Instant than, NodeId node, const ActorDemand& room) const {
+  std::size_t looks = 0;
+  for (const auto& [number, spawn] : waiting_.all()) {
+    if (spawn.since > than || now_ - spawn.since < config_.in_order_after || ++looks > kTurnLooks) break;
+    const ActorDemand& demand = spawn.spec.demand;
+    if (goes_in_order(spawn) && (!demand.affinity || demand.affinity == node) &&
+        demand.cpu_e4 <= room.cpu_e4 && demand.gpu_e4 <= room.gpu_e4 &&
+        has_amounts(room.other.amounts, {}, demand.other.amounts) &&
+        has_labels(nodes_.at(node).info.other.labels, demand.other.labels))
+      return true;
+  }
+  return false;
+}
+
+/// Without what others than workers of tasks have held for no longer than room is kept: those may come and
+/// go, and if they stay, nothing is kept for it any more.
+NodeView ClusterMachine::without_recent(NodeView view, const Group* but) const {
+  const Node& node = nodes_.at(view.id);
+  const auto is_recent = [&](Instant since) { return now_ - since < config_.turn_within; };
+  for (const ActorId id : node.actors) {
+    const Actor& actor = actors_.all().at(id);
+    if (!actor.record.spec.demand.group && !is_leased(actor) && is_recent(actor.started_at))
+      view = with_room_of(std::move(view), actor);
+  }
+  for (const GroupId id : node.groups) {
+    const Group& group = *groups_.find(id);
+    if (&group == but || group.record.state == GroupState::kWaiting || !is_recent(group.ready_at)) continue;
+    for (std::size_t i = 0; i < group.record.placed.size(); ++i) {
+      const PlacedBundle& on = group.record.placed[i];
+      if (on.node != view.id) continue;
+      const BundleDemand& has = group.record.spec.bundles[i];
+      view.cpu_used_e4 -= has.cpu_e4;
+      add_amounts(view.other_used, has.other.amounts, -1);
+      for (const std::uint32_t gpu : on.gpus) {
+        if (gpu < view.gpus.size()) view.gpus[gpu] -= held_of_each(has.gpu_e4);
+      }
+    }
+  }
+  return view;
+}
+
+/// Room on a node that would be there without those, and workers that may be told: once the others have gone.
+std::optional<LeaseTurns::Room> ClusterMachine::find_recent(const Starved& waits, const SpawnPlace& first,
+                                                            const LeaseTurns::Kept& kept) {
+  static const std::vector<BundleDemand> kNothing;
+  const auto room_on = [&](NodeId node) -> std::optional<LeaseTurns::Room> {
+    const NodeId only = waits.demand.affinity;
+    if (!index_.nodes().contains(node) || (only && only != node)) return std::nullopt;
+    leases_.add_look();
+    const SpawnPlace place{{}, node};
+    const auto others = kept.find(place);
+    const bool may_be = leases_
+                            .room_in(place, waits, without_recent(view_of(node), nullptr),
+                                     others == kept.end() ? kNothing : others->second, config_.turn_within)
+                            .has_value();
+    return may_be ? std::optional(LeaseTurns::Room{place, {}}) : std::nullopt;
+  };
+  auto room = room_on(first.node);
+  for (auto at = index_.nodes().begin(); !room && at != index_.nodes().end(); ++at) room = room_on(at->first);
+  return room;
 }
 
 }  // namespace troupe::cluster

@@ -1,6 +1,7 @@
 /// The placement groups that the head knows, and who holds what of their bundles.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -33,12 +34,18 @@ struct Group {
   std::uint64_t tried = 0;         ///< if it was: counts searches, to take turns
   Instant since{};                 ///< when it was made, or known again after a restart of the head
   Instant lost_at{};               ///< when it last lost a bundle
+  Instant ready_at{};              ///< when it last got all its room
+  Instant reason_at{};             ///< when `reason` was written, of one that waits
   std::set<Requester> awaiting{};  ///< who wants to hear when it is ready
   std::string told{};              ///< to those that are to start with it: what it waits for
   Instant told_at{};
   scheduler::NodeIndex room{"bundle"};  ///< the bundles that take actors, by id_of_bundle
 };
 
+/// Since when it waits.
+inline Instant waits_since(const Group& group) {
+  return std::max(group.since, group.lost_at);
+}
 /// Bundles as nodes of an index of their own.
 inline NodeId id_of_bundle(std::int32_t bundle) {
   return {static_cast<std::uint64_t>(bundle) + 1};

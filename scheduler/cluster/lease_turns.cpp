@@ -86,7 +86,8 @@ void LeaseTurns::set(const Actor& worker, bool may_be_told) {
   remove(record.actor);
   const bool goes = record.state == ActorState::kEnding || worker.wanted_at.has_value();
   const bool is_open = !goes && may_be_told && record.state == ActorState::kAlive;
-  const Lease lease{&worker, place_held_by(worker), worker.up_at, goes, is_open, held_by(worker)};
+  const Lease lease{&worker, place_held_by(worker), worker.up_at,   goes,
+                    is_open, worker.waits,          held_by(worker)};
   leases_.emplace(record.actor, lease);
   put(lease, true);
 }
@@ -98,6 +99,11 @@ void LeaseTurns::remove(ActorId worker) {
 
 void LeaseTurns::put(const Lease& lease, bool is_there) {
   const ActorRecord& record = lease.worker->record;
+  if (!lease.waits) {
+    std::size_t& at_work = at_work_[record.requester.from];
+    is_there ? ++at_work : --at_work;
+    if (at_work == 0) at_work_.erase(record.requester.from);
+  }
   if (!lease.goes) count(held_, record.requester.from, lease.held, is_there ? 1 : -1);
   if (!lease.goes && !lease.is_open) return;
   const SpawnPlace& place = lease.place;
@@ -122,7 +128,7 @@ bool LeaseTurns::any_in(GroupId group) const {
 
 bool LeaseTurns::is_same(const LeaseTurns& other) const {
   return leases_ == other.leases_ && places_ == other.places_ && going_at_ == other.going_at_ &&
-         by_oldest_ == other.by_oldest_ && held_.size() == other.held_.size();
+         by_oldest_ == other.by_oldest_ && held_.size() == other.held_.size() && at_work_ == other.at_work_;
 }
 
 void LeaseTurns::begin(Instant now) {

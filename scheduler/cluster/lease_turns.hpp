@@ -48,6 +48,8 @@ class LeaseTurns {
   bool empty() const { return places_.empty(); }
   /// Whether any is in that group; none: on a node.
   bool any_in(GroupId group) const;
+  /// Whether it leases any whose task does not wait, also one that goes.
+  bool has_any(const ProcessAddress& owner) const { return at_work_.contains(owner); }
   /// For tests: whether both know the same workers in the same places.
   bool is_same(const LeaseTurns& other) const;
 
@@ -58,6 +60,7 @@ class LeaseTurns {
   void add_kept(const ProcessAddress& owner, const ActorDemand& demand, int more = 1);
   /// Places looked at since.
   std::size_t looks() const { return looks_; }
+  void add_look() { ++looks_; }
 
   /// The place as it is, with its GPUs by the numbers that these have on their node.
   using ViewOf = std::function<NodeView(const SpawnPlace&)>;
@@ -93,6 +96,7 @@ class LeaseTurns {
     Instant up_at{};
     bool goes = false;
     bool is_open = false;
+    bool waits = false;
     ActorDemand held;
     bool operator==(const Lease&) const = default;
   };
@@ -117,6 +121,7 @@ class LeaseTurns {
   std::set<SpawnPlace> going_at_;                                 ///< of these those where one goes
   std::set<std::tuple<GroupId, Instant, SpawnPlace>> by_oldest_;  ///< all of them
   Shares held_;
+  std::map<ProcessAddress, std::size_t> at_work_;  ///< how many it leases whose tasks do not wait
   // Since begin().
   Instant now_{};
   Shares kept_;

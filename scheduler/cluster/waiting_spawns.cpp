@@ -57,6 +57,12 @@ std::optional<PendingSpawn> WaitingSpawns::take(const Requester& requester) {
   return spawn;
 }
 
+void WaitingSpawns::set_told(const Requester& requester, Instant at, std::size_t told) {
+  PendingSpawn& spawn = spawns_.at(numbers_.at(requester));
+  spawn.told_at = at;
+  spawn.told = told;
+}
+
 const PendingSpawn* WaitingSpawns::first_fit(const SpawnPlace& place, std::int64_t free_e4,
                                              const std::function<bool(const ActorDemand&)>& fits,
                                              bool has_gpus) const {

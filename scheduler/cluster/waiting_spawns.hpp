@@ -24,6 +24,8 @@ struct PendingSpawn {
   ActorId restarts{};            ///< whose next life it is; none: it is a first one
   Instant since{};               ///< it waits
   std::uint64_t stopped_by = 0;  ///< the number of the queue that may hold no more; 0: it waits for a node
+  Instant told_at{};             ///< when its process last heard what it waits for,
+  std::size_t told = 0;          ///< and a hash of that
 };
 
 /// Where a spawn may run: on one node or (NodeId{}) any; or of a placement group's bundles on one or any; or
@@ -45,6 +47,8 @@ class WaitingSpawns {
   bool contains(const Requester& requester) const { return numbers_.contains(requester); }
   /// REQUIRES: contains(requester).
   const PendingSpawn& at(const Requester& requester) const { return spawns_.at(numbers_.at(requester)); }
+  /// Its process has heard what it waits for. REQUIRES: contains(requester).
+  void set_told(const Requester& requester, Instant at, std::size_t told);
   std::size_t size() const { return spawns_.size(); }
   bool empty() const { return spawns_.empty(); }
   std::size_t payload_bytes() const { return payload_bytes_; }

@@ -503,3 +503,187 @@ TEST_CASE("a worker whose process's node is gone is not asked for: nobody would 
   s.pass(1s);
   CHECK(s.told.empty());
 }
+
+namespace {
+
+/// On one node: owners who make a group, use it for some time and make the next, for ever, and actors that
+/// are spawned anew when they have ended. Tasks never end to come.
+struct Loops : Turns {
+  using Turns::Turns;
+  struct Loop {
+    std::vector<BundleDemand> bundles;  ///< of groups; none: actors
+    double cpus = 0;                    ///< of an actor
+    Duration lasts{};
+    std::uint64_t request = 0;  ///< that waits, or has its room
+    Instant asked{}, ends{};
+    bool has_room = false;
+    int rounds = 0;
+    Duration longest{};  ///< wait, also one that has not ended
+  };
+  void ask_for(Loop& loop) {
+    loop.request = ++request;
+    loop.asked = now;
+    loop.has_room = false;
+    if (loop.bundles.empty()) {
+      on(SpawnRequested{{kDriver, loop.request}, {job, "T", "", "arguments", demand(loop.cpus)}});
+    } else {
+      const GroupSpec spec{{}, "", PlacementStrategy::kPack, loop.bundles};
+      on(GroupRequested{{kDriver, loop.request}, job, GroupVerb::kMake, {}, spec});
+    }
+    note();
+  }
+  const Group* group_of(const Loop& loop) const {
+    for (const auto& [id, group] : head->groups().all()) {
+      if (group.record.requester.request == loop.request) return &group;
+    }
+    return nullptr;
+  }
+  const Actor* actor_of(const Loop& loop) const {
+    for (const auto& [id, actor] : head->actors()) {
+      if (actor.record.requester == Requester{kDriver, loop.request}) return &actor;
+    }
+    return nullptr;
+  }
+  void go_on(Loop& loop) {
+    const Group* group = group_of(loop);
+    const Actor* actor = actor_of(loop);
+    const bool has_room = group != nullptr ? group->record.state == GroupState::kReady : actor != nullptr;
+    if (!loop.has_room) loop.longest = std::max(loop.longest, now - loop.asked);
+    if (has_room && !std::exchange(loop.has_room, true)) ++loop.rounds, loop.ends = now + loop.lasts;
+    if (!loop.has_room || now < loop.ends) return;
+    if (group != nullptr) {
+      on(GroupRequested{{kDriver, ++request}, job, GroupVerb::kRemove, group->record.group, {}}), note();
+    } else {
+      on(ActorDown{actor->record.node, actor->record.actor, "killed"}), note();
+    }
+    ask_for(loop);
+  }
+  /// In steps of a tick.
+  void loop(std::vector<Loop>& loops, Duration time, const std::vector<ProcessAddress>& of_tasks = {}) {
+    for (Loop& one : loops) ask_for(one);
+    for (const ProcessAddress& owner : of_tasks) {
+      for (int i = 0; i < 3; ++i) ask(owner);
+      without[owner] = {};
+    }
+    for (const Instant until = now + time; now < until;) {
+      run(250ms, of_tasks);
+      for (Loop& one : loops) go_on(one);
+      for (const ProcessAddress& owner : of_tasks) {
+        without[owner] = held_by(owner) > 0 ? Duration{} : without[owner] + 250ms;
+        longest_without[owner] = std::max(longest_without[owner], without[owner]);
+      }
+    }
+  }
+  std::map<ProcessAddress, Duration> without, longest_without;
+};
+
+}  // namespace
+
+// Two programs that made and removed groups handed the room to each other: an actor was given up after two
+// minutes, and tasks waited until those programs ended.
+TEST_CASE("groups that come without end, actors and tasks have their room in turns") {
+  const auto groups =
+      GENERATE(std::vector<BundleDemand>{{2 * kCpu, 0}}, std::vector<BundleDemand>{{kCpu, 0}, {kCpu, 0}});
+  Loops s(2);
+  std::vector<Loops::Loop> loops{{groups, 0, 500ms}, {{{2 * kCpu, 0}}, 0, 500ms}, {{}, 1, 250ms}};
+  s.loop(loops, 120s, {kOther});
+  for (const Loops::Loop& one : loops) {
+    CAPTURE(one.cpus, one.rounds, to_seconds(one.longest));
+    CHECK(one.longest <= 15s);
+    CHECK(one.rounds >= 12);
+  }
+  CHECK(s.longest_without[kOther] <= 15s);
+}
+
+TEST_CASE("of groups, small actors and large ones that come without end none keeps another from its room") {
+  using Loop = Loops::Loop;
+  const Loop small_group{{{kCpu, 0}}, 0, 700ms}, group{{{2 * kCpu, 0}}, 0, 700ms};
+  const Loop actor{{}, 1, 500ms}, other_actor{{}, 1, 800ms}, large_actor{{}, 2, 500ms};
+  std::vector<Loop> loops;
+  SECTION("a group and two small actors") {
+    loops = {actor, other_actor, group};
+  }
+  SECTION("a large actor and two small groups") {
+    loops = {small_group, small_group, large_actor};
+  }
+  SECTION("a large actor and two large groups") {
+    loops = {group, group, large_actor};
+  }
+  SECTION("a small actor and groups that last") {
+    loops = {{{{2 * kCpu, 0}}, 0, 20s}, {{{2 * kCpu, 0}}, 0, 20s}, actor};
+  }
+  Loops s(2);
+  s.loop(loops, 200s);
+  for (const Loop& one : loops) {
+    CAPTURE(one.cpus, one.bundles.size(), one.rounds, to_seconds(one.longest));
+    CHECK(one.longest <= 45s);
+    CHECK(one.rounds >= 3);
+  }
+}
+
+TEST_CASE(
+    "room that comes free goes to a spawn that has waited long before a group that came later, and not "
+    "before one that came earlier") {
+  Loops s(2);
+  Loops::Loop before{{{2 * kCpu, 0}}, 0, 60s}, first{{{2 * kCpu, 0}}, 0, 60s};
+  s.ask_for(before);
+  const bool group_is_first = GENERATE(true, false);
+  if (group_is_first) s.ask_for(first), s.pass(1s);
+  const Requester actor = s.wants(1);
+  s.pass(1s);
+  if (!group_is_first) s.ask_for(first);
+  const Duration waits = GENERATE(Duration(1s), Duration(11s));
+  s.pass(waits);
+  s.on(GroupRequested{
+      {kDriver, ++s.request}, s.job, GroupVerb::kRemove, s.group_of(before)->record.group, {}});
+  s.note();
+  const bool has_actor = !s.started.empty() && s.whose(s.started[0]) == actor;
+  CHECK(has_actor == (!group_is_first && waits > 3s));
+  CHECK((s.group_of(first)->record.state == GroupState::kReady) == !has_actor);
+}
+
+// Room of which others were to go, and did not, was kept for it as long as it waited.
+TEST_CASE("room is kept no longer than 10 s where those stay who hold the rest") {
+  Turns s(3);
+  s.pass(20s);
+  for (int i = 0; i < 3; ++i) s.wants(1);
+  REQUIRE(s.started.size() == 3);
+  s.group({{3 * kCpu, 0}});
+  s.pass(4s);
+  s.on(ActorDown{NodeId{1}, s.started[2], "killed"}), s.note();
+  const Requester later = s.wants(1);
+  s.pass(5s);
+  CHECK(s.started.size() == 3);  // the group is next
+  s.pass(2s);
+  REQUIRE(s.started.size() == 4);
+  CHECK(s.whose(s.started[3]) == later);
+}
+
+// A spawn was given up after two minutes with the name of a group that had lived for one second of them.
+TEST_CASE("what waits hears again what it waits for") {
+  Loops s(2);
+  s.wants(1);
+  Loops::Loop first{{{kCpu, 0}}, 0, 60s}, second{{{kCpu, 0}}, 0, 60s}, waits{{{2 * kCpu, 0}}, 0, 60s};
+  s.ask_for(first);
+  s.wants(2);
+  const Requester actor{kDriver, s.request};
+  const std::string old = to_string(s.group_of(first)->record.group);
+  s.ask_for(waits);
+  CHECK(s.group_of(waits)->reason.find(old) != std::string::npos);
+  s.on(
+      GroupRequested{{kDriver, ++s.request}, s.job, GroupVerb::kRemove, s.group_of(first)->record.group, {}});
+  s.ask_for(second);
+  const std::string now_there = to_string(s.group_of(second)->record.group);
+  std::string told;
+  for (int ticks = 0; ticks < 60; ++ticks) {
+    s.now += 250ms;
+    for (const NodeId node : {NodeId{1}, kGateway}) s.on(Heartbeat{node});
+    s.on(Tick{});
+    for (const SpawnWaits& one : s.all<SpawnWaits>()) {
+      if (one.to == actor) told = one.reason;
+    }
+  }
+  CHECK(told.find(now_there) != std::string::npos);
+  CHECK(told.find(old) == std::string::npos);
+  CHECK(s.group_of(waits)->reason.find(now_there) != std::string::npos);
+}
