@@ -16,10 +16,9 @@ namespace troupe::data {
 
 /// What a loader does beside each sample.
 struct SampleHooks {
-  std::function<void()> before{};  ///< tells that the loader makes progress
-  std::function<void(std::uint64_t)>
-      seed{};                     ///< seeds other generators that a user's get() or write() may draw from
-  std::function<void()> after{};  ///< the dataset's own code has returned
+  std::function<void()> before{};             ///< tells that the loader makes progress
+  std::function<void(std::uint64_t)> seed{};  ///< seeds other generators that get() and write() draw from
+  std::function<void()> after{};              ///< the dataset's own code has returned
 };
 
 /// One batch under construction. What the dataset throws is thrown as an Error (kTaskFailed) that names the

@@ -230,7 +230,7 @@ bool Objects::wait_for_room(std::uint64_t seen, std::uint64_t of_call, bool may_
   return !closed_;
 }
 
-/// Of its own objects, with all that lies beside them.
+/// Bytes of the store that its own objects take which are in use here.
 std::uint64_t Objects::looked_at_here() const {
   std::uint64_t bytes = 0;
   const std::lock_guard lock(mutex_);

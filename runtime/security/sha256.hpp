@@ -20,12 +20,14 @@ class Sha256 {
   void update(std::span<const std::byte> bytes) {
     crypto_hash_sha256_update(&state_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
   }
-  /// 64 lower-case hexadecimal digits. REQUIRES: called once, after the last update.
-  std::string finish() {
-    std::array<unsigned char, crypto_hash_sha256_BYTES> digest{};
-    crypto_hash_sha256_final(&state_, digest.data());
-    return to_hex(std::as_bytes(std::span(digest)));
+  /// REQUIRES: it or finish() is called once, after the last update.
+  std::array<std::byte, crypto_hash_sha256_BYTES> digest() {
+    std::array<std::byte, crypto_hash_sha256_BYTES> digest{};
+    crypto_hash_sha256_final(&state_, reinterpret_cast<unsigned char*>(digest.data()));
+    return digest;
   }
+  /// 64 lower-case hexadecimal digits. REQUIRES: as digest().
+  std::string finish() { return to_hex(digest()); }
 
  private:
   crypto_hash_sha256_state state_{};

@@ -18,17 +18,16 @@ class Processors {
   std::optional<std::string> compare(const std::string& who, const std::string& fingerprint) {
     // Behind it stand the threads, which a loader has one of, and a trainer's GPU.
     std::string kind = fingerprint.substr(0, std::min(fingerprint.rfind("threads "), fingerprint.size()));
-    if (kind.empty() || told_) return std::nullopt;
+    if (kind.empty() || kind == kind_ || told_) return std::nullopt;
     if (kind_.empty()) {
       kind_ = std::move(kind);
       who_ = who;
+      return std::nullopt;
     }
-    if (kind.empty() || kind == kind_) return std::nullopt;
     told_ = true;
     return who + " computes with '" + kind + "', and " + who_ + " with '" + kind_ +
-           "': what get() and collate() compute with LibTorch may have other bits in each (run loaders on "
-           "one "
-           "kind of processor; data that only move bytes are the same everywhere)";
+           "': what get() and collate() compute with LibTorch may have other bits in each (run "
+           "loaders on one kind of processor; data that only move bytes are the same everywhere)";
   }
 
  private:

@@ -10,8 +10,8 @@
 
 namespace troupe::train {
 
-/// As bytes, like BufferPack, on whose terms it is used. What the job declared lies on the host: on a device
-/// that is waited for.
+/// As bytes, used as BufferPack is. What the job declared is in the host's memory: to copy it, a device is
+/// waited for.
 class LossState {
  public:
   /// `declared`: what is not changed in loss() is passed over.
